@@ -1,0 +1,236 @@
+"""Every error waltz_ray raises, in one tree.
+
+::
+
+    WaltzError
+    ├── InvalidInput                 what the caller gave cannot be used
+    │   └── ConfigError              a configuration field is unknown or out of range
+    ├── WireError                    the peer sent bytes that are not our protocol; the connection is closed
+    ├── StorageError
+    │   ├── ForeignStorage           the directory belongs to another cluster
+    │   ├── ControlFileMissing       segments without a control file, or no storage at all
+    │   ├── StorageLocked            another process has the directory open
+    │   ├── DiskFull                 no space; nothing was acknowledged
+    │   ├── SyncFailed               fdatasync failed; the replica process must end
+    │   └── Corruption               bytes on disk are damaged (file, offset, reason)
+    ├── ReplicaRefused               a replica said no
+    │   ├── Fenced                   a higher session has been seen
+    │   ├── NotContiguous            first ID is not last + 1
+    │   └── PartitionDamaged         this partition of this replica is not served
+    ├── CoordinationError
+    │   ├── ZooKeeperUnreachable     retriable
+    │   ├── VersionConflict          a compare-and-set lost
+    │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
+    └── ClientError
+        ├── ClusterNotFound          no cluster of that name
+        ├── PartitionNotReady        retriable: moving or recovering
+        ├── ClientAhead              the application claims transactions the log does not have
+        ├── LockConflict             retriable: refused by an optimistic lock
+        ├── AppendFailed             retriable: the append is known not to be in the log
+        ├── AppendTimeout            the caller stopped waiting; the append's fate is open
+        ├── DataUnavailable          retriable: transaction data could not be read
+        └── ClientClosed
+
+``retriable`` says whether the same call may succeed later without anything being changed by a person.
+Fields are passed positionally to ``super().__init__`` so that every error survives pickling (Ray, Spark).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AppendFailed",
+    "AppendTimeout",
+    "ClientAhead",
+    "ClientClosed",
+    "ClientError",
+    "ClusterMismatch",
+    "ClusterNotFound",
+    "ConfigError",
+    "ControlFileMissing",
+    "CoordinationError",
+    "Corruption",
+    "DataUnavailable",
+    "DiskFull",
+    "Fenced",
+    "ForeignStorage",
+    "InvalidInput",
+    "LockConflict",
+    "NotContiguous",
+    "PartitionDamaged",
+    "PartitionNotReady",
+    "ReplicaRefused",
+    "StorageError",
+    "StorageLocked",
+    "SyncFailed",
+    "VersionConflict",
+    "WaltzError",
+    "WireError",
+    "ZooKeeperUnreachable",
+]
+
+
+class WaltzError(Exception):
+    """Base of all errors. ``str(error)`` is one line: what happened, to what, what to do."""
+
+    retriable: ClassVar[bool] = False
+
+
+class InvalidInput(WaltzError):
+    """What the caller gave cannot be used; nothing was changed."""
+
+
+class ConfigError(InvalidInput):
+    """A configuration field is unknown or out of range."""
+
+
+class WireError(WaltzError):
+    """The peer sent bytes that are not our protocol. The connection is closed, nothing is half-done."""
+
+
+class StorageError(WaltzError):
+    """A storage directory cannot be used."""
+
+
+class ForeignStorage(StorageError):
+    """The directory carries another cluster's key."""
+
+
+class ControlFileMissing(StorageError):
+    """There is no control file where one must be."""
+
+
+class StorageLocked(StorageError):
+    """Another process has the directory open."""
+
+
+class DiskFull(StorageError):
+    """The disk is full. What was being written is not acknowledged and has been cut off again."""
+
+
+class SyncFailed(StorageError):
+    """fdatasync failed. The kernel may have dropped the dirty pages, so the process must end, never retry."""
+
+
+class Corruption(StorageError):
+    """Damaged bytes on disk: ``file`` (path), ``offset`` (bytes), ``reason``."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(file, offset, reason)
+        self.file, self.offset, self.reason = file, offset, reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: damaged at byte {self.offset}: {self.reason}"
+
+
+class ReplicaRefused(WaltzError):
+    """A storage replica said no."""
+
+
+class Fenced(ReplicaRefused):
+    """``session_id`` is lower than ``current_session_id``, the highest the replica has accepted."""
+
+    def __init__(self, partition_id: int, session_id: int, current_session_id: int) -> None:
+        super().__init__(partition_id, session_id, current_session_id)
+        self.partition_id, self.session_id, self.current_session_id = (
+            partition_id,
+            session_id,
+            current_session_id,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}: session {self.session_id} is fenced off, "
+            f"the replica has accepted session {self.current_session_id}"
+        )
+
+
+class NotContiguous(ReplicaRefused):
+    """An append must begin at last + 1: ``first_id`` was given, ``last_id`` is the replica's last."""
+
+    def __init__(self, partition_id: int, first_id: int, last_id: int) -> None:
+        super().__init__(partition_id, first_id, last_id)
+        self.partition_id, self.first_id, self.last_id = partition_id, first_id, last_id
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}: an append beginning at transaction {self.first_id} "
+            f"does not follow the last one, {self.last_id}"
+        )
+
+
+class PartitionDamaged(ReplicaRefused):
+    """This partition of this replica has lost or damaged records and is not served."""
+
+
+class CoordinationError(WaltzError):
+    """ZooKeeper refused or could not be asked."""
+
+
+class ZooKeeperUnreachable(CoordinationError):
+    """No ZooKeeper server answers."""
+
+    retriable = True
+
+
+class VersionConflict(CoordinationError):
+    """A compare-and-set lost against another writer."""
+
+
+class ClusterMismatch(CoordinationError):
+    """The ZooKeeper root holds another cluster, or one of another shape."""
+
+
+class ClientError(WaltzError):
+    """Base of what an application sees."""
+
+
+class ClusterNotFound(ClientError):
+    """No cluster of that name is running."""
+
+
+class PartitionNotReady(ClientError):
+    """The partition is moving or recovering."""
+
+    retriable = True
+
+
+class ClientAhead(ClientError):
+    """The application's high-water mark is above the log's: it applied what the log never had."""
+
+
+class LockConflict(ClientError):
+    """Refused by an optimistic lock: ``transaction_id`` is the conflicting transaction."""
+
+    retriable = True
+
+    def __init__(self, partition_id: int, transaction_id: int) -> None:
+        super().__init__(partition_id, transaction_id)
+        self.partition_id, self.transaction_id = partition_id, transaction_id
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}: a lock is newer than the client's mark "
+            f"(transaction {self.transaction_id}); apply it and try again"
+        )
+
+
+class AppendFailed(ClientError):
+    """The append is known not to be in the log."""
+
+    retriable = True
+
+
+class AppendTimeout(ClientError):
+    """The caller stopped waiting; whether the append commits is not known yet."""
+
+
+class DataUnavailable(ClientError):
+    """Transaction data could not be read."""
+
+    retriable = True
+
+
+class ClientClosed(ClientError):
+    """The client has been closed."""

@@ -1,0 +1,276 @@
+"""Packed records: how a batch travels from socket to disk to feed without a Python object per record.
+
+This is the one place where the packing is explained. A batch of n records is *columns* (numpy arrays of
+length n) plus *one contiguous body*. Record i of a body whose lengths are ``lengths`` occupies the bytes
+``[offsets[i], offsets[i + 1])`` where ``offsets = offsets_of(lengths)``.
+
+An ``AppendBatch`` is what a client proposes: columns and a body of bare transaction data.
+A ``RecordBatch`` is what the log stores (FORMATS.md, "Segment"): the body is ready record bytes, exactly
+as they lie in a segment file, so the same bytes go to every replica, to the feed cache, and to readers::
+
+    long transaction ID | int client ID | int generation | int partition ID | int sequence number |
+    int transaction header | int data length | int crc of data | data | int crc of all of that
+
+In memory integers are native; big-endian exists only inside record bytes and frames.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from waltz_ray.protocol.ids import ReqId
+
+__all__ = [
+    "RECORD_HEADER_BYTES",
+    "RECORD_OVERHEAD_BYTES",
+    "AppendBatch",
+    "Int32s",
+    "Int64s",
+    "LockColumns",
+    "RecordBatch",
+    "RecordFields",
+    "UInt32s",
+    "build_records",
+    "first_bad_data",
+    "first_bad_record",
+    "offsets_of",
+]
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+RecordFields = npt.NDArray[Any]  # structured, dtype HEADER_DTYPE
+
+HEADER_DTYPE = np.dtype(
+    [
+        ("transaction_id", ">i8"),
+        ("client_id", ">i4"),
+        ("generation", ">i4"),
+        ("partition_id", ">i4"),
+        ("sequence_number", ">i4"),
+        ("header", ">i4"),
+        ("data_length", ">i4"),
+        ("data_checksum", ">u4"),
+    ]
+)
+RECORD_HEADER_BYTES = HEADER_DTYPE.itemsize  # 36
+RECORD_OVERHEAD_BYTES = RECORD_HEADER_BYTES + 4
+
+_NO_OFFSETS = np.zeros(1, dtype=np.int32)
+_NO_HASHES = np.zeros(0, dtype=np.int32)
+
+
+def offsets_of(lengths: npt.NDArray[np.signedinteger[Any]]) -> Int64s:
+    """Start of each part in a body, and the body's end: n lengths give n + 1 offsets."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class LockColumns:
+    """The lock hashes of n transactions: those of transaction i are ``hashes[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets`` has n + 1 entries, or is the single entry 0 when no transaction of the batch has such a lock.
+    """
+
+    offsets: Int32s = field(default_factory=lambda: _NO_OFFSETS)
+    hashes: Int32s = field(default_factory=lambda: _NO_HASHES)
+
+    def of(self, index: int) -> Int32s:
+        """The hashes of one transaction."""
+        if not len(self.hashes):
+            return self.hashes
+        return self.hashes[self.offsets[index] : self.offsets[index + 1]]
+
+    @classmethod
+    def pack(cls, locks: list[list[int]]) -> LockColumns:
+        """From one list of hashes per transaction."""
+        if not any(locks):
+            return cls()
+        counts = np.fromiter(map(len, locks), dtype=np.int32, count=len(locks))
+        return cls(
+            offsets_of(counts).astype(np.int32),
+            np.fromiter(chain.from_iterable(locks), dtype=np.int32, count=int(counts.sum())),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppendBatch:
+    """n proposals of one client for one partition (see the module's docstring for the shape)."""
+
+    client_id: int
+    generation: int
+    partition_id: int
+    sequence_numbers: Int32s
+    client_marks: Int64s  # the client's high-water mark before the application's code ran
+    headers: Int32s
+    lengths: Int32s  # of the data
+    checksums: UInt32s  # CRC-32 of the data
+    body: bytes | memoryview
+    write_locks: LockColumns = field(default_factory=LockColumns)
+    read_locks: LockColumns = field(default_factory=LockColumns)
+    append_locks: LockColumns = field(default_factory=LockColumns)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def has_locks(self) -> bool:
+        return bool(
+            len(self.write_locks.hashes) or len(self.read_locks.hashes) or len(self.append_locks.hashes)
+        )
+
+    def req_id(self, index: int) -> ReqId:
+        return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBatch:
+    """n consecutive records of one partition as ready record bytes.
+
+    ``lengths`` are whole records (data + RECORD_OVERHEAD_BYTES); ``records`` is their concatenation.
+    """
+
+    partition_id: int
+    first_id: int
+    lengths: Int32s
+    records: bytes | memoryview
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + len(self.lengths) - 1
+
+    @property
+    def end_id(self) -> int:
+        return self.first_id + len(self.lengths)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def offsets(self) -> Int64s:
+        return offsets_of(self.lengths)
+
+    @cached_property
+    def fields(self) -> RecordFields:
+        """The record headers as a structured array (names as in HEADER_DTYPE, big-endian), gathered at once."""
+        return _gather(self.records, self.offsets[:-1], RECORD_HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
+
+    def data(self, index: int) -> memoryview:
+        """The transaction data of record ``index``."""
+        start = int(self.offsets[index]) + RECORD_HEADER_BYTES
+        return memoryview(self.records)[start : int(self.offsets[index + 1]) - 4]
+
+    def datas(self) -> Iterator[memoryview]:
+        """The transaction data of every record, in order."""
+        view = memoryview(self.records)
+        bounds = self.offsets.tolist()
+        for start, end in zip(bounds, bounds[1:], strict=False):
+            yield view[start + RECORD_HEADER_BYTES : end - 4]
+
+    def slice(self, start: int, end: int) -> RecordBatch:
+        """Records [start, end) by position in this batch."""
+        if start == 0 and end >= len(self.lengths):
+            return self
+        view = memoryview(self.records)[int(self.offsets[start]) : int(self.offsets[end])]
+        return RecordBatch(self.partition_id, self.first_id + start, self.lengths[start:end], view)
+
+    def since(self, transaction_id: int) -> RecordBatch:
+        """The records with IDs >= ``transaction_id``."""
+        return self.slice(max(0, transaction_id - self.first_id), len(self.lengths))
+
+
+def _gather(body: bytes | memoryview, starts: Int64s, width: int) -> npt.NDArray[np.uint8]:
+    """Rows of ``width`` bytes of ``body`` beginning at ``starts``: shape (n, width), contiguous."""
+    raw = np.frombuffer(body, dtype=np.uint8)
+    if not len(starts):
+        return np.zeros((0, width), dtype=np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(raw, width)
+    return np.ascontiguousarray(windows[starts])
+
+
+def build_records(
+    partition_id: int,
+    first_id: int,
+    client_ids: Int32s | int,
+    generations: Int32s | int,
+    batch_columns: tuple[Int32s, Int32s, Int32s, UInt32s],
+    body: bytes | memoryview,
+) -> RecordBatch:
+    """Give consecutive IDs from ``first_id`` and make the record bytes, once.
+
+    ``batch_columns`` = (sequence numbers, headers, data lengths, data checksums) of the n records.
+    """
+    sequence_numbers, headers, data_lengths, checksums = batch_columns
+    count = len(data_lengths)
+    fields = np.empty(count, dtype=HEADER_DTYPE)
+    fields["transaction_id"] = np.arange(first_id, first_id + count)
+    fields["client_id"] = client_ids
+    fields["generation"] = generations
+    fields["partition_id"] = partition_id
+    fields["sequence_number"] = sequence_numbers
+    fields["header"] = headers
+    fields["data_length"] = data_lengths
+    fields["data_checksum"] = checksums
+
+    heads = fields.tobytes()
+    head_parts = [heads[i : i + RECORD_HEADER_BYTES] for i in range(0, len(heads), RECORD_HEADER_BYTES)]
+    bounds = offsets_of(data_lengths).tolist()
+    view = memoryview(body)
+    data_parts = [view[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    crcs = np.fromiter(
+        map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)), dtype=np.uint32, count=count
+    ).astype(">u4")
+    tails = crcs.tobytes()
+    tail_parts = [tails[i : i + 4] for i in range(0, len(tails), 4)]
+    records = b"".join(chain.from_iterable(zip(head_parts, data_parts, tail_parts, strict=True)))
+    return RecordBatch(
+        partition_id, first_id, (data_lengths + RECORD_OVERHEAD_BYTES).astype(np.int32), records
+    )
+
+
+def first_bad_data(body: bytes | memoryview, lengths: Int32s, checksums: UInt32s) -> int:
+    """Position of the first data whose CRC-32 differs from its checksum, or -1."""
+    bounds = offsets_of(lengths).tolist()
+    view = memoryview(body)
+    parts = [view[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
+    wrong = np.nonzero(actual != checksums)[0]
+    return int(wrong[0]) if len(wrong) else -1
+
+
+def first_bad_record(batch: RecordBatch) -> int:
+    """Position of the first record whose length, ID, partition or CRC is wrong, or -1.
+
+    The CRC of a record covers its data, so the inner data checksum needs no pass of its own here.
+    """
+    if not len(batch):
+        return -1
+    if int(batch.lengths.min()) < RECORD_OVERHEAD_BYTES or int(batch.offsets[-1]) != len(batch.records):
+        return 0
+    fields = batch.fields
+    wrong = (
+        (fields["transaction_id"] != np.arange(batch.first_id, batch.end_id))
+        | (fields["partition_id"] != batch.partition_id)
+        | (fields["data_length"] + RECORD_OVERHEAD_BYTES != batch.lengths)
+    )
+    bounds = batch.offsets.tolist()
+    view = memoryview(batch.records)
+    parts = [view[start : end - 4] for start, end in zip(bounds, bounds[1:], strict=False)]
+    actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
+    stored = _gather(batch.records, batch.offsets[1:] - 4, 4).view(">u4").reshape(-1)
+    bad = np.nonzero(wrong | (actual != stored))[0]
+    return int(bad[0]) if len(bad) else -1
