@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ class RecordBatch:
 
     @cached_property
     def fields(self) -> RecordFields:
-        """The record headers as a structured array (names as in HEADER_DTYPE, big-endian), gathered at once."""
+        """The record headers, gathered at once: a structured big-endian array, names as in HEADER_DTYPE."""
         return _gather(self.records, self.offsets[:-1], RECORD_HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
 
     def data(self, index: int) -> memoryview:
@@ -178,7 +178,7 @@ class RecordBatch:
         """The transaction data of every record, in order."""
         view = memoryview(self.records)
         bounds = self.offsets.tolist()
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             yield view[start + RECORD_HEADER_BYTES : end - 4]
 
     def slice(self, start: int, end: int) -> RecordBatch:
@@ -230,7 +230,7 @@ def build_records(
     head_parts = [heads[i : i + RECORD_HEADER_BYTES] for i in range(0, len(heads), RECORD_HEADER_BYTES)]
     bounds = offsets_of(data_lengths).tolist()
     view = memoryview(body)
-    data_parts = [view[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    data_parts = [view[start:end] for start, end in pairwise(bounds)]
     crcs = np.fromiter(
         map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)), dtype=np.uint32, count=count
     ).astype(">u4")
@@ -246,7 +246,7 @@ def first_bad_data(body: bytes | memoryview, lengths: Int32s, checksums: UInt32s
     """Position of the first data whose CRC-32 differs from its checksum, or -1."""
     bounds = offsets_of(lengths).tolist()
     view = memoryview(body)
-    parts = [view[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [view[start:end] for start, end in pairwise(bounds)]
     actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
     wrong = np.nonzero(actual != checksums)[0]
     return int(wrong[0]) if len(wrong) else -1
@@ -269,7 +269,7 @@ def first_bad_record(batch: RecordBatch) -> int:
     )
     bounds = batch.offsets.tolist()
     view = memoryview(batch.records)
-    parts = [view[start : end - 4] for start, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [view[start : end - 4] for start, end in pairwise(bounds)]
     actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
     stored = _gather(batch.records, batch.offsets[1:] - 4, 4).view(">u4").reshape(-1)
     bad = np.nonzero(wrong | (actual != stored))[0]
