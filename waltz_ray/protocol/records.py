@@ -125,9 +125,7 @@ class AppendBatch:
 
     @property
     def has_locks(self) -> bool:
-        return bool(
-            len(self.write_locks.hashes) or len(self.read_locks.hashes) or len(self.append_locks.hashes)
-        )
+        return bool(len(self.write_locks.hashes) or len(self.read_locks.hashes) or len(self.append_locks.hashes))
 
     def req_id(self, index: int) -> ReqId:
         return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))
@@ -231,15 +229,13 @@ def build_records(
     bounds = offsets_of(data_lengths).tolist()
     view = memoryview(body)
     data_parts = [view[start:end] for start, end in pairwise(bounds)]
-    crcs = np.fromiter(
-        map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)), dtype=np.uint32, count=count
-    ).astype(">u4")
+    crcs = np.fromiter(map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)), dtype=np.uint32, count=count).astype(
+        ">u4"
+    )
     tails = crcs.tobytes()
     tail_parts = [tails[i : i + 4] for i in range(0, len(tails), 4)]
     records = b"".join(chain.from_iterable(zip(head_parts, data_parts, tail_parts, strict=True)))
-    return RecordBatch(
-        partition_id, first_id, (data_lengths + RECORD_OVERHEAD_BYTES).astype(np.int32), records
-    )
+    return RecordBatch(partition_id, first_id, (data_lengths + RECORD_OVERHEAD_BYTES).astype(np.int32), records)
 
 
 def first_bad_data(body: bytes | memoryview, lengths: Int32s, checksums: UInt32s) -> int:

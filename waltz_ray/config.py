@@ -1,0 +1,192 @@
+"""Configuration: frozen dataclasses; every field says meaning, unit, default and why that default.
+
+``build(SomeConfig, {...})`` makes one from plain keys (a TOML or JSON object, CLI options) and refuses
+unknown keys by naming the nearest known one. Every ``__post_init__`` validates, so an instance is valid.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from waltz_ray.errors import ConfigError
+
+__all__ = ["ClientConfig", "ClusterConfig", "ServerConfig", "StorageConfig", "build"]
+
+Config = TypeVar("Config")
+
+
+def build(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    """An instance of ``kind`` from plain keys; ConfigError names an unknown key and its nearest neighbour."""
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
+            raise ConfigError(f"{kind.__name__}: unknown key {key!r}{hint}")
+    return kind(**values)
+
+
+def _require(config: object, name: str, low: float, high: float) -> None:
+    value = getattr(config, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(f"{type(config).__name__}.{name} must be a number from {low} to {high}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """One storage directory."""
+
+    segment_size_bytes: int = 1_000_000_000
+    """A segment is closed by the first record that takes it past this size (FORMATS.md; the original's)."""
+
+    index_flush_interval: int = 1000
+    """Transactions between two flushes of the index: what a start has to scan again at the most."""
+
+    preallocate_bytes: int = 4 * 1024 * 1024
+    """How far a segment is zeroed ahead, 0 = not at all. fdatasync is about 1.5 times as fast where the file
+    does not grow (FACTS.md, "Disk and CPU")."""
+
+    def __post_init__(self) -> None:
+        _require(self, "segment_size_bytes", 1, 1 << 40)
+        _require(self, "index_flush_interval", 1, 1_000_000)
+        _require(self, "preallocate_bytes", 0, 1 << 30)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """One partition server."""
+
+    lock_table_size: int = 30_000
+    """Slots of a partition's lock table (the original's default); 8 bytes each. More slots, fewer false conflicts."""
+
+    lock_table_probes: int = 3
+    """Slots a lock ID is hashed to; its estimate is their minimum."""
+
+    checkpoint_interval: int = 250_000
+    """Transactions after which a new session raises the low-water marks (DESIGN 5, "Checkpoint")."""
+
+    retained_bytes: int = 64 * 1024 * 1024
+    """Recent records of a partition kept in memory: feeds, fetches and late joiners near the tail never touch a
+    disk, and a replica this far behind is caught up from memory."""
+
+    append_queue_bytes: int = 32 * 1024 * 1024
+    """Records of a partition that may be in flight (not yet committed); above it appends are answered QUEUE_FULL."""
+
+    replica_lag_bytes: int = 64 * 1024 * 1024
+    """A member this far behind in acknowledging has failed: it leaves the session and catches up later."""
+
+    join_grace_ms: int = 50
+    """How long an opening session waits for the replicas beyond a quorum, so that a healthy one need not join late."""
+
+    replica_timeout_ms: int = 10_000
+    """A replica that does not answer a control request or acknowledge an append for this long has failed."""
+
+    max_frame_bytes: int = 64 * 1024 * 1024
+    """A longer frame is a wire error: a bound on what one peer can make us allocate."""
+
+    zookeeper_session_ms: int = 6_000
+    """ZooKeeper session time-out: after this a hung server's partitions move. A killed one is noticed at once."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on and to announce."""
+
+    port: int = 0
+    """Port to listen on; 0 = any free one."""
+
+    def __post_init__(self) -> None:
+        _require(self, "lock_table_size", 1, 1 << 28)
+        _require(self, "lock_table_probes", 1, 16)
+        _require(self, "checkpoint_interval", 1, 1 << 40)
+        _require(self, "retained_bytes", 0, 1 << 34)
+        _require(self, "append_queue_bytes", 1, 1 << 34)
+        _require(self, "replica_lag_bytes", 1, 1 << 34)
+        _require(self, "join_grace_ms", 0, 60_000)
+        _require(self, "replica_timeout_ms", 10, 600_000)
+        _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
+        _require(self, "zookeeper_session_ms", 500, 600_000)
+        _require(self, "port", 0, 65_535)
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """One client in an application."""
+
+    outstanding_appends: int = 10_000
+    """Appends of one partition that may be without a fate; at the limit ``append`` blocks."""
+
+    outstanding_bytes: int = 32 * 1024 * 1024
+    """Bytes of data of one partition that may be without a fate; at the limit ``append`` blocks."""
+
+    batch_bytes: int = 1024 * 1024
+    """A batch is sent at the latest when it has this much data (best bandwidth per sync, FACTS.md)."""
+
+    batch_records: int = 4096
+    """A batch is sent at the latest when it has this many records."""
+
+    linger_ms: float = 0.0
+    """How long a batch may wait for company when the wire is free. 0: the batch in flight is the only linger."""
+
+    feed_credit_bytes: int = 8 * 1024 * 1024
+    """Feed frames a server may have on the way to this client per partition."""
+
+    context_threads: int = 8
+    """Threads that run transaction contexts."""
+
+    mount_timeout_ms: int = 30_000
+    """How long an append waits for a partition to become ready before it is answered PartitionNotReady."""
+
+    request_timeout_ms: int = 30_000
+    """How long a data fetch or another request may take before it fails."""
+
+    max_frame_bytes: int = 64 * 1024 * 1024
+    """A longer frame is a wire error."""
+
+    def __post_init__(self) -> None:
+        _require(self, "outstanding_appends", 1, 10_000_000)
+        _require(self, "outstanding_bytes", 1, 1 << 34)
+        _require(self, "batch_bytes", 1, 1 << 30)
+        _require(self, "batch_records", 1, 1_000_000)
+        _require(self, "linger_ms", 0, 10_000)
+        _require(self, "feed_credit_bytes", 4096, 1 << 34)
+        _require(self, "context_threads", 1, 1024)
+        _require(self, "mount_timeout_ms", 1, 3_600_000)
+        _require(self, "request_timeout_ms", 1, 3_600_000)
+        _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What ``waltz up`` brings up."""
+
+    name: str = "waltz"
+    """Name of the cluster: actors live in the Ray namespace ``waltz-<name>``, ZooKeeper nodes under ``/<name>``."""
+
+    directory: str = ""
+    """Absolute path on every storage node; replica n stores in ``<directory>/replica-<n>``."""
+
+    partitions: int = 4
+    """Number of partitions; fixed for the life of the cluster."""
+
+    replicas: int = 3
+    """Storage replicas; every one holds every partition."""
+
+    servers: int = 2
+    """Partition servers."""
+
+    zookeeper: str = ""
+    """``host:port,...`` of an ensemble; empty = the embedded ZooKeeper in ``<directory>/zookeeper``."""
+
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def __post_init__(self) -> None:
+        _require(self, "partitions", 1, 100_000)
+        _require(self, "replicas", 1, 99)
+        _require(self, "servers", 1, 9999)
+        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
+            raise ConfigError(
+                f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"
+            )
