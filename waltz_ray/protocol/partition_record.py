@@ -1,0 +1,98 @@
+"""What ZooKeeper holds about one partition (DESIGN 5): the session, the generation and the replica entries.
+
+The record changes only by compare-and-set, so whoever writes it has read exactly what they replace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
+
+__all__ = ["UNRESOLVED", "PartitionRecord", "ReplicaEntry"]
+
+UNRESOLVED: None = None
+"""The closing mark of a replica that is, as far as anybody has published, still a member of its session."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEntry:
+    """One replica's last published session, and where its valid log ends.
+
+    ``session_id`` is NO_SESSION (-1) if the replica never joined one. ``closing_mark`` is the transaction ID
+    up to which the replica's log is known to be right (-1 = nothing), or UNRESOLVED (None).
+    """
+
+    session_id: int
+    closing_mark: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """``session_id`` is the last one *taken* (perhaps never published); ``replicas`` the last published truth.
+
+    ``generation`` is that of the session's server. ``replicas`` is replica ID -> entry; do not change it in place.
+    """
+
+    session_id: int
+    generation: int
+    replicas: Mapping[int, ReplicaEntry]
+
+    @property
+    def last_published_session(self) -> int:
+        """The highest session any entry names; NO_SESSION if none was ever published."""
+        return max((entry.session_id for entry in self.replicas.values()), default=NO_SESSION)
+
+    @classmethod
+    def initial(cls, replica_ids: Iterable[int]) -> PartitionRecord:
+        """A partition that never had a session."""
+        return cls(0, 0, {replica_id: ReplicaEntry(NO_SESSION, UNRESOLVED) for replica_id in sorted(replica_ids)})
+
+    def to_json(self) -> str:
+        """For ZooKeeper; people read it too."""
+        replicas = {
+            str(replica_id): {"session": entry.session_id, "closing_mark": entry.closing_mark}
+            for replica_id, entry in sorted(self.replicas.items())
+        }
+        fields = {
+            "version": _VERSION,
+            "session": self.session_id,
+            "generation": self.generation,
+            "replicas": replicas,
+        }
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PartitionRecord:
+        """ValueError says what is wrong with ``text``."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+            raise ValueError(f"not a partition record of version {_VERSION}")
+        replicas = fields.get("replicas")
+        if not isinstance(replicas, dict):
+            raise ValueError("the partition record has no replicas")
+        return cls(
+            _integer(fields, "session", 0),
+            _integer(fields, "generation", 0),
+            {int(replica_id): _entry(replica_id, value) for replica_id, value in replicas.items()},
+        )
+
+
+def _entry(replica_id: str, value: Any) -> ReplicaEntry:
+    if not isinstance(value, dict) or "closing_mark" not in value:
+        raise ValueError(f"replica {replica_id} of the partition record has no session and closing mark")
+    # A missing mark must never read as UNRESOLVED: it would make the replica a voter.
+    mark = None if value["closing_mark"] is None else _integer(value, "closing_mark", NO_TRANSACTION)
+    return ReplicaEntry(_integer(value, "session", NO_SESSION), mark)
+
+
+def _integer(fields: Mapping[str, Any], name: str, lowest: int) -> int:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"{name} of the partition record must be an integer from {lowest}, not {value!r}")
+    return value
