@@ -1,0 +1,227 @@
+"""Frames: how messages are cut out of a TCP stream, and the HELLO that begins one.
+
+A frame is ``byte magic | short version | int length | payload``. Length 0 is a keep-alive. The first frame of each
+side is HELLO (magic ``H``, version 0): ``int n | short[n] versions | string message``; the highest version that
+both sides know is used from then on.
+
+Nothing is believed before it is checked: a wrong magic, an unknown version or an impossible length is an error as
+soon as it has arrived, before any of the payload is waited for or room is made for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from waltz_ray.errors import WireError
+from waltz_ray.wire.primitives import BytesLike
+
+__all__ = [
+    "FRAME_HEADER_BYTES",
+    "HELLO_VERSION",
+    "KNOWN_VERSIONS",
+    "MAGIC_CLIENT",
+    "MAGIC_HELLO",
+    "MAGIC_REPLICA",
+    "Frame",
+    "FrameDecoder",
+    "Hello",
+    "decode_hello",
+    "encode_frame",
+    "encode_hello",
+    "frame_header",
+    "negotiate",
+]
+
+MAGIC_HELLO = 0x48  # 'H'
+MAGIC_CLIENT = 0x4C  # 'L'
+MAGIC_REPLICA = 0x52  # 'R'
+
+HELLO_VERSION = 0
+KNOWN_VERSIONS: dict[int, frozenset[int]] = {
+    MAGIC_HELLO: frozenset((HELLO_VERSION,)),
+    MAGIC_CLIENT: frozenset(range(6)),
+    MAGIC_REPLICA: frozenset((1,)),
+}
+
+_HEADER = struct.Struct(">Bhi")
+FRAME_HEADER_BYTES = _HEADER.size  # 7
+_INT = struct.Struct(">i")
+_MAX_FRAME_BYTES = (1 << 31) - 1
+
+
+def frame_header(magic: int, version: int, length: int) -> bytes:
+    """The 7 bytes before a payload of ``length`` bytes."""
+    if length > _MAX_FRAME_BYTES:
+        raise WireError(f"a payload of {length} bytes does not fit in a frame; send it in smaller batches")
+    return _HEADER.pack(magic, version, length)
+
+
+def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
+    """One frame of the payload that ``parts`` make together. Without parts: a keep-alive."""
+    return b"".join((frame_header(magic, version, sum(map(len, parts))), *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame as it came. ``payload`` is read-only and belongs to the frame alone."""
+
+    magic: int
+    version: int
+    payload: memoryview
+
+
+class FrameDecoder:
+    """Cuts a stream into frames.
+
+    ``max_frame_bytes`` limits a payload. Until ``expect`` is called every version this code knows is let through,
+    because a peer may send its first messages right behind its HELLO; the connection checks that a HELLO came first.
+    After an error the decoder stays broken: the stream has lost its beat, only closing it helps.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._versions = KNOWN_VERSIONS
+        self._header = b""  # the beginning of a header, when a piece ended inside one
+        self._magic = self._version = 0  # of the payload that is being gathered
+        self._payload: memoryview | None = None  # room for a payload that did not come whole
+        self._filled = 0  # bytes of it that are there
+        self._broken: str | None = None
+
+    def expect(self, magic: int, version: int) -> None:
+        """From now on only frames of this magic and version are right (call it once HELLO has been agreed on)."""
+        self._versions = {magic: frozenset((version,))}
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that ``data`` completes, keep-alives left out.
+
+        Payload bytes are copied once, so ``data`` may be a buffer that is used again. ``WireError`` as soon as a
+        header is wrong; frames before it in the same piece are dropped with it.
+        """
+        if self._broken is not None:
+            raise WireError(self._broken)
+        try:
+            return self._feed(memoryview(data))
+        except WireError as error:
+            self._broken = str(error)
+            self._payload = None
+            raise
+
+    def eof(self) -> None:
+        """The stream has ended: ``WireError`` if it ended inside a frame."""
+        if self._broken is not None:
+            raise WireError(self._broken)
+        if self._payload is not None:
+            raise WireError(
+                f"the peer closed the connection inside a frame: "
+                f"{self._filled} of {len(self._payload)} payload bytes had come"
+            )
+        if self._header:
+            raise WireError(
+                f"the peer closed the connection inside a frame header: "
+                f"{len(self._header)} of {FRAME_HEADER_BYTES} bytes had come"
+            )
+
+    def _feed(self, data: memoryview) -> list[Frame]:
+        frames: list[Frame] = []
+        position, end = 0, len(data)
+        if self._payload is not None:
+            position = self._fill(data, 0, frames)
+        while position < end:
+            if self._header or end - position < FRAME_HEADER_BYTES:
+                taken = FRAME_HEADER_BYTES - len(self._header)
+                self._header += bytes(data[position : position + taken])
+                position += min(taken, end - position)
+                if len(self._header) < FRAME_HEADER_BYTES:
+                    self._check_magic(self._header[0])
+                    break
+                magic, version, length = _HEADER.unpack(self._header)
+                self._header = b""
+            else:
+                magic, version, length = _HEADER.unpack_from(data, position)
+                position += FRAME_HEADER_BYTES
+            self._check(magic, version, length)
+            if not length:
+                continue
+            if length <= end - position:
+                frames.append(Frame(magic, version, memoryview(bytes(data[position : position + length]))))
+                position += length
+            else:
+                self._magic, self._version = magic, version
+                self._payload, self._filled = memoryview(bytearray(length)), 0
+                position = self._fill(data, position, frames)
+        return frames
+
+    def _fill(self, data: memoryview, position: int, frames: list[Frame]) -> int:
+        """Put what belongs to the unfinished payload into it; the position after that."""
+        assert self._payload is not None
+        taken = min(len(self._payload) - self._filled, len(data) - position)
+        self._payload[self._filled : self._filled + taken] = data[position : position + taken]
+        self._filled += taken
+        if self._filled == len(self._payload):
+            frames.append(Frame(self._magic, self._version, self._payload.toreadonly()))
+            self._payload = None
+        return position + taken
+
+    def _check_magic(self, magic: int) -> frozenset[int]:
+        versions = self._versions.get(magic)
+        if versions is None:
+            wanted = ", ".join(f"0x{known:02X} '{chr(known)}'" for known in self._versions)
+            raise WireError(f"frame magic 0x{magic:02X} is not one of ours here ({wanted}); is this the right port?")
+        return versions
+
+    def _check(self, magic: int, version: int, length: int) -> None:
+        versions = self._check_magic(magic)
+        if version not in versions:
+            raise WireError(
+                f"frame of magic '{chr(magic)}' has version {version}, this connection speaks {sorted(versions)}"
+            )
+        if length < 0:
+            raise WireError(f"frame of magic '{chr(magic)}' has the impossible length {length}")
+        if length > self.max_frame_bytes:
+            raise WireError(
+                f"frame of magic '{chr(magic)}' has {length} bytes, the limit is {self.max_frame_bytes}; "
+                f"send smaller batches or raise the limit on this side"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of each side: the versions it can speak, and who it is, for the other side's log."""
+
+    versions: tuple[int, ...]
+    message: str
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """A whole HELLO frame."""
+    text = hello.message.encode()
+    count = len(hello.versions)
+    head = struct.pack(f">i{count}hi", count, *hello.versions, len(text))
+    return encode_frame(MAGIC_HELLO, HELLO_VERSION, head, text)
+
+
+def decode_hello(payload: BytesLike) -> Hello:
+    """The payload of a HELLO frame; a null message reads as an empty one."""
+    view = memoryview(payload)
+    (count,) = _INT.unpack_from(view) if len(view) >= 4 else (-1,)
+    text_start = 8 + 2 * count
+    if count < 0 or text_start > len(view):
+        raise WireError(f"HELLO of {len(view)} bytes is cut short or has the impossible count {count}")
+    versions = struct.unpack_from(f">{count}h", view, 4)
+    (length,) = _INT.unpack_from(view, text_start - 4)
+    if length < -1 or max(length, 0) != len(view) - text_start:
+        raise WireError(f"HELLO says its message has {length} bytes, {len(view) - text_start} are there")
+    try:
+        return Hello(versions, str(view[text_start:], "utf-8"))
+    except UnicodeDecodeError as error:
+        raise WireError(f"HELLO's message is not UTF-8: {error.reason}") from None
+
+
+def negotiate(ours: Iterable[int], theirs: Iterable[int]) -> int:
+    """The highest version that both sides know. ``WireError`` names both sets if there is none."""
+    our_set, their_set = set(ours), set(theirs)
+    if not our_set & their_set:
+        raise WireError(f"no common version: we speak {sorted(our_set)}, the peer speaks {sorted(their_set)}")
+    return max(our_set & their_set)

@@ -1,0 +1,332 @@
+"""Server to replica and back: magic ``R``, version 1 (``docs/wire.md``, "R1").
+
+Every message is ``byte type | int partition ID | long session ID | body``. Requests have odd types; a reply carries
+the partition and the session of its request, so replies can be told apart on a connection that serves many
+partitions. A request is answered by the reply of the next even type or by ``Refused``. Appends are pipelined:
+``Appended`` is cumulative, one may answer many.
+
+Lengths are those of whole records and ``records`` their bytes as on disk (``protocol.records``): the same bytes go
+to every replica, and nobody on the way looks at a single record.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from operator import attrgetter
+from typing import Any
+
+from waltz_ray.errors import WireError
+from waltz_ray.protocol.records import Int32s, RecordBatch
+from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
+from waltz_ray.wire.primitives import BytesLike, Reader, Writer, record_parts
+
+__all__ = [
+    "REPLICA_VERSION",
+    "REPLICA_VERSIONS",
+    "Append",
+    "Appended",
+    "Close",
+    "Closed",
+    "LowWaterMarkSet",
+    "Open",
+    "Read",
+    "Records",
+    "RefusalCode",
+    "Refused",
+    "ReplicaMessage",
+    "ReplicaReply",
+    "ReplicaRequest",
+    "SetLowWaterMark",
+    "State",
+    "StateReply",
+    "Truncate",
+    "Truncated",
+    "append_frame_parts",
+    "decode_replica",
+    "encode_replica",
+]
+
+REPLICA_VERSION = 1
+REPLICA_VERSIONS = (REPLICA_VERSION,)
+
+
+class RefusalCode(IntEnum):
+    """Why a replica said no."""
+
+    FENCED = 1  # current_session_id is higher than the request's
+    NOT_CONTIGUOUS = 2  # the append does not begin at last_id + 1
+    WRONG_CLUSTER = 3
+    DAMAGED = 4  # this partition of this replica is not served
+    NOT_OPEN = 5  # no session has been opened for the partition since the replica started
+    DISK_FULL = 6
+    UNKNOWN_PARTITION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Accept session ``session_id``, refuse all lower ones from now on, and tell your state: ``StateReply``."""
+
+    partition_id: int
+    session_id: int
+    cluster_key: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tell your state, change nothing: ``StateReply``."""
+
+    partition_id: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Append:
+    """Write these records after your last one, flush, and say how far you are: ``Appended``."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+    lengths: Int32s
+    records: memoryview | bytes
+
+    @property
+    def batch(self) -> RecordBatch:
+        return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Send records [first_id, end_id), at most about ``max_bytes`` (but one at least): ``Records``."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+    end_id: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Drop every record above ``last_id``: ``Truncated``."""
+
+    partition_id: int
+    session_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLowWaterMark:
+    """Keep both marks for this session, durably: ``LowWaterMarkSet``."""
+
+    partition_id: int
+    session_id: int
+    low_water_mark: int
+    local_low_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """This server has done with the partition: ``Closed``."""
+
+    partition_id: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateReply:
+    """``previous_session_id``: the session whose marks these are; ``last_id``: the last valid record, -1 = none."""
+
+    partition_id: int
+    session_id: int
+    previous_session_id: int
+    low_water_mark: int
+    local_low_water_mark: int
+    last_id: int
+    damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Every record up to ``last_id`` is on disk and flushed."""
+
+    partition_id: int
+    session_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records from ``first_id`` on, possibly fewer than asked for."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+    lengths: Int32s
+    records: memoryview | bytes
+
+    @property
+    def batch(self) -> RecordBatch:
+        return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """``last_id``: the last record that is left, -1 = none."""
+
+    partition_id: int
+    session_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LowWaterMarkSet:
+    """The marks are on disk."""
+
+    partition_id: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The replica holds nothing open for this session."""
+
+    partition_id: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No, to a request of ``request_type``; nothing was changed. ``session_id`` is the request's.
+
+    ``current_session_id``: the highest the replica has accepted; ``last_id``: its last record. -1 = unknown or none.
+    """
+
+    partition_id: int
+    session_id: int
+    request_type: int
+    code: RefusalCode
+    current_session_id: int
+    last_id: int
+    message: str
+
+
+ReplicaRequest = Open | State | Append | Read | Truncate | SetLowWaterMark | Close
+ReplicaReply = StateReply | Appended | Records | Truncated | LowWaterMarkSet | Closed | Refused
+ReplicaMessage = ReplicaRequest | ReplicaReply
+
+_TYPES: dict[type[Any], int] = {
+    Open: 1,
+    StateReply: 2,
+    State: 3,
+    Append: 5,
+    Appended: 6,
+    Read: 7,
+    Records: 8,
+    Truncate: 9,
+    Truncated: 10,
+    SetLowWaterMark: 11,
+    LowWaterMarkSet: 12,
+    Close: 13,
+    Closed: 14,
+    Refused: 15,
+}
+_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
+_REQUEST_TYPES = frozenset((1, 3, 5, 7, 9, 11, 13))
+
+# Messages whose body is only numbers: the struct of the body, fields in the order of the class.
+_FIXED: dict[type[Any], struct.Struct] = {
+    State: struct.Struct(">"),
+    Read: struct.Struct(">qqi"),
+    Truncate: struct.Struct(">q"),
+    SetLowWaterMark: struct.Struct(">qq"),
+    Close: struct.Struct(">"),
+    StateReply: struct.Struct(">qqqq?"),
+    Appended: struct.Struct(">q"),
+    Truncated: struct.Struct(">q"),
+    LowWaterMarkSet: struct.Struct(">"),
+    Closed: struct.Struct(">"),
+}
+_HEAD = struct.Struct(">Biq")
+_ADDRESS = struct.Struct(">iq")
+_REFUSAL = struct.Struct(">BBqq")
+
+
+def _fixed_encoder(cls: type[Any]) -> Callable[[Any], bytes]:
+    layout = struct.Struct(_HEAD.format + _FIXED[cls].format[1:])
+    values = attrgetter(*(field.name for field in fields(cls)))
+    number = _TYPES[cls]
+    return lambda message: layout.pack(number, *values(message))
+
+
+_FIXED_ENCODERS = {cls: _fixed_encoder(cls) for cls in _FIXED}
+_FIXED_DECODERS = {_TYPES[cls]: (cls, struct.Struct(_ADDRESS.format + _FIXED[cls].format[1:])) for cls in _FIXED}
+
+
+def encode_replica(message: ReplicaMessage) -> list[BytesLike]:
+    """The payload in parts, to be joined once in the frame; record bytes are not copied.
+
+    ``WireError`` if a number does not fit its place.
+    """
+    try:
+        return _encode(message)
+    except struct.error as error:
+        raise WireError(f"{type(message).__name__} cannot be written: {error}") from None
+
+
+def _encode(message: ReplicaMessage) -> list[BytesLike]:
+    encoder = _FIXED_ENCODERS.get(type(message))
+    if encoder is not None:
+        return [encoder(message)]
+    head = _HEAD.pack(_TYPES[type(message)], message.partition_id, message.session_id)
+    if isinstance(message, Append | Records):
+        return [head, *record_parts(message.first_id, message.lengths, message.records)]
+    if isinstance(message, Open):
+        return [head + message.cluster_key.bytes]
+    assert isinstance(message, Refused)
+    last_id = message.last_id
+    writer = Writer(head, _REFUSAL.pack(message.request_type, message.code, message.current_session_id, last_id))
+    writer.write_string(message.message)
+    return [writer.to_bytes()]
+
+
+def append_frame_parts(partition_id: int, session_id: int, batch: RecordBatch) -> list[BytesLike]:
+    """A whole ``Append`` frame, header included: made once and sent to every replica. The body is not copied."""
+    parts = encode_replica(Append(partition_id, session_id, batch.first_id, batch.lengths, batch.records))
+    return [frame_header(MAGIC_REPLICA, REPLICA_VERSION, sum(map(len, parts))), *parts]
+
+
+def decode_replica(payload: BytesLike) -> ReplicaMessage:
+    """One message. Record bytes are a view of ``payload``, not a copy. ``WireError`` for anything else."""
+    reader = Reader(payload, _NAMES)
+    fixed = _FIXED_DECODERS.get(reader.type)
+    if fixed is not None:
+        cls, layout = fixed
+        message: ReplicaMessage = cls(*reader.unpack(layout))
+    elif reader.type in _NAMES:
+        message = _decode_variable(reader)
+    else:
+        raise WireError(f"message type {reader.type} is unknown in version {REPLICA_VERSION} of the replica protocol")
+    reader.done()
+    return message
+
+
+def _decode_variable(reader: Reader) -> ReplicaMessage:
+    partition_id, session_id = reader.unpack(_ADDRESS)
+    if reader.type == _TYPES[Append]:
+        return Append(partition_id, session_id, *reader.records())
+    if reader.type == _TYPES[Records]:
+        return Records(partition_id, session_id, *reader.records())
+    if reader.type == _TYPES[Open]:
+        start = reader.need(16)
+        return Open(partition_id, session_id, uuid.UUID(bytes=bytes(reader.payload[start : start + 16])))
+    request_type, code, current_session_id, last_id = reader.unpack(_REFUSAL)
+    if request_type not in _REQUEST_TYPES:
+        reader.fail(f"refuses a request of type {request_type}, which is none")
+    if code not in RefusalCode._value2member_map_:
+        reader.fail(f"refusal code {code} is unknown")
+    message = reader.read_string()
+    return Refused(partition_id, session_id, request_type, RefusalCode(code), current_session_id, last_id, message)
