@@ -1,0 +1,137 @@
+"""Which server has which partition (DESIGN 6): a pure function from what is to what should be.
+
+Preferred partitions go first, then the current owners keep theirs up to balance, the rest goes to the least
+loaded. A partition's generation rises exactly when it gets an owner other than the one it has; a partition
+without an owner keeps its last generation, so that a generation never comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Assignment", "Owner", "ServerInfo", "assign"]
+
+
+class Owner(NamedTuple):
+    """A partition's server and the generation of that assignment."""
+
+    server_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What placement needs to know of a live server: the partitions it should have if it can."""
+
+    preferred: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """``owners``: partition -> owner. ``unassigned``: partition -> last generation, where nobody owns it now.
+
+    A partition in neither was never assigned (generation 0). Do not change the mappings in place.
+    """
+
+    owners: Mapping[int, Owner] = field(default_factory=dict)
+    unassigned: Mapping[int, int] = field(default_factory=dict)
+
+    def owner(self, partition: int) -> Owner | None:
+        """The partition's owner, None if nobody has it."""
+        return self.owners.get(partition)
+
+    def generation(self, partition: int) -> int:
+        """The last generation the partition was given; 0 = never assigned."""
+        owner = self.owners.get(partition)
+        return owner.generation if owner else self.unassigned.get(partition, 0)
+
+    def partitions_of(self, server_id: int) -> dict[int, int]:
+        """partition -> generation of what a server has."""
+        return {p: owner.generation for p, owner in sorted(self.owners.items()) if owner.server_id == server_id}
+
+
+def assign(partitions: int, servers: Mapping[int, ServerInfo], current: Assignment) -> Assignment:
+    """The assignment of partitions 0 .. ``partitions`` - 1 to the live ``servers`` (server ID -> info).
+
+    Every partition is assigned if there is a server, none if there is not. Loads differ by one at the most,
+    apart from preferences. The same input gives the same output, and the output is a fixed point.
+    """
+    if not servers:
+        generations = {p: current.generation(p) for p in range(partitions)}
+        return Assignment({}, {p: generation for p, generation in generations.items() if generation})
+    placed = _place_preferred(partitions, servers, current)
+    rest = [p for p in range(partitions) if p not in placed]
+    kept: dict[int, list[int]] = {server_id: [] for server_id in servers}
+    for p in rest:
+        owner = current.owner(p)
+        if owner and owner.server_id in servers:
+            kept[owner.server_id].append(p)
+
+    room = _room(_loads(servers, placed), kept, len(rest))
+    for server_id, mine in kept.items():
+        for p in mine[: room[server_id]]:
+            placed[p] = server_id
+    loads = _loads(servers, placed)
+    for server_id, mine in kept.items():
+        room[server_id] -= min(len(mine), room[server_id])
+    for p in rest:
+        if p not in placed:
+            server_id = min((s for s in sorted(servers) if room[s]), key=lambda s: loads[s])
+            placed[p] = server_id
+            room[server_id] -= 1
+            loads[server_id] += 1
+    return Assignment({p: _owner(current, p, placed[p]) for p in range(partitions)}, {})
+
+
+def _owner(current: Assignment, partition: int, server_id: int) -> Owner:
+    owner = current.owner(partition)
+    if owner and owner.server_id == server_id:
+        return owner
+    return Owner(server_id, current.generation(partition) + 1)
+
+
+def _place_preferred(partitions: int, servers: Mapping[int, ServerInfo], current: Assignment) -> dict[int, int]:
+    """partition -> server for every preferred partition. Of several that prefer it, the present owner wins."""
+    wanted: dict[int, list[int]] = {}
+    for server_id in sorted(servers):
+        for p in servers[server_id].preferred:
+            if 0 <= p < partitions:
+                wanted.setdefault(p, []).append(server_id)
+    placed: dict[int, int] = {}
+    for p, candidates in wanted.items():
+        owner = current.owner(p)
+        if owner and owner.server_id in candidates:
+            placed[p] = owner.server_id
+    loads = _loads(servers, placed)
+    for p in sorted(wanted):
+        if p not in placed:
+            placed[p] = min(wanted[p], key=lambda server_id: loads[server_id])
+            loads[placed[p]] += 1
+    return placed
+
+
+def _loads(servers: Mapping[int, ServerInfo], placed: Mapping[int, int]) -> dict[int, int]:
+    loads = dict.fromkeys(servers, 0)
+    for server_id in placed.values():
+        loads[server_id] += 1
+    return loads
+
+
+def _room(loads: Mapping[int, int], kept: Mapping[int, list[int]], rest: int) -> dict[int, int]:
+    """How many of the ``rest`` partitions each server gets, so that the loads become as even as they can be.
+
+    Like filling water over the loads that preferences have made. Where the last layer is not full, those who
+    would otherwise have to give up a partition get its drops, so nothing moves that need not.
+    """
+    level = min(loads.values())
+    while sum(max(0, level + 1 - load) for load in loads.values()) <= rest and rest:
+        level += 1
+    room = {server_id: max(0, level - load) for server_id, load in loads.items()}
+    drops = rest - sum(room.values())
+    low = [server_id for server_id, load in loads.items() if load <= level]
+    low.sort(key=lambda server_id: (len(kept[server_id]) <= room[server_id], server_id))
+    for server_id in low[:drops]:
+        room[server_id] += 1
+    return room
