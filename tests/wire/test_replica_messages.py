@@ -43,7 +43,7 @@ TWO_RECORDS_HEX = "0000000000000009 00000002 00000028 00000029" + TWO_RECORDS.he
 
 # Frozen: a published message is never changed.
 GOLDEN: list[tuple[ReplicaMessage, str]] = [
-    (Open(3, 7, KEY), f"01 {ADDRESS} 00112233445566778899aabbccddeeff"),
+    (Open(3, 7, KEY, 6), f"01 {ADDRESS} 00112233445566778899aabbccddeeff 0000000000000006"),
     (
         StateReply(3, 7, 6, 100, 99, 120, True),
         f"02 {ADDRESS} 0000000000000006 0000000000000064 0000000000000063 0000000000000078 01",

@@ -64,15 +64,21 @@ class RefusalCode(IntEnum):
     NOT_OPEN = 5  # no session has been opened for the partition since the replica started
     DISK_FULL = 6
     UNKNOWN_PARTITION = 7
+    LOST_FILES = 8  # the replica remembers a lower session than the one ZooKeeper says it has joined
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Accept session ``session_id``, refuse all lower ones from now on, and tell your state: ``StateReply``."""
+    """Accept session ``session_id``, refuse all lower ones from now on, and tell your state: ``StateReply``.
+
+    ``joined_session_id`` is the session ZooKeeper says this replica has joined (-1 = none). A replica that remembers
+    a lower one has lost its files: it refuses, changes nothing, and so can never vote with a log that forgot records.
+    """
 
     partition_id: int
     session_id: int
     cluster_key: uuid.UUID
+    joined_session_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +258,7 @@ _FIXED: dict[type[Any], struct.Struct] = {
 }
 _HEAD = struct.Struct(">Biq")
 _ADDRESS = struct.Struct(">iq")
+_LONG = struct.Struct(">q")
 _REFUSAL = struct.Struct(">BBqq")
 
 
@@ -285,7 +292,7 @@ def _encode(message: ReplicaMessage) -> list[BytesLike]:
     if isinstance(message, Append | Records):
         return [head, *record_parts(message.first_id, message.lengths, message.records)]
     if isinstance(message, Open):
-        return [head + message.cluster_key.bytes]
+        return [head + message.cluster_key.bytes + _LONG.pack(message.joined_session_id)]
     assert isinstance(message, Refused)
     last_id = message.last_id
     writer = Writer(head, _REFUSAL.pack(message.request_type, message.code, message.current_session_id, last_id))
@@ -322,7 +329,8 @@ def _decode_variable(reader: Reader) -> ReplicaMessage:
         return Records(partition_id, session_id, *reader.records())
     if reader.type == _TYPES[Open]:
         start = reader.need(16)
-        return Open(partition_id, session_id, uuid.UUID(bytes=bytes(reader.payload[start : start + 16])))
+        key = uuid.UUID(bytes=bytes(reader.payload[start : start + 16]))
+        return Open(partition_id, session_id, key, *reader.unpack(_LONG))
     request_type, code, current_session_id, last_id = reader.unpack(_REFUSAL)
     if request_type not in _REQUEST_TYPES:
         reader.fail(f"refuses a request of type {request_type}, which is none")
