@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,6 +30,7 @@ MAX_LONG = (1 << 63) - 1
 _BYTE = struct.Struct(">B")
 _BOOL = struct.Struct(">?")
 _INT = struct.Struct(">i")
+_UINT = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _REQ_ID = struct.Struct(">iiii")
 _RECORDS_HEAD = struct.Struct(">qi")
@@ -88,6 +90,11 @@ class Reader:
         value: int = _INT.unpack_from(self.payload, self.need(4))[0]
         return value
 
+    def read_uint(self) -> int:
+        """An int read as its 32 bits: a checksum."""
+        value: int = _UINT.unpack_from(self.payload, self.need(4))[0]
+        return value
+
     def read_long(self) -> int:
         value: int = _LONG.unpack_from(self.payload, self.need(8))[0]
         return value
@@ -95,7 +102,7 @@ class Reader:
     def read_req_id(self) -> ReqId:
         return ReqId(*_REQ_ID.unpack_from(self.payload, self.need(16)))
 
-    def count(self, what: str, size_each: int) -> int:
+    def read_count(self, what: str, size_each: int) -> int:
         """An int that says how many ``what`` follow, each of at least ``size_each`` bytes."""
         value = self.read_int()
         self.check_count(value, what, size_each)
@@ -135,7 +142,7 @@ class Reader:
 
     def read_ints(self) -> tuple[int, ...]:
         """An int array."""
-        count = self.count("ints", 4)
+        count = self.read_count("ints", 4)
         return struct.unpack_from(f">{count}i", self.payload, self.need(4 * count))
 
     def int_column(self, count: int) -> Int32s:
@@ -150,7 +157,7 @@ class Reader:
         """``count`` longs, native-endian."""
         return np.frombuffer(self.payload, _WIRE_LONG, count, self.need(8 * count)).astype(np.int64)
 
-    def body(self, lengths: Int32s) -> memoryview:
+    def read_body(self, lengths: Int32s) -> memoryview:
         """The rest of the message, which must be exactly the parts that ``lengths`` tells of. Not copied."""
         rest = self.payload[self.position :]
         # Read as unsigned, a negative length is larger than any body, so one sum checks sign and size.
@@ -160,13 +167,13 @@ class Reader:
         self.position = len(self.payload)
         return rest
 
-    def records(self) -> tuple[int, Int32s, memoryview]:
+    def read_records(self) -> tuple[int, Int32s, memoryview]:
         """``long first ID | int n | int lengths[n] | record bytes``: what ``record_parts`` wrote."""
         first_id, count = _RECORDS_HEAD.unpack_from(self.payload, self.need(12))
         self.check_count(count, "records", 4 + RECORD_OVERHEAD_BYTES)
         self.check_ids(first_id, count)
         lengths = self.int_column(count)
-        records = self.body(lengths)
+        records = self.read_body(lengths)
         if count and int(np.minimum.reduce(lengths)) < RECORD_OVERHEAD_BYTES:
             self.fail(f"a record is shorter than {RECORD_OVERHEAD_BYTES} bytes")
         return first_id, lengths, records
@@ -175,6 +182,11 @@ class Reader:
         """Refuse a run of transaction IDs that begins below 0 or ends above the last long."""
         if first_id < 0 or first_id > MAX_LONG - count:
             self.fail(f"{count} transactions cannot begin at transaction {first_id}")
+
+    def check_enum(self, kind: type[IntEnum], value: int, what: str) -> None:
+        """Refuse a number that is no member of ``kind``."""
+        if value not in kind._value2member_map_:
+            self.fail(f"{what} {value} is unknown")
 
     def done(self) -> None:
         """Refuse bytes after the end of the message."""
@@ -198,6 +210,9 @@ class Writer:
 
     def write_int(self, value: int) -> None:
         self.parts.append(_INT.pack(value))
+
+    def write_uint(self, value: int) -> None:
+        self.parts.append(_UINT.pack(value))
 
     def write_long(self, value: int) -> None:
         self.parts.append(_LONG.pack(value))

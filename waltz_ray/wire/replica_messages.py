@@ -324,9 +324,9 @@ def decode_replica(payload: BytesLike) -> ReplicaMessage:
 def _decode_variable(reader: Reader) -> ReplicaMessage:
     partition_id, session_id = reader.unpack(_ADDRESS)
     if reader.type == _TYPES[Append]:
-        return Append(partition_id, session_id, *reader.records())
+        return Append(partition_id, session_id, *reader.read_records())
     if reader.type == _TYPES[Records]:
-        return Records(partition_id, session_id, *reader.records())
+        return Records(partition_id, session_id, *reader.read_records())
     if reader.type == _TYPES[Open]:
         start = reader.need(16)
         key = uuid.UUID(bytes=bytes(reader.payload[start : start + 16]))
@@ -334,7 +334,6 @@ def _decode_variable(reader: Reader) -> ReplicaMessage:
     request_type, code, current_session_id, last_id = reader.unpack(_REFUSAL)
     if request_type not in _REQUEST_TYPES:
         reader.fail(f"refuses a request of type {request_type}, which is none")
-    if code not in RefusalCode._value2member_map_:
-        reader.fail(f"refusal code {code} is unknown")
+    reader.check_enum(RefusalCode, code, "refusal code")
     message = reader.read_string()
     return Refused(partition_id, session_id, request_type, RefusalCode(code), current_session_id, last_id, message)

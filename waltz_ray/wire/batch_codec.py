@@ -1,0 +1,336 @@
+"""Version 5 of the client protocol in bytes (``docs/wire.md``, "Version 5"): the types from 32 up.
+
+A message of n records is read as a handful of numpy arrays and one view of the body; neither writing nor reading
+touches records one by one. What a column says is checked against the bytes that are there before it is used: counts
+against the payload, lengths against the body, lock offsets against the lock hashes.
+
+``waltz_ray.wire.codec`` is the door.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from waltz_ray.errors import WireError
+from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
+from waltz_ray.wire.batches import (
+    AppendedBatch,
+    BatchMessage,
+    DataRangeRequest,
+    DataRangeResponse,
+    ErrorMessage,
+    FeedBatch,
+    FeedCredit,
+    FeedMode,
+    FeedRecords,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    PartitionStateRequest,
+    PartitionStateResponse,
+    Rejected,
+    RejectionCode,
+    Unmount,
+)
+from waltz_ray.wire.client_messages import MountState
+from waltz_ray.wire.primitives import BytesLike, Reader, Writer, column_bytes, record_parts
+
+__all__ = ["BATCH_NAMES", "BATCH_READERS", "BATCH_WRITERS"]
+
+# Heads are written with their type byte and read after it.
+_APPEND, _APPEND_IN = struct.Struct(">BiiiiB"), struct.Struct(">iiiiB")
+_FEED, _FEED_IN = struct.Struct(">Biqi"), struct.Struct(">iqi")
+_RECORDS = struct.Struct(">Bi")
+_REJECTED, _REJECTED_IN = struct.Struct(">BiiBi"), struct.Struct(">iiBi")
+_FAILURE, _FAILURE_IN = struct.Struct(">Bii"), struct.Struct(">ii")
+_MOUNT, _MOUNT_IN = struct.Struct(">BiiiiqBq"), struct.Struct(">qBq")
+_MOUNTED, _MOUNTED_IN = struct.Struct(">BiiiiBiq"), struct.Struct(">Biq")
+_RANGE, _RANGE_IN = struct.Struct(">Biq?"), struct.Struct(">iq?")
+_STATE, _STATE_IN = struct.Struct(">BiiiqqB"), struct.Struct(">iiiqqB")
+_PAIR, _PAIR_LONG = struct.Struct(">Bii"), struct.Struct(">Biq")
+_LONG = struct.Struct(">q")
+
+_SHARED_MARK = 1  # flags of APPEND_BATCH
+_WRITE_LOCKS, _READ_LOCKS, _APPEND_LOCKS = 2, 4, 8
+_ALL_FLAGS = 15
+_NO_LOCKS = LockColumns()
+
+
+def _write_append(batch: AppendBatch) -> list[BytesLike]:
+    count, marks = len(batch.lengths), batch.client_marks
+    numbers = (batch.sequence_numbers, batch.headers, batch.lengths, batch.checksums.view(np.int32))
+    if not len(marks) == len(numbers[0]) == len(numbers[1]) == len(numbers[3]) == count:
+        raise WireError(f"an append batch whose columns differ in length: {[len(c) for c in (marks, *numbers)]}")
+    if int(np.add.reduce(batch.lengths, dtype=np.int64)) != len(batch.body):
+        raise WireError(f"an append batch whose lengths do not add up to its body of {len(batch.body)} bytes")
+    flags = _SHARED_MARK if count == 1 or (count and marks[0] == marks[-1] and bool((marks == marks[0]).all())) else 0
+    tail: list[BytesLike] = [np.concatenate(numbers).astype(">i4", casting="safe").tobytes()]
+    for flag, locks in (
+        (_WRITE_LOCKS, batch.write_locks),
+        (_READ_LOCKS, batch.read_locks),
+        (_APPEND_LOCKS, batch.append_locks),
+    ):
+        if locks is not _NO_LOCKS and len(locks.hashes):
+            flags |= flag
+            tail.append(column_bytes(locks.offsets, ">i4", count + 1))
+            tail.append(column_bytes(locks.hashes, ">i4", int(locks.offsets[-1])))
+    head = _APPEND.pack(32, batch.client_id, batch.generation, batch.partition_id, count, flags)
+    mark_bytes = _LONG.pack(marks[0]) if flags & _SHARED_MARK else column_bytes(marks, ">i8", count)
+    return [head, mark_bytes, *tail, batch.body] if len(batch.body) else [head, mark_bytes, *tail]
+
+
+def _read_append(reader: Reader) -> AppendBatch:
+    client_id, generation, partition_id, count, flags = reader.unpack(_APPEND_IN)
+    reader.check_count(count, "appends", 16)
+    if flags > _ALL_FLAGS:
+        reader.fail(f"flags {flags:#x} are unknown")
+    if flags & _SHARED_MARK and count != 1:
+        marks = np.full(count, reader.read_long(), dtype=np.int64)
+    else:
+        marks = reader.long_column(count)
+    sequence_numbers, headers, lengths, checksums = reader.int_columns(4, count)
+    write_locks = _read_locks(reader, count) if flags & _WRITE_LOCKS else _NO_LOCKS
+    read_locks = _read_locks(reader, count) if flags & _READ_LOCKS else _NO_LOCKS
+    append_locks = _read_locks(reader, count) if flags & _APPEND_LOCKS else _NO_LOCKS
+    return AppendBatch(
+        client_id,
+        generation,
+        partition_id,
+        sequence_numbers,
+        marks,
+        headers,
+        lengths,
+        checksums.view(np.uint32),
+        reader.read_body(lengths),
+        write_locks,
+        read_locks,
+        append_locks,
+    )
+
+
+def _read_locks(reader: Reader, count: int) -> LockColumns:
+    offsets = reader.int_column(count + 1)
+    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+        reader.fail("lock offsets do not rise from 0")
+    total = int(offsets[-1])
+    reader.check_count(total, "lock hashes", 4)
+    return LockColumns(offsets, reader.int_column(total))
+
+
+def _write_feed(feed: FeedBatch) -> list[BytesLike]:
+    count = len(feed.headers)
+    columns = (feed.client_ids, feed.generations, feed.sequence_numbers, feed.headers)
+    if not len(columns[0]) == len(columns[1]) == len(columns[2]) == count:
+        raise WireError(f"a feed batch whose columns differ in length: {[len(column) for column in columns]}")
+    head = _FEED.pack(33, feed.partition_id, feed.first_id, count)
+    return [head + np.concatenate(columns).astype(">i4", casting="safe").tobytes()]
+
+
+def _read_feed(reader: Reader) -> FeedBatch:
+    partition_id, first_id, count = reader.unpack(_FEED_IN)
+    reader.check_count(count, "feed entries", 16)
+    reader.check_ids(first_id, count)
+    return FeedBatch(partition_id, first_id, *reader.int_columns(4, count))
+
+
+def _write_records(feed: FeedRecords) -> list[BytesLike]:
+    batch = feed.batch
+    return [_RECORDS.pack(34, batch.partition_id), *record_parts(batch.first_id, batch.lengths, batch.records)]
+
+
+def _read_records(reader: Reader) -> FeedRecords:
+    return FeedRecords(RecordBatch(reader.read_int(), *reader.read_records()))
+
+
+def _write_appended(appended: AppendedBatch) -> list[BytesLike]:
+    count = len(appended.sequence_numbers)
+    head = _FEED.pack(35, appended.partition_id, appended.high_water_mark, count)
+    numbers = column_bytes(appended.sequence_numbers, ">i4", count)
+    return [head + numbers + column_bytes(appended.transaction_ids, ">i8", count)]
+
+
+def _read_appended(reader: Reader) -> AppendedBatch:
+    partition_id, high_water_mark, count = reader.unpack(_FEED_IN)
+    reader.check_count(count, "appends", 12)
+    return AppendedBatch(partition_id, high_water_mark, reader.int_column(count), reader.long_column(count))
+
+
+def _write_rejected(rejected: Rejected) -> list[BytesLike]:
+    count = len(rejected.sequence_numbers)
+    head = _REJECTED.pack(36, rejected.partition_id, rejected.generation, rejected.code, count)
+    writer = Writer(head, column_bytes(rejected.sequence_numbers, ">i4", count))
+    writer.write_string(rejected.message)
+    return [writer.to_bytes()]
+
+
+def _read_rejected(reader: Reader) -> Rejected:
+    partition_id, generation, code, count = reader.unpack(_REJECTED_IN)
+    reader.check_enum(RejectionCode, code, "rejection code")
+    reader.check_count(count, "appends", 4)
+    sequence_numbers = reader.int_column(count)
+    return Rejected(partition_id, generation, RejectionCode(code), sequence_numbers, reader.read_string())
+
+
+def _write_lock_failures(failures: LockFailureBatch) -> list[BytesLike]:
+    count = len(failures.sequence_numbers)
+    head = _FAILURE.pack(37, failures.partition_id, count)
+    numbers = column_bytes(failures.sequence_numbers, ">i4", count)
+    return [head + numbers + column_bytes(failures.transaction_ids, ">i8", count)]
+
+
+def _read_lock_failures(reader: Reader) -> LockFailureBatch:
+    partition_id, count = reader.unpack(_FAILURE_IN)
+    reader.check_count(count, "appends", 12)
+    return LockFailureBatch(partition_id, reader.int_column(count), reader.long_column(count))
+
+
+def _write_mount(mount: Mount) -> list[BytesLike]:
+    return [_MOUNT.pack(38, *mount.req_id, mount.client_mark, mount.feed, mount.credit_bytes)]
+
+
+def _read_mount(reader: Reader) -> Mount:
+    req_id = reader.read_req_id()
+    client_mark, feed, credit_bytes = reader.unpack(_MOUNT_IN)
+    reader.check_enum(FeedMode, feed, "feed mode")
+    _check_credit(reader, credit_bytes)
+    return Mount(req_id, client_mark, FeedMode(feed), credit_bytes)
+
+
+def _write_mounted(mounted: Mounted) -> list[BytesLike]:
+    return [_MOUNTED.pack(39, *mounted.req_id, mounted.state, mounted.generation, mounted.high_water_mark)]
+
+
+def _read_mounted(reader: Reader) -> Mounted:
+    req_id = reader.read_req_id()
+    state, generation, high_water_mark = reader.unpack(_MOUNTED_IN)
+    reader.check_enum(MountState, state, "mount state")
+    return Mounted(req_id, MountState(state), generation, high_water_mark)
+
+
+def _check_credit(reader: Reader, credit_bytes: int) -> None:
+    if credit_bytes < 0:
+        reader.fail(f"a credit of {credit_bytes} bytes")
+
+
+def _read_credit(reader: Reader) -> FeedCredit:
+    credit = FeedCredit(reader.read_int(), reader.read_long())
+    _check_credit(reader, credit.credit_bytes)
+    return credit
+
+
+def _write_range_request(request: DataRangeRequest) -> list[BytesLike]:
+    return [
+        struct.pack(
+            ">Biiqqi",
+            41,
+            request.request_id,
+            request.partition_id,
+            request.first_id,
+            request.end_id,
+            request.max_bytes,
+        )
+    ]
+
+
+def _read_range_request(reader: Reader) -> DataRangeRequest:
+    request = DataRangeRequest(
+        reader.read_int(), reader.read_int(), reader.read_long(), reader.read_long(), reader.read_int()
+    )
+    if not 0 <= request.first_id <= request.end_id or request.max_bytes < 0:
+        reader.fail(f"impossible range [{request.first_id}, {request.end_id}) of at most {request.max_bytes} bytes")
+    return request
+
+
+def _write_range_response(response: DataRangeResponse) -> list[BytesLike]:
+    batch, error = response.batch, response.error
+    if (batch is None) == (error is None):
+        raise WireError("a DataRangeResponse needs a batch or an error, and not both")
+    head = _RANGE.pack(42, response.request_id, response.high_water_mark, batch is not None)
+    writer = Writer(head)
+    if batch is None:
+        writer.write_string(error)
+        return [writer.to_bytes()]
+    writer.write_int(batch.partition_id)
+    return [writer.to_bytes(), *record_parts(batch.first_id, batch.lengths, batch.records)]
+
+
+def _read_range_response(reader: Reader) -> DataRangeResponse:
+    request_id, high_water_mark, ok = reader.unpack(_RANGE_IN)
+    if not ok:
+        return DataRangeResponse(request_id, None, high_water_mark, reader.read_string())
+    batch = RecordBatch(reader.read_int(), *reader.read_records())
+    return DataRangeResponse(request_id, batch, high_water_mark, None)
+
+
+def _write_error(error: ErrorMessage) -> list[BytesLike]:
+    writer = Writer(b"\x2c")
+    writer.write_string(error.message)
+    return [writer.to_bytes()]
+
+
+def _write_state(state: PartitionStateResponse) -> list[BytesLike]:
+    return [
+        _STATE.pack(
+            47,
+            state.request_id,
+            state.partition_id,
+            state.generation,
+            state.session_id,
+            state.high_water_mark,
+            state.state,
+        )
+    ]
+
+
+def _read_state(reader: Reader) -> PartitionStateResponse:
+    request_id, partition_id, generation, session_id, high_water_mark, state = reader.unpack(_STATE_IN)
+    reader.check_enum(MountState, state, "mount state")
+    return PartitionStateResponse(request_id, partition_id, generation, session_id, high_water_mark, MountState(state))
+
+
+BATCH_READERS: dict[int, tuple[str, Callable[[Reader], BatchMessage]]] = {
+    32: ("APPEND_BATCH", _read_append),
+    33: ("FEED_BATCH", _read_feed),
+    34: ("FEED_RECORDS", _read_records),
+    35: ("APPENDED_BATCH", _read_appended),
+    36: ("REJECTED", _read_rejected),
+    37: ("LOCK_FAILURE_BATCH", _read_lock_failures),
+    38: ("MOUNT", _read_mount),
+    39: ("MOUNTED", _read_mounted),
+    40: ("FEED_CREDIT", _read_credit),
+    41: ("DATA_RANGE_REQUEST", _read_range_request),
+    42: ("DATA_RANGE_RESPONSE", _read_range_response),
+    43: ("NOT_READY", lambda reader: NotReady(reader.read_int(), reader.read_int())),
+    44: ("ERROR", lambda reader: ErrorMessage(reader.read_string())),
+    45: ("UNMOUNT", lambda reader: Unmount(reader.read_int(), reader.read_int())),
+    46: (
+        "PARTITION_STATE_REQUEST",
+        lambda reader: PartitionStateRequest(reader.read_int(), reader.read_int()),
+    ),
+    47: ("PARTITION_STATE_RESPONSE", _read_state),
+}
+BATCH_NAMES = {number: name for number, (name, _) in BATCH_READERS.items()}
+
+BATCH_WRITERS: dict[type[Any], Callable[[Any], list[BytesLike]]] = {
+    AppendBatch: _write_append,
+    FeedBatch: _write_feed,
+    FeedRecords: _write_records,
+    AppendedBatch: _write_appended,
+    Rejected: _write_rejected,
+    LockFailureBatch: _write_lock_failures,
+    Mount: _write_mount,
+    Mounted: _write_mounted,
+    FeedCredit: lambda credit: [_PAIR_LONG.pack(40, credit.partition_id, credit.credit_bytes)],
+    DataRangeRequest: _write_range_request,
+    DataRangeResponse: _write_range_response,
+    NotReady: lambda message: [_PAIR.pack(43, message.partition_id, message.generation)],
+    ErrorMessage: _write_error,
+    Unmount: lambda message: [_PAIR.pack(45, message.partition_id, message.client_id)],
+    PartitionStateRequest: lambda request: [_PAIR.pack(46, request.request_id, request.partition_id)],
+    PartitionStateResponse: _write_state,
+}

@@ -1,0 +1,231 @@
+"""The messages of version 5 of the client protocol: many records to a frame, as packed columns.
+
+``APPEND_BATCH`` is ``protocol.records.AppendBatch`` itself; the others are here. Columns are native-endian numpy
+arrays of one length n. The bytes are in ``docs/wire.md`` ("Version 5") and ``waltz_ray.wire.batch_codec``; the door
+is ``waltz_ray.wire.codec``.
+
+The fate of an append: exactly one of its entry in the feed (``FeedBatch``, ``FeedRecords`` or ``AppendedBatch``),
+``LockFailureBatch`` and ``Rejected``; or, when the connection or the partition is lost first, none until the next
+``Mounted``: the feed up to that mount's mark then shows what has committed, and what it does not show never will.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, RecordBatch
+from waltz_ray.wire.client_messages import MountState
+
+__all__ = [
+    "AppendedBatch",
+    "BatchMessage",
+    "DataRangeRequest",
+    "DataRangeResponse",
+    "ErrorMessage",
+    "FeedBatch",
+    "FeedCredit",
+    "FeedMode",
+    "FeedRecords",
+    "LockFailureBatch",
+    "Mount",
+    "Mounted",
+    "NotReady",
+    "PartitionStateRequest",
+    "PartitionStateResponse",
+    "Rejected",
+    "RejectionCode",
+    "Unmount",
+]
+
+
+class FeedMode(IntEnum):
+    """What a mounted client is told about committed transactions."""
+
+    NONE = 0  # nothing: it only appends, and learns of no success
+    HEADERS = 1  # FeedBatch: every transaction, without its data
+    RECORDS = 2  # FeedRecords: every transaction with its data
+    OWN = 3  # AppendedBatch: the client's own transactions, and the mark
+
+
+class RejectionCode(IntEnum):
+    """Why appends were refused. None of them is, or ever will be, in the log."""
+
+    WRONG_GENERATION = 1
+    NOT_MOUNTED = 2
+    SUPERSEDED = 3  # a newer connection of the same client is mounted
+    QUEUE_FULL = 4
+    CLOSING = 5
+    BAD_CHECKSUM = 6
+    TOO_LARGE = 7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeedBatch:
+    """Committed transactions first_id, first_id + 1, ...: who asked for each, and its header. Columns of n."""
+
+    partition_id: int
+    first_id: int
+    client_ids: Int32s
+    generations: Int32s
+    sequence_numbers: Int32s
+    headers: Int32s
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeedRecords:
+    """Committed transactions with their data, as they lie on disk."""
+
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppendedBatch:
+    """The receiver's own appends that have committed, and the server's high-water mark. n may be 0."""
+
+    partition_id: int
+    high_water_mark: int
+    sequence_numbers: Int32s
+    transaction_ids: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rejected:
+    """These appends were not taken. ``generation`` is the partition's current one, -1 if this server can't say."""
+
+    partition_id: int
+    generation: int
+    code: RejectionCode
+    sequence_numbers: Int32s
+    message: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LockFailureBatch:
+    """These appends failed their lock check, each against the transaction of the same position."""
+
+    partition_id: int
+    sequence_numbers: Int32s
+    transaction_ids: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Attach the client of ``req_id`` to its partition; feed what comes after ``client_mark``.
+
+    ``credit_bytes``: how many bytes of feed may be sent before the first ``FeedCredit``.
+    """
+
+    req_id: ReqId
+    client_mark: int
+    feed: FeedMode
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """Answer to ``Mount``, sent once the feed has reached ``high_water_mark`` (the server's as of the mount)."""
+
+    req_id: ReqId
+    state: MountState
+    generation: int
+    high_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCredit:
+    """``credit_bytes`` more bytes of feed may be sent."""
+
+    partition_id: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataRangeRequest:
+    """Transactions [first_id, end_id), at most about ``max_bytes``. ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+    first_id: int
+    end_id: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataRangeResponse:
+    """Transactions from the first one asked for, possibly fewer, none if it is above the mark; or an error.
+
+    Exactly one of ``batch`` and ``error`` is given.
+    """
+
+    request_id: int
+    batch: RecordBatch | None
+    high_water_mark: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The server has lost or is leaving the partition. What has no fate yet stays open until the next ``Mounted``."""
+
+    partition_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMessage:
+    """Why the connection is about to be closed."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmount:
+    """The client has done with the partition."""
+
+    partition_id: int
+    client_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStateRequest:
+    """How is this partition? ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStateResponse:
+    """-1 stands for a generation, session or mark that this server does not know."""
+
+    request_id: int
+    partition_id: int
+    generation: int
+    session_id: int
+    high_water_mark: int
+    state: MountState
+
+
+BatchMessage = (
+    AppendBatch
+    | FeedBatch
+    | FeedRecords
+    | AppendedBatch
+    | Rejected
+    | LockFailureBatch
+    | Mount
+    | Mounted
+    | FeedCredit
+    | DataRangeRequest
+    | DataRangeResponse
+    | NotReady
+    | ErrorMessage
+    | Unmount
+    | PartitionStateRequest
+    | PartitionStateResponse
+)
