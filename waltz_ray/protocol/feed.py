@@ -1,0 +1,194 @@
+"""Who is told what of a partition's committed transactions (DESIGN 7; docs/wire.md, "Feed").
+
+A *subscriber* is a mounted client. In HEADERS and RECORDS mode it has a position (the last ID sent to it) and a
+credit in bytes; subscribers at the same position and mode share one encoded frame. In OWN mode it is only told of
+its own transactions: once it has caught up it is *live* and costs nothing while others append.
+A mount is answered when the feed has passed ``mount_target``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.partition_types import Effect, ReadFeed, SendFeed, SendMessage
+from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.wire.batches import AppendedBatch, FeedMode, Mounted
+from waltz_ray.wire.client_messages import MountState
+
+__all__ = ["FEED_READ_BYTES", "FeedHub", "Subscriber", "feed_frame_bytes", "own_entries"]
+
+FEED_READ_BYTES = 1024 * 1024
+"""How much a subscriber that is behind is read and sent at a time."""
+
+_FEED_BATCH_BYTES, _FEED_BATCH_RECORD_BYTES = 24, 16
+_FEED_RECORDS_BYTES, _FEED_RECORDS_RECORD_BYTES = 24, 4
+
+
+def feed_frame_bytes(mode: FeedMode, batch: RecordBatch) -> int:
+    """Size of the feed frame with its header: what it costs of a subscriber's credit."""
+    if mode is FeedMode.RECORDS:
+        return _FEED_RECORDS_BYTES + _FEED_RECORDS_RECORD_BYTES * len(batch) + batch.size_bytes
+    return _FEED_BATCH_BYTES + _FEED_BATCH_RECORD_BYTES * len(batch)
+
+
+def own_entries(batch: RecordBatch) -> Iterator[tuple[int, Int32s, Int64s]]:
+    """(client ID, its sequence numbers, its transaction IDs), one item per client of the batch."""
+    clients = batch.fields["client_id"].astype(np.int32)
+    sequence_numbers = batch.fields["sequence_number"].astype(np.int32)
+    ids = np.arange(batch.first_id, batch.end_id)
+    if len(clients) == 1 or (clients == clients[0]).all():
+        yield int(clients[0]), sequence_numbers, ids
+        return
+    order = np.argsort(clients, kind="stable")
+    bounds = [0, *(np.nonzero(np.diff(clients[order]))[0] + 1).tolist(), len(order)]
+    for start, end in itertools.pairwise(bounds):
+        rows = order[start:end]
+        yield int(clients[rows[0]]), sequence_numbers[rows], ids[rows]
+
+
+@dataclass(slots=True)
+class Subscriber:
+    """One mounted client (see the module's docstring)."""
+
+    connection_id: int
+    client_id: int
+    mode: FeedMode
+    position: int
+    credit_bytes: int
+    req_id: ReqId | None  # of the mount that is not answered yet
+    mount_target: int
+    live: bool = False
+    reading: bool = False
+
+
+class FeedHub:
+    """The subscribers of one partition. Every method returns the effects it leads to."""
+
+    def __init__(self, partition_id: int) -> None:
+        self._partition_id = partition_id
+        self._subscribers: dict[int, Subscriber] = {}  # by client ID: its newest mount
+        self.generation = -1
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def connection_of(self, client_id: int) -> int | None:
+        """The newest connection of a mounted client."""
+        subscriber = self._subscribers.get(client_id)
+        return None if subscriber is None else subscriber.connection_id
+
+    def mount(self, subscriber: Subscriber) -> None:
+        """The newest mount of a client replaces an older one."""
+        self._subscribers[subscriber.client_id] = subscriber
+
+    def unmount(self, connection_id: int, client_id: int | None = None) -> None:
+        """Forget the mounts of a connection (or just one client's)."""
+        for subscriber in list(self._subscribers.values()):
+            if subscriber.connection_id == connection_id and client_id in (None, subscriber.client_id):
+                del self._subscribers[subscriber.client_id]
+
+    def take_all(self) -> list[Subscriber]:
+        """Forget everybody; the caller tells them."""
+        everybody = list(self._subscribers.values())
+        self._subscribers.clear()
+        return everybody
+
+    def add_credit(self, connection_id: int, credit_bytes: int) -> None:
+        for subscriber in self._subscribers.values():
+            if subscriber.connection_id == connection_id:
+                subscriber.credit_bytes += credit_bytes
+
+    def committed(self, first_id: int, high_water_mark: int, retained: RetainedRecords) -> list[Effect]:
+        """Records [first_id, high_water_mark] have just been committed."""
+        effects: list[Effect] = []
+        if any(s.live for s in self._subscribers.values()):
+            for batch in retained.between(first_id, high_water_mark + 1):
+                for client_id, sequence_numbers, ids in own_entries(batch):
+                    subscriber = self._subscribers.get(client_id)
+                    if subscriber is not None and subscriber.live:
+                        effects.append(self._own(subscriber, high_water_mark, sequence_numbers, ids))
+        effects += self.advance(high_water_mark, retained)
+        return effects
+
+    def advance(self, high_water_mark: int, retained: RetainedRecords) -> list[Effect]:
+        """Send what is committed, allowed by credit and in memory; order reads for those further behind."""
+        effects: list[Effect] = []
+        groups: dict[tuple[FeedMode, int], list[Subscriber]] = {}
+        for subscriber in self._subscribers.values():
+            if subscriber.position < high_water_mark and not subscriber.live and not subscriber.reading:
+                if subscriber.mode is FeedMode.NONE:
+                    subscriber.position = high_water_mark
+                elif subscriber.credit_bytes > 0 or subscriber.mode is FeedMode.OWN:
+                    groups.setdefault((subscriber.mode, subscriber.position), []).append(subscriber)
+        for (_, position), group in groups.items():
+            if position + 1 >= retained.first_id:
+                for batch in retained.between(position + 1, high_water_mark + 1):
+                    effects += self._send(group, batch, high_water_mark)
+            else:
+                effects += [self._read(s, min(high_water_mark + 1, retained.first_id)) for s in group]
+        effects += self._answer_mounts(high_water_mark)
+        return effects
+
+    def read(self, client_id: int, connection_id: int, batch: RecordBatch, high_water_mark: int) -> list[Effect]:
+        """Records ordered by ReadFeed have come. The caller advances next."""
+        subscriber = self._subscribers.get(client_id)
+        if subscriber is None or subscriber.connection_id != connection_id or not subscriber.reading:
+            return []
+        subscriber.reading = False
+        if batch.first_id != subscriber.position + 1:
+            return []  # of an earlier mount over the same connection
+        return self._send([subscriber], batch, high_water_mark)
+
+    def read_failed(self, client_id: int, connection_id: int) -> None:
+        """The read did not work; ``advance`` orders it again."""
+        subscriber = self._subscribers.get(client_id)
+        if subscriber is not None and subscriber.connection_id == connection_id:
+            subscriber.reading = False
+
+    def _send(self, group: list[Subscriber], batch: RecordBatch, high_water_mark: int) -> list[Effect]:
+        if group[0].mode is FeedMode.OWN:
+            return self._send_own(group, batch, high_water_mark)
+        cost = feed_frame_bytes(group[0].mode, batch)
+        receivers = [s for s in group if s.credit_bytes > 0 and s.position + 1 == batch.first_id]
+        for subscriber in receivers:
+            subscriber.credit_bytes -= cost
+            subscriber.position = batch.last_id
+        if not receivers:
+            return []
+        return [SendFeed(tuple(s.connection_id for s in receivers), group[0].mode, batch)]
+
+    def _send_own(self, group: list[Subscriber], batch: RecordBatch, high_water_mark: int) -> list[Effect]:
+        effects: list[Effect] = []
+        own = {client_id: (numbers, ids) for client_id, numbers, ids in own_entries(batch)}
+        for subscriber in group:
+            subscriber.position = batch.last_id
+            if subscriber.client_id in own:
+                effects.append(self._own(subscriber, high_water_mark, *own[subscriber.client_id]))
+        return effects
+
+    def _own(self, subscriber: Subscriber, high_water_mark: int, numbers: Int32s, ids: Int64s) -> SendMessage:
+        message = AppendedBatch(self._partition_id, high_water_mark, numbers, ids)
+        return SendMessage(subscriber.connection_id, message)
+
+    def _read(self, subscriber: Subscriber, end_id: int) -> ReadFeed:
+        subscriber.reading = True
+        first_id = subscriber.position + 1
+        return ReadFeed(subscriber.connection_id, subscriber.client_id, first_id, end_id, FEED_READ_BYTES)
+
+    def _answer_mounts(self, high_water_mark: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for s in self._subscribers.values():
+            if s.mode is FeedMode.OWN and not s.live and s.position >= high_water_mark:
+                s.live = True
+            reached = high_water_mark if s.live else s.position
+            if s.req_id is not None and reached >= s.mount_target:
+                mounted = Mounted(s.req_id, MountState.READY, self.generation, high_water_mark)
+                effects.append(SendMessage(s.connection_id, mounted))
+                s.req_id = None
+        return effects

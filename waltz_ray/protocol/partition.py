@@ -1,0 +1,492 @@
+"""One partition on its server: which session it has, what it admits, what it tells its clients.
+
+Stages::
+
+    IDLE --Assigned--> READING --> TAKING --> OPENING --> OPEN --+
+      ^                   ^   (ZooKeeper record,             |   |  member failed, checkpoint
+      |                   |    session ID by CAS)            |   |
+      |                   +--- BACKOFF <-- attempt failed ---+---+ (the running session goes on committing
+      +-- Unassigned, newer generation, log moved on              until the next one's ID is taken)
+
+The *log* (retained records, next ID, lock table, high-water mark) outlives sessions as long as no other server has
+published one in between: in-flight appends at or below the new X are committed, the others are sent again with the
+same IDs under the new session. When another server has published, the log is dropped and every mount told NOT_READY;
+the clients learn the fates of their appends from the next mount's feed.
+
+Everything a client sends gets an answer; in-flight records are never dropped as long as the log lives.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from waltz_ray.config import ServerConfig
+from waltz_ray.protocol.admission import Admitted, Arrival, LockFailures, admit, pieces
+from waltz_ray.protocol.feed import FeedHub, Subscriber
+from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
+from waltz_ray.protocol.locks import LockTable
+from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.partition_types import (
+    NO_SUCH_SESSION,
+    AppendReceived,
+    Assigned,
+    ConnectionClosed,
+    CreditReceived,
+    Effect,
+    Event,
+    FeedRead,
+    FeedReadFailed,
+    FlushReceived,
+    MountReceived,
+    PartitionDropped,
+    PartitionReady,
+    ReadRecord,
+    RecordRead,
+    SendMessage,
+    TurnEnded,
+    Unassigned,
+    UnmountReceived,
+)
+from waltz_ray.protocol.records import AppendBatch, RecordBatch
+from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.session import Session
+from waltz_ray.protocol.session_types import (
+    Committed,
+    RecordConflict,
+    RecordWritten,
+    ReopenWanted,
+    SessionEffect,
+    SessionFailed,
+    SessionFenced,
+    SessionOpen,
+    StartTimer,
+    TimerFired,
+    Warn,
+    WriteRecord,
+)
+from waltz_ray.wire.batches import FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected, RejectionCode
+from waltz_ray.wire.client_messages import FlushResponse, MountState
+
+__all__ = ["FROM_NOW", "Partition", "Stage"]
+
+FROM_NOW = -2
+"""Client mark of an OWN mount with nothing pending: its feed begins at the log's end."""
+
+_BACKOFF_TIMER, _FEED_TIMER = "backoff", "feed"
+_FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
+
+
+class Stage(Enum):
+    """Where the next session is (drawing above); a session may be running meanwhile."""
+
+    IDLE = "idle"
+    READING = "reading"
+    TAKING = "taking"
+    OPENING = "opening"
+    BACKOFF = "backoff"
+    OPEN = "open"
+
+
+@dataclass(slots=True)
+class _Log:
+    """What this server knows of the partition's log while it owns it."""
+
+    retained: RetainedRecords
+    locks: LockTable
+    high_water_mark: int
+    published_session: int
+
+    @property
+    def next_id(self) -> int:
+        return self.retained.end_id
+
+
+class Partition:
+    """``step(event) -> effects`` for one partition on one server."""
+
+    def __init__(self, partition_id: int, config: ServerConfig) -> None:
+        self.partition_id = partition_id
+        self.generation = -1
+        self.stage = Stage.IDLE
+        self.session: Session | None = None  # the running one
+        self._opening: Session | None = None
+        self._config = config
+        self._log: _Log | None = None
+        self._taking: tuple[PartitionRecord, int] | None = None
+        self._backoff_ms = _FIRST_BACKOFF_MS
+        self._reopen_again = False
+        self._in_flight_bytes = 0
+        self._in_flight: deque[RecordBatch] = deque()
+        self._arrivals: list[Arrival] = []
+        self._held_mounts: list[tuple[int, Mount]] = []
+        self._held_failures: list[tuple[int, int, LockFailures]] = []  # heap by conflicting transaction ID
+        self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
+        self._failures_held = 0
+        self._feed = FeedHub(partition_id)
+        self._effects: list[Effect] = []
+
+    # ---- the surface ------------------------------------------------------------------------------------
+
+    @property
+    def high_water_mark(self) -> int:
+        """ID of the last committed transaction, -1 while unknown or none."""
+        return NO_TRANSACTION if self._log is None else self._log.high_water_mark
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients may mount: the log is known here (it stays so while a further session opens)."""
+        return self._log is not None
+
+    @property
+    def next_id(self) -> int:
+        """The ID the next admitted transaction gets; the log must be known."""
+        assert self._log is not None
+        return self._log.next_id
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Record bytes that are admitted and not committed."""
+        return self._in_flight_bytes
+
+    @property
+    def subscribers(self) -> int:
+        """Number of mounted clients."""
+        return len(self._feed)
+
+    def recent(self, first_id: int, end_id: int) -> list[RecordBatch] | None:
+        """Committed records [first_id, end_id) from memory; None if they are (partly) no longer there."""
+        if self._log is None or first_id < self._log.retained.first_id:
+            return None
+        return self._log.retained.between(first_id, min(end_id, self._log.high_water_mark + 1))
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take one fact in; get the orders it leads to."""
+        match event:
+            case AppendReceived(connection_id, batch):
+                self._on_append(connection_id, batch)
+            case TurnEnded():
+                self._admit()
+            case CreditReceived(connection_id, credit_bytes):
+                self._feed.add_credit(connection_id, credit_bytes)
+                self._advance_feed()
+            case MountReceived(connection_id, mount):
+                self._on_mount(connection_id, mount)
+            case UnmountReceived(connection_id, client_id):
+                self._feed.unmount(connection_id, client_id)
+            case ConnectionClosed(connection_id):
+                self._feed.unmount(connection_id)
+                self._held_mounts = [held for held in self._held_mounts if held[0] != connection_id]
+            case FlushReceived(connection_id, req_id):
+                self._on_flush(connection_id, req_id)
+            case FeedRead(connection_id, client_id, records):
+                self._effects += self._feed.read(client_id, connection_id, records, self.high_water_mark)
+                self._advance_feed()
+            case FeedReadFailed(connection_id, client_id, reason):
+                self._feed.read_failed(client_id, connection_id)
+                self._warn(f"reading for a subscriber failed, trying again: {reason}")
+                self._effects.append(StartTimer(NO_SUCH_SESSION, _FEED_TIMER, _FEED_RETRY_MS))
+            case Assigned(generation):
+                self._on_assigned(generation)
+            case Unassigned(reason):
+                self._drop(reason)
+            case RecordRead(record, version):
+                self._on_record(record, version)
+            case TimerFired(session_id, name) if session_id == NO_SUCH_SESSION:
+                self._on_timer(name)
+            case RecordWritten(session_id, version) if self._is_taking(session_id):
+                self._on_taken(version)
+            case RecordConflict(session_id) if self._is_taking(session_id):
+                self._taking = None
+                self._read_record()
+            case _:
+                self._step_session(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- sessions ---------------------------------------------------------------------------------------
+
+    def _on_assigned(self, generation: int) -> None:
+        if self.stage is not Stage.IDLE and generation == self.generation:
+            return
+        if self.stage is not Stage.IDLE:
+            self._drop(f"generation {generation} has been assigned")
+        self.generation = generation
+        self._feed.generation = generation
+        self._backoff_ms = _FIRST_BACKOFF_MS
+        self._read_record()
+
+    def _read_record(self) -> None:
+        self.stage = Stage.READING
+        self._effects.append(ReadRecord())
+
+    def _on_record(self, record: PartitionRecord, version: int) -> None:
+        if self.stage is not Stage.READING:
+            return
+        if record.generation > self.generation:
+            self._drop(f"generation {record.generation} is recorded, this server was given {self.generation}")
+            return
+        if self._log is not None and record.last_published_session != self._log.published_session:
+            self._lose_log("another server has opened a session in between")
+        if self.session is not None:
+            self.session.stop_registering()
+        taken = replace(record, session_id=record.session_id + 1, generation=self.generation)
+        self._taking = (taken, version)
+        self.stage = Stage.TAKING
+        self._effects.append(WriteRecord(taken.session_id, taken, version))
+
+    def _is_taking(self, session_id: int) -> bool:
+        return self._taking is not None and self._taking[0].session_id == session_id
+
+    def _on_taken(self, version: int) -> None:
+        """The number is ours. From here on nothing is sent in the session that was running."""
+        assert self._taking is not None
+        record, self._taking = self._taking[0], None
+        self.stage = Stage.OPENING
+        self.session = None
+        self._reopen_again = False
+        self._opening = Session(
+            self.partition_id,
+            record,
+            version,
+            None if self._log is None else self._log.retained,
+            retained_bytes=self._config.retained_bytes,
+            join_grace_ms=self._config.join_grace_ms,
+        )
+        self._run(self._opening.start())
+
+    def _step_session(self, event: Event) -> None:
+        for session in (self.session, self._opening):
+            if session is not None and session.session_id == event.session_id:  # type: ignore[union-attr]
+                self._run(session.step(event))  # type: ignore[arg-type]
+                return
+
+    def _run(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Committed(_, high_water_mark):
+                    self._on_committed(high_water_mark)
+                case SessionOpen():
+                    self._on_open()
+                case ReopenWanted(session_id, reason):
+                    self._warn(f"session {session_id}: {reason}; opening a new session")
+                    self._reopen()
+                case SessionFailed(session_id, reason):
+                    self._warn(f"session {session_id} failed: {reason}")
+                    self._retry_later()
+                case SessionFenced(session_id, current):
+                    self._warn(f"session {session_id} is fenced off by session {current}")
+                    self._retry_later()
+                case _:
+                    self._effects.append(effect)
+
+    def _reopen(self) -> None:
+        """Open a further session; the running one goes on until its successor's ID is taken."""
+        if self.stage is Stage.OPEN:
+            self._read_record()
+        else:
+            self._reopen_again = True
+
+    def _retry_later(self) -> None:
+        self.session = self._opening = None
+        if self.stage in (Stage.OPEN, Stage.OPENING):
+            self.stage = Stage.BACKOFF
+            self._effects.append(StartTimer(NO_SUCH_SESSION, _BACKOFF_TIMER, self._backoff_ms))
+            self._backoff_ms = min(2 * self._backoff_ms, _LAST_BACKOFF_MS)
+
+    def _on_timer(self, name: str) -> None:
+        if name == _BACKOFF_TIMER and self.stage is Stage.BACKOFF:
+            self._read_record()
+        elif name == _FEED_TIMER:
+            self._advance_feed()
+
+    def _on_open(self) -> None:
+        session, self._opening = self._opening, None
+        assert session is not None
+        assert session.retained is not None
+        assert session.low_water_mark is not None
+        self.session, self.stage, self._backoff_ms = session, Stage.OPEN, _FIRST_BACKOFF_MS
+        start = session.low_water_mark
+        if self._log is None:
+            locks = LockTable(self._config.lock_table_size, self._config.lock_table_probes, start)
+            self._log = _Log(session.retained, locks, start, session.session_id)
+        elif not self._log.high_water_mark <= start < self._log.next_id:
+            self._drop(
+                f"session {session.session_id} begins at {start}, but this server has committed up to "
+                f"{self._log.high_water_mark} and assigned up to {self._log.next_id - 1}: the log is not one line; "
+                "stop the cluster and run `waltz verify` on its directories"
+            )
+            return
+        self._log.published_session = session.session_id
+        self._effects.append(PartitionReady(self.generation, session.session_id, start))
+        self._on_committed(start)
+        for batch in self._log.retained.since(start + 1):
+            self._run(session.append(batch))
+        held, self._held_mounts = self._held_mounts, []
+        for connection_id, mount in held:
+            self._on_mount(connection_id, mount)
+        if self._reopen_again:
+            self._reopen_again = False
+            self._reopen()
+
+    def _lose_log(self, reason: str) -> None:
+        """Another server's session is (or may be) ahead: what was in flight here gets its fate there."""
+        for subscriber in self._feed.take_all():
+            self._send(subscriber.connection_id, NotReady(self.partition_id, self.generation))
+        for connection_id, mount in self._held_mounts:
+            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
+        for arrival in self._arrivals:
+            self._reject(arrival.connection_id, arrival.batch, RejectionCode.CLOSING, reason)
+        self._held_mounts, self._arrivals, self._held_failures = [], [], []
+        self._held_flushes.clear()
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._log = None
+        self.session = self._opening = None
+
+    def _drop(self, reason: str) -> None:
+        if self.stage is Stage.IDLE:
+            return
+        self._lose_log(reason)
+        self.stage = Stage.IDLE
+        self._taking = None
+        self._reopen_again = False
+        self._effects.append(PartitionDropped(reason))
+
+    # ---- appends ----------------------------------------------------------------------------------------
+
+    def _on_append(self, connection_id: int, batch: AppendBatch) -> None:
+        newest = self._feed.connection_of(batch.client_id)
+        if batch.generation != self.generation:
+            code, why = RejectionCode.WRONG_GENERATION, f"the partition's generation is {self.generation}"
+        elif self._log is None or newest is None:
+            code, why = RejectionCode.NOT_MOUNTED, "mount the partition first"
+        elif newest != connection_id:
+            code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
+        elif self._in_flight_bytes + len(batch.body) > self._config.append_queue_bytes and self._in_flight_bytes:
+            code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
+        else:
+            self._arrivals.append(Arrival(connection_id, batch))
+            self._in_flight_bytes += len(batch.body)
+            return
+        self._reject(connection_id, batch, code, why)
+
+    def _admit(self) -> None:
+        """Give what has arrived its IDs and send it to the replicas (or keep it for the session that opens)."""
+        arrivals, self._arrivals = self._arrivals, []
+        if not arrivals:
+            return
+        assert self._log is not None
+        for run in pieces(arrivals):
+            admitted = admit(run, self.partition_id, self._log.next_id, self._log.locks)
+            self._in_flight_bytes -= sum(len(arrival.batch.body) for arrival in run)
+            for arrival in admitted.damaged:
+                self._reject(
+                    arrival.connection_id, arrival.batch, RejectionCode.BAD_CHECKSUM, "data differs from its checksum"
+                )
+            self._take_in(admitted)
+
+    def _take_in(self, admitted: Admitted) -> None:
+        assert self._log is not None
+        if admitted.records is not None:
+            self._log.retained.append(admitted.records)
+            self._in_flight.append(admitted.records)
+            self._in_flight_bytes += admitted.records.size_bytes
+            if self.session is not None:
+                self._run(self.session.append(admitted.records))
+        for failures in admitted.lock_failures:
+            in_flight = failures.conflicts > self._log.high_water_mark
+            self._send_failures(failures, ~in_flight)
+            for conflict in np.unique(failures.conflicts[in_flight]).tolist():
+                # The conflicting transaction has no fate yet: the answer waits for it.
+                chosen = failures.conflicts == conflict
+                held = LockFailures(
+                    failures.connection_id, failures.sequence_numbers[chosen], failures.conflicts[chosen]
+                )
+                self._failures_held += 1
+                heapq.heappush(self._held_failures, (conflict, self._failures_held, held))
+
+    def _on_committed(self, high_water_mark: int) -> None:
+        assert self._log is not None
+        log, first_id = self._log, self._log.high_water_mark + 1
+        log.high_water_mark = high_water_mark
+        while self._in_flight and self._in_flight[0].last_id <= high_water_mark:
+            self._in_flight_bytes -= self._in_flight.popleft().size_bytes
+        while self._held_failures and self._held_failures[0][0] <= high_water_mark:
+            failures = heapq.heappop(self._held_failures)[2]
+            self._send_failures(failures, np.ones(len(failures.conflicts), dtype=np.bool_))
+        self._effects += self._feed.committed(first_id, high_water_mark, log.retained)
+        while self._held_flushes and self._held_flushes[0][0] <= high_water_mark:
+            _, connection_id, req_id = self._held_flushes.popleft()
+            self._send(connection_id, FlushResponse(req_id, high_water_mark))
+        log.retained.trim(high_water_mark)
+        session = self.session
+        if session is not None and self.stage is Stage.OPEN and session.low_water_mark is not None:
+            if high_water_mark - session.low_water_mark >= self._config.checkpoint_interval:
+                self._reopen()
+
+    # ---- clients ----------------------------------------------------------------------------------------
+
+    def _on_mount(self, connection_id: int, mount: Mount) -> None:
+        client_mark, client_id = mount.client_mark, mount.req_id.client_id
+        if self.stage is Stage.IDLE or mount.req_id.generation != self.generation:
+            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
+            return
+        if self._log is None:
+            self._held_mounts.append((connection_id, mount))
+            return
+        self._admit()  # what came over an older connection of this client is settled before READY
+        if client_mark > self._log.high_water_mark:
+            state = Mounted(mount.req_id, MountState.CLIENT_AHEAD, self.generation, self._log.high_water_mark)
+            self._send(connection_id, state)
+            return
+        target = self._log.next_id - 1
+        from_now = mount.feed is FeedMode.OWN and client_mark == FROM_NOW
+        position = self._log.high_water_mark if from_now else max(client_mark, NO_TRANSACTION)
+        self._feed.mount(
+            Subscriber(
+                connection_id,
+                client_id,
+                mount.feed,
+                position,
+                mount.credit_bytes,
+                mount.req_id,
+                NO_TRANSACTION if from_now else target,
+            )
+        )
+        self._advance_feed()
+
+    def _on_flush(self, connection_id: int, req_id: ReqId) -> None:
+        if self._log is None:
+            self._send(connection_id, NotReady(self.partition_id, self.generation))
+            return
+        self._admit()
+        last_before = self._log.next_id - 1
+        if last_before <= self._log.high_water_mark:
+            self._send(connection_id, FlushResponse(req_id, self._log.high_water_mark))
+        else:
+            self._held_flushes.append((last_before, connection_id, req_id))
+
+    def _advance_feed(self) -> None:
+        if self._log is not None:
+            self._effects += self._feed.advance(self._log.high_water_mark, self._log.retained)
+
+    def _reject(self, connection_id: int, batch: AppendBatch, code: RejectionCode, why: str) -> None:
+        self._send(connection_id, Rejected(self.partition_id, self.generation, code, batch.sequence_numbers, why))
+
+    def _send_failures(self, failures: LockFailures, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        if chosen.any():
+            message = LockFailureBatch(self.partition_id, failures.sequence_numbers[chosen], failures.conflicts[chosen])
+            self._send(failures.connection_id, message)
+
+    def _send(
+        self, connection_id: int, message: Mounted | Rejected | LockFailureBatch | NotReady | FlushResponse
+    ) -> None:
+        self._effects.append(SendMessage(connection_id, message))
+
+    def _warn(self, message: str) -> None:
+        self._effects.append(Warn(NO_SUCH_SESSION, f"partition {self.partition_id}: {message}"))

@@ -1,0 +1,192 @@
+"""What happens to a partition on its server (events) and what it orders (effects), beside those of its session.
+
+A connection is named by an opaque number; the shell owns the sockets. Every effect that waits ends in exactly
+one event: ReadRecord in RecordRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.records import AppendBatch, RecordBatch
+from waltz_ray.protocol.session_types import SessionEffect, SessionEvent
+from waltz_ray.wire.batches import AppendedBatch as AppendedBatch
+from waltz_ray.wire.batches import FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected
+from waltz_ray.wire.client_messages import FlushResponse
+
+__all__ = [
+    "NO_SUCH_SESSION",
+    "AppendReceived",
+    "Assigned",
+    "ConnectionClosed",
+    "CreditReceived",
+    "Effect",
+    "Event",
+    "FeedRead",
+    "FeedReadFailed",
+    "FlushReceived",
+    "MountReceived",
+    "PartitionDropped",
+    "PartitionReady",
+    "ReadFeed",
+    "ReadRecord",
+    "RecordRead",
+    "SendFeed",
+    "SendMessage",
+    "TurnEnded",
+    "Unassigned",
+    "UnmountReceived",
+]
+
+NO_SUCH_SESSION = 0
+"""Session ID in the timers that belong to the partition rather than to a session (sessions begin at 1)."""
+
+
+# ---- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partition belongs to this server, as of ``generation``."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unassigned:
+    """It does not (any more)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    record: PartitionRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MountReceived:
+    connection_id: int
+    mount: Mount
+
+
+@dataclass(frozen=True, slots=True)
+class UnmountReceived:
+    connection_id: int
+    client_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    connection_id: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppendReceived:
+    connection_id: int
+    batch: AppendBatch
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The shell has handed over everything that was waiting in its sockets."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushReceived:
+    connection_id: int
+    req_id: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReceived:
+    connection_id: int
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRead:
+    """At least one record, from the ID that was asked for."""
+
+    connection_id: int
+    client_id: int
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReadFailed:
+    connection_id: int
+    client_id: int
+    reason: str
+
+
+PartitionEvent = (
+    Assigned
+    | Unassigned
+    | RecordRead
+    | MountReceived
+    | UnmountReceived
+    | ConnectionClosed
+    | AppendReceived
+    | TurnEnded
+    | FlushReceived
+    | CreditReceived
+    | FeedRead
+    | FeedReadFailed
+)
+Event = PartitionEvent | SessionEvent
+
+
+# ---- effects ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the partition's record from ZooKeeper; keeps trying while ZooKeeper is away."""
+
+
+ServerMessage = Mounted | Rejected | LockFailureBatch | NotReady | AppendedBatch | FlushResponse
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    connection_id: int
+    message: ServerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendFeed:
+    """The same feed frame, encoded once, to all of ``connection_ids``."""
+
+    connection_ids: tuple[int, ...]
+    mode: FeedMode
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFeed:
+    """Read records [first_id, end_id) (or the first about ``max_bytes`` of them) from a replica, for a subscriber."""
+
+    connection_id: int
+    client_id: int
+    first_id: int
+    end_id: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReady:
+    generation: int
+    session_id: int
+    high_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDropped:
+    reason: str
+
+
+Effect = ReadRecord | SendMessage | SendFeed | ReadFeed | PartitionReady | PartitionDropped | SessionEffect

@@ -1,0 +1,438 @@
+"""One session: recovery, publication, quorum commits, late joiners (DESIGN 5). Rule 1: all of it is here.
+
+Life of a replica within a session::
+
+    LOST <----------------------------- (link down, refused, timed out; from everywhere)
+      | ReplicaAvailable
+      v
+    OPENING --> OPENED --> [TRUNCATING] --> [COPYING] --> HOLDING ----- publication -----> MEMBER
+                  |             (needs X)                                                    ^
+                  +-- after publication: copy until memory reaches it --> LIVE --registered--+
+
+*Before publication* nothing of this session is appended. The members of the last published session vote with
+their last ID; with more than |M| - quorum votes in, X is the largest. Nothing is cut on any replica before X is
+known. What a replica lacks up to X is copied; once a quorum *of the assigned replicas* holds X on disk, the
+session is published by compare-and-set. Copy-then-publish is what prevents forks.
+
+*After publication* records go to MEMBER and LIVE replicas; only the acks of MEMBERs count. A member that fails
+leaves for good: ``ReopenWanted``.
+
+What a crash of the server leaves, by step: session ID taken - a number is burnt; replicas opened - they refuse
+lower sessions, their entries still describe the last published one; truncated or copied - prefixes of the same
+log, cut again next time if they were not members; published - the joined replicas are M of the next opening.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from waltz_ray.protocol.ids import NO_TRANSACTION, quorum_of
+from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.session_types import (
+    AppendToReplicas,
+    Committed,
+    OpenReplica,
+    RangeRead,
+    RangeReadFailed,
+    ReadRange,
+    RecordConflict,
+    RecordWritten,
+    ReopenWanted,
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+    SessionEffect,
+    SessionEvent,
+    SessionFailed,
+    SessionFenced,
+    SessionOpen,
+    SetLowWaterMark,
+    StartTimer,
+    TimerFired,
+    TruncateReplica,
+    Warn,
+    WriteRecord,
+)
+
+__all__ = ["GRACE_TIMER", "READ_TIMER", "Phase", "Session"]
+
+GRACE_TIMER = "grace"
+READ_TIMER = "read"
+_READ_RETRY_MS = 500
+
+
+class Phase(Enum):
+    """Where a replica is in this session (drawing above)."""
+
+    LOST = "lost"
+    OPENING = "opening"
+    OPENED = "opened"
+    TRUNCATING = "truncating"
+    COPYING = "copying"
+    HOLDING = "holding"
+    LIVE = "live"
+    MEMBER = "member"
+
+
+@dataclass(slots=True)
+class _Replica:
+    replica_id: int
+    phase: Phase = Phase.OPENING
+    last_id: int = NO_TRANSACTION  # on its disk, as far as it has told this session
+    voted: bool = False
+    cut: int | None = None  # keep only IDs <= cut, once X is known
+    damaged: bool = False  # has bad records beyond last_id
+    unreadable: bool = False  # as a source of copies, for a while
+
+    @property
+    def busy(self) -> bool:
+        """On its way to holding X."""
+        return not self.damaged and self.phase in (Phase.OPENING, Phase.TRUNCATING, Phase.COPYING, Phase.OPENED)
+
+
+class Session:
+    """``step(event) -> effects`` for one session ID, beginning with ``start()``.
+
+    ``record`` is the partition's ZooKeeper record right after this session's ID was taken (its entries still
+    describe the last published session) and ``version`` that node's version. ``retained`` is the memory of the
+    running server's log, or None when this server opens the partition afresh.
+    """
+
+    def __init__(
+        self,
+        partition_id: int,
+        record: PartitionRecord,
+        version: int,
+        retained: RetainedRecords | None,
+        *,
+        retained_bytes: int,
+        join_grace_ms: int,
+    ) -> None:
+        self.partition_id = partition_id
+        self.session_id = record.session_id
+        self.record = record
+        self.version = version
+        self.retained = retained
+        self.low_water_mark: int | None = None  # X
+        self.high_water_mark = NO_TRANSACTION
+        self.published = False
+        self.over = False
+        self._retained_bytes = retained_bytes
+        self._join_grace_ms = join_grace_ms
+        self._replicas = {replica_id: _Replica(replica_id) for replica_id in record.replicas}
+        self._quorum = quorum_of(len(self._replicas))
+        last_published = record.last_published_session
+        self._voters = {r for r, entry in record.replicas.items() if entry == ReplicaEntry(last_published, None)}
+        self._grace_over = False
+        self._grace_started = False
+        self._reopen_wanted = False
+        self._writing: frozenset[int] | None = None  # the replicas that join by the write under way
+        self._effects: list[SessionEffect] = []
+
+    # ---- the surface ------------------------------------------------------------------------------------
+
+    def start(self) -> list[SessionEffect]:
+        """Fence every assigned replica."""
+        for replica_id in self._replicas:
+            self._order_open(replica_id)
+        return self._take()
+
+    def step(self, event: SessionEvent) -> list[SessionEffect]:
+        """Take one fact in; get the orders it leads to."""
+        if self.over:
+            return []
+        match event:
+            case ReplicaAppended(_, replica_id, last_id):
+                self._on_appended(self._replicas[replica_id], last_id)
+            case ReplicaOpened():
+                self._on_opened(self._replicas[event.replica_id], event)
+            case ReplicaLost(_, replica_id, reason):
+                self._on_lost(self._replicas[replica_id], reason)
+            case ReplicaAvailable(_, replica_id):
+                self._on_available(self._replicas[replica_id])
+            case ReplicaFenced(_, _, current):
+                self._end(SessionFenced(self.session_id, current))
+            case ReplicaTruncated(_, replica_id, last_id):
+                replica = self._replicas[replica_id]
+                if replica.phase is Phase.TRUNCATING:
+                    replica.phase, replica.cut, replica.last_id = Phase.OPENED, None, last_id
+            case RangeRead(_, _, target_id, batch):
+                self._on_range_read(self._replicas[target_id], batch)
+            case RangeReadFailed(_, source_id, target_id, reason):
+                self._on_read_failed(self._replicas[source_id], self._replicas[target_id], reason)
+            case RecordWritten(_, version):
+                self._on_written(version)
+            case RecordConflict():
+                self._end(SessionFailed(self.session_id, "another server has written the partition's record"))
+            case TimerFired(_, name):
+                self._on_timer(name)
+        self._advance()
+        return self._take()
+
+    def append(self, batch: RecordBatch) -> list[SessionEffect]:
+        """Send records that the retained log has just taken in. Only a published session is given any."""
+        assert self.published
+        assert not self.over
+        receivers = self._in(Phase.MEMBER, Phase.LIVE)
+        return [AppendToReplicas(self.session_id, receivers, batch)] if receivers else []
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The replicas whose acks count."""
+        return self._in(Phase.MEMBER)
+
+    def phases(self) -> dict[int, tuple[Phase, int]]:
+        """Replica -> (phase, last ID it is known to have on disk); for the operator."""
+        return {r.replica_id: (r.phase, r.last_id) for r in self._replicas.values()}
+
+    # ---- facts ------------------------------------------------------------------------------------------
+
+    def _on_opened(self, replica: _Replica, event: ReplicaOpened) -> None:
+        if replica.phase is not Phase.OPENING:
+            return
+        replica.phase, replica.last_id = Phase.OPENED, event.last_id
+        replica.damaged, replica.unreadable, replica.cut = event.damaged, False, None
+        entry = self.record.replicas[replica.replica_id]
+        if event.damaged:
+            self._effects.append(Warn(self.session_id, f"replica {replica.replica_id} is damaged: no vote, re-copied"))
+        elif entry.closing_mark is not None:
+            replica.cut = entry.closing_mark
+        elif entry.session_id == self.session_id:
+            pass  # a member of this very session that came back: all it has is ours
+        elif replica.replica_id not in self._voters:
+            replica.cut = event.local_low_water_mark
+        elif self.low_water_mark is None:
+            replica.voted = True
+        else:
+            replica.cut = self.low_water_mark  # a member that answers after X is chosen
+
+    def _order_open(self, replica_id: int) -> None:
+        joined = self.record.replicas[replica_id].session_id
+        self._effects.append(OpenReplica(self.session_id, replica_id, joined))
+
+    def _on_lost(self, replica: _Replica, reason: str) -> None:
+        was, replica.phase = replica.phase, Phase.LOST
+        # A replica that was to join by the write under way is as good as a member: its entry may be written.
+        if was is Phase.MEMBER or (self._writing is not None and replica.replica_id in self._writing):
+            self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
+
+    def _on_available(self, replica: _Replica) -> None:
+        if replica.phase is Phase.LOST:
+            replica.phase = Phase.OPENING
+            self._order_open(replica.replica_id)
+
+    def _on_appended(self, replica: _Replica, last_id: int) -> None:
+        replica.last_id = max(replica.last_id, last_id)
+        if replica.phase is Phase.MEMBER:
+            self._commit()
+        elif replica.phase is Phase.COPYING:
+            replica.phase = Phase.OPENED
+
+    def _on_range_read(self, target: _Replica, batch: RecordBatch) -> None:
+        if target.phase is Phase.COPYING:
+            self._effects.append(AppendToReplicas(self.session_id, (target.replica_id,), batch))
+
+    def _on_read_failed(self, source: _Replica, target: _Replica, reason: str) -> None:
+        source.unreadable = True
+        if target.phase is Phase.COPYING:
+            target.phase = Phase.OPENED
+        self._effects.append(Warn(self.session_id, f"copying from replica {source.replica_id} failed: {reason}"))
+        self._effects.append(StartTimer(self.session_id, READ_TIMER, _READ_RETRY_MS))
+
+    def _on_timer(self, name: str) -> None:
+        if name == GRACE_TIMER:
+            self._grace_over = True
+        elif name == READ_TIMER:
+            for replica in self._replicas.values():
+                replica.unreadable = False
+
+    def _on_written(self, version: int) -> None:
+        assert self._writing is not None
+        joined, self._writing = self._writing, None
+        self.version = version
+        self.record = self._record_with(joined)
+        if not self.published:
+            self._open(joined)
+            return
+        for replica_id in joined:
+            self._become_member(self._replicas[replica_id])
+        self._commit()
+
+    def _open(self, joined: frozenset[int]) -> None:
+        assert self.low_water_mark is not None
+        self.published = True
+        self.high_water_mark = self.low_water_mark
+        if self.retained is None:
+            self.retained = RetainedRecords(self.low_water_mark + 1, self._retained_bytes)
+        for replica_id in sorted(joined):
+            self._become_member(self._replicas[replica_id])
+        for replica in self._replicas.values():
+            if replica.phase is Phase.HOLDING:  # was ready too late for this publication: a late joiner
+                replica.phase = Phase.OPENED
+        self._effects.append(SessionOpen(self.session_id, self.low_water_mark))
+
+    def _become_member(self, replica: _Replica) -> None:
+        if replica.phase in (Phase.HOLDING, Phase.LIVE):
+            replica.phase = Phase.MEMBER
+            assert self.low_water_mark is not None
+            self._effects.append(SetLowWaterMark(self.session_id, replica.replica_id, self.low_water_mark))
+
+    # ---- what follows from the state as a whole ---------------------------------------------------------
+
+    def _advance(self) -> None:
+        if self.over:
+            return
+        self._choose_low_water_mark()
+        if self.low_water_mark is None:
+            return
+        for replica in self._replicas.values():
+            if replica.phase is Phase.OPENED:
+                self._advance_replica(replica, self.low_water_mark)
+        if self.published:
+            self._register_late_joiners(self.low_water_mark)
+        elif self._in(Phase.HOLDING, Phase.TRUNCATING) or self._memory_reaches(self.low_water_mark + 1):
+            self._publish_if_ready()
+        else:
+            self._end(SessionFailed(self.session_id, "the replica with the log's end was lost again"))
+
+    def _choose_low_water_mark(self) -> None:
+        """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M)."""
+        votes = [r.last_id for r in self._replicas.values() if r.voted]
+        if self.low_water_mark is None and len(votes) > len(self._voters) - self._quorum and votes:
+            self.low_water_mark = max(votes)
+
+    def _advance_replica(self, replica: _Replica, low_water_mark: int) -> None:
+        if replica.damaged:
+            self._repair(replica)
+            return
+        if replica.cut is not None:
+            keep = min(replica.cut, low_water_mark)
+            if replica.last_id > keep:
+                replica.phase = Phase.TRUNCATING
+                self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
+                return
+            replica.cut = None
+        if not self.published and replica.last_id == low_water_mark:
+            replica.phase = Phase.HOLDING
+        elif self._memory_reaches(replica.last_id + 1):
+            self._send_from_memory(replica, low_water_mark)
+        else:
+            self._copy_from_a_peer(replica, low_water_mark)
+
+    def _repair(self, replica: _Replica) -> None:
+        """Cut a damaged replica before the damage, but only once a session is published without it.
+
+        Earlier, its entry would still make it a voter of the next opening, now with a short log and no damage
+        to show for it: records that it had acknowledged could be lost.
+        """
+        closing_mark = self.record.replicas[replica.replica_id].closing_mark
+        if closing_mark is not None:
+            replica.damaged, replica.phase = False, Phase.TRUNCATING
+            keep = min(closing_mark, replica.last_id)
+            self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
+
+    def _memory_reaches(self, first_id: int) -> bool:
+        return self.retained is not None and self.retained.first_id <= first_id <= self.retained.end_id
+
+    def _send_from_memory(self, replica: _Replica, low_water_mark: int) -> None:
+        assert self.retained is not None
+        if self.published:
+            replica.phase = Phase.LIVE
+            batches = self.retained.since(replica.last_id + 1)
+        else:
+            replica.phase = Phase.COPYING
+            batches = self.retained.between(replica.last_id + 1, low_water_mark + 1)[:1]
+        for batch in batches:
+            self._effects.append(AppendToReplicas(self.session_id, (replica.replica_id,), batch))
+
+    def _copy_from_a_peer(self, replica: _Replica, low_water_mark: int) -> None:
+        source = self._source_for(replica)
+        if source is not None:
+            end_id = low_water_mark + 1 if not self.published else min(source.last_id + 1, self._memory_begin())
+            replica.phase = Phase.COPYING
+            self._effects.append(
+                ReadRange(self.session_id, source.replica_id, replica.replica_id, replica.last_id + 1, end_id)
+            )
+
+    def _memory_begin(self) -> int:
+        assert self.retained is not None
+        return self.retained.first_id
+
+    def _source_for(self, target: _Replica) -> _Replica | None:
+        """A replica of the log's true line that has the next record ``target`` needs."""
+        trusted = (Phase.MEMBER,) if self.published else (Phase.HOLDING,)
+        able = [
+            r for r in self._replicas.values() if r.phase in trusted and not r.unreadable and r.last_id > target.last_id
+        ]
+        return max(able, key=lambda r: r.last_id) if able else None
+
+    def _publish_if_ready(self) -> None:
+        holding = self._in(Phase.HOLDING)
+        if self._writing is not None or len(holding) < self._quorum:
+            return
+        if self._grace_over or not any(r.busy for r in self._replicas.values()):
+            self._write(frozenset(holding))
+        elif not self._grace_started:
+            self._grace_started = True
+            self._effects.append(StartTimer(self.session_id, GRACE_TIMER, self._join_grace_ms))
+
+    def _register_late_joiners(self, low_water_mark: int) -> None:
+        ready = {r.replica_id for r in self._replicas.values() if r.phase is Phase.LIVE and r.last_id >= low_water_mark}
+        if ready and self._writing is None and not self._reopen_wanted:
+            self._write(frozenset(ready))
+
+    def _write(self, joined: frozenset[int]) -> None:
+        self._writing = joined
+        self._effects.append(WriteRecord(self.session_id, self._record_with(joined), self.version))
+
+    def _record_with(self, joined: frozenset[int]) -> PartitionRecord:
+        """The record with ``joined`` in this session and, at publication, a closing mark for all the others."""
+        entries: dict[int, ReplicaEntry] = {}
+        for replica_id, entry in self.record.replicas.items():
+            if replica_id in joined:
+                entries[replica_id] = ReplicaEntry(self.session_id, None)
+            elif entry.closing_mark is None and entry.session_id != self.session_id:
+                entries[replica_id] = replace(entry, closing_mark=self.low_water_mark)
+            else:
+                entries[replica_id] = entry
+        return replace(self.record, replicas=entries)
+
+    def _commit(self) -> None:
+        """The high-water mark is the quorum-th highest last ID among the members."""
+        if not self.published:
+            return
+        acked = sorted((r.last_id for r in self._replicas.values() if r.phase is Phase.MEMBER), reverse=True)
+        if len(acked) >= self._quorum and acked[self._quorum - 1] > self.high_water_mark:
+            self.high_water_mark = acked[self._quorum - 1]
+            self._effects.append(Committed(self.session_id, self.high_water_mark))
+
+    @property
+    def writing(self) -> bool:
+        """Whether a compare-and-set of the record is under way."""
+        return self._writing is not None
+
+    def stop_registering(self) -> None:
+        """The next session is being taken: late joiners wait for it."""
+        self._reopen_wanted = True
+
+    def _want_reopen(self, reason: str) -> None:
+        if not self._reopen_wanted:
+            self._reopen_wanted = True
+            self._effects.append(ReopenWanted(self.session_id, reason))
+
+    def _end(self, effect: SessionFenced | SessionFailed) -> None:
+        self.over = True
+        self._effects.append(effect)
+
+    def _in(self, *phases: Phase) -> tuple[int, ...]:
+        return tuple(r.replica_id for r in self._replicas.values() if r.phase in phases)
+
+    def _take(self) -> list[SessionEffect]:
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,282 @@
+"""What happens to a session (events, past facts) and what it orders (effects).
+
+Every effect that waits ends in exactly one event:
+
+====================  ==============================================================================
+effect                answered by one of
+====================  ==============================================================================
+OpenReplica           ReplicaOpened, ReplicaLost, ReplicaFenced
+TruncateReplica       ReplicaTruncated, ReplicaLost, ReplicaFenced
+ReadRange             RangeRead, RangeReadFailed
+AppendToReplicas      ReplicaAppended (cumulative), ReplicaLost, ReplicaFenced
+WriteRecord           RecordWritten, RecordConflict
+StartTimer            TimerFired
+====================  ==============================================================================
+
+After ReplicaLost a replica is not ordered anything until ReplicaAvailable says that its link works again.
+Events of a session carry its ID; those of a session that is over are dropped by the partition machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.records import RecordBatch
+
+__all__ = [
+    "AppendToReplicas",
+    "Committed",
+    "OpenReplica",
+    "RangeRead",
+    "RangeReadFailed",
+    "ReadRange",
+    "RecordConflict",
+    "RecordWritten",
+    "ReopenWanted",
+    "ReplicaAppended",
+    "ReplicaAvailable",
+    "ReplicaFenced",
+    "ReplicaLost",
+    "ReplicaOpened",
+    "ReplicaTruncated",
+    "SessionEffect",
+    "SessionEvent",
+    "SessionFailed",
+    "SessionFenced",
+    "SessionOpen",
+    "SetLowWaterMark",
+    "StartTimer",
+    "TimerFired",
+    "TruncateReplica",
+    "Warn",
+    "WriteRecord",
+]
+
+
+# ---- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOpened:
+    """The replica has persisted ``session_id`` as its fence; ``last_id`` and all before it are on its disk."""
+
+    session_id: int
+    replica_id: int
+    local_low_water_mark: int
+    last_id: int
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """The replica did not do what it was told: link down, timed out, disk full, damaged, storage of a stranger."""
+
+    session_id: int
+    replica_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAvailable:
+    """The link to the replica works (again)."""
+
+    session_id: int
+    replica_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFenced:
+    """The replica has accepted a higher session."""
+
+    session_id: int
+    replica_id: int
+    current_session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTruncated:
+    session_id: int
+    replica_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """Records read from ``source_id`` on behalf of ``target_id``; at least one, contiguous from what was asked."""
+
+    session_id: int
+    source_id: int
+    target_id: int
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReadFailed:
+    session_id: int
+    source_id: int
+    target_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAppended:
+    """Everything up to ``last_id`` is on the replica's disk (fdatasync returned)."""
+
+    session_id: int
+    replica_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    session_id: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordConflict:
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    session_id: int
+    name: str
+
+
+SessionEvent = (
+    ReplicaOpened
+    | ReplicaLost
+    | ReplicaAvailable
+    | ReplicaFenced
+    | ReplicaTruncated
+    | RangeRead
+    | RangeReadFailed
+    | ReplicaAppended
+    | RecordWritten
+    | RecordConflict
+    | TimerFired
+)
+
+
+# ---- effects ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReplica:
+    """Fence with ``session_id``; refused by a replica that does not remember ``joined_session_id`` (ZooKeeper says
+    it had joined that one, so a replica that remembers less has lost its files and must neither vote nor join)."""
+
+    session_id: int
+    replica_id: int
+    joined_session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateReplica:
+    session_id: int
+    replica_id: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    session_id: int
+    source_id: int
+    target_id: int
+    first_id: int
+    end_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendToReplicas:
+    session_id: int
+    replica_ids: tuple[int, ...]
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SetLowWaterMark:
+    session_id: int
+    replica_id: int
+    low_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Compare-and-set of the partition's ZooKeeper record; keeps trying while ZooKeeper is away."""
+
+    session_id: int
+    record: PartitionRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    session_id: int
+    name: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpen:
+    """The session is published; ``low_water_mark`` is X, the last ID of the log it begins with."""
+
+    session_id: int
+    low_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    session_id: int
+    high_water_mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenWanted:
+    """A member has failed: go on with the rest, and open a new session as soon as ZooKeeper grants one."""
+
+    session_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """This attempt leads nowhere; a new session must be taken."""
+
+    session_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFenced:
+    """Somebody else has a higher session."""
+
+    session_id: int
+    current_session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """For the operator's log."""
+
+    session_id: int
+    message: str
+
+
+SessionEffect = (
+    OpenReplica
+    | TruncateReplica
+    | ReadRange
+    | AppendToReplicas
+    | SetLowWaterMark
+    | WriteRecord
+    | StartTimer
+    | SessionOpen
+    | Committed
+    | ReopenWanted
+    | SessionFailed
+    | SessionFenced
+    | Warn
+)
