@@ -1,0 +1,282 @@
+"""What the cluster manager decides, as a pure machine: past facts in, orders out (DESIGN 3, 6).
+
+``ManagerMachine.step(event)`` returns the orders that follow. It owns no clock, socket, Ray or ZooKeeper; the shell
+(``cluster_manager.py``) watches and obeys. Nothing here is hard state: a new machine that is told the registered
+servers and the stored assignment comes to the same decisions, so the manager may die at any time.
+
+Rules:
+
+- Nothing is ordered unless we lead, the servers and the assignment are known, and no write is on its way.
+- A server whose registered endpoint *refused* a connection is gone, whatever ZooKeeper still says: its registration
+  is removed and its partitions are placed elsewhere in the same step. One that merely does not answer may be alive
+  and is left to its ZooKeeper session. If we are wrong nothing is lost: storage fences protect the log and a
+  living server registers again.
+- Right after an election the servers that should run get ``settle`` time to register: a cluster that starts must
+  not give everything to whoever comes first and move it again a second later.
+- A write of the assignment that lost its compare-and-set, or failed, is followed by reading, never by repeating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from waltz_ray.errors import ConfigError
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.placement import Assignment, ServerInfo, assign
+
+__all__ = [
+    "AssignmentRead",
+    "Effect",
+    "Elected",
+    "EndpointAnswered",
+    "EndpointRefused",
+    "Event",
+    "LeadershipLost",
+    "ManagerMachine",
+    "NodeView",
+    "Probe",
+    "ReadAssignment",
+    "Registered",
+    "RemoveRegistration",
+    "ServersSeen",
+    "SettleOver",
+    "StartSettling",
+    "StopProbe",
+    "WriteAssignment",
+    "WriteFailed",
+    "place_replicas",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A live server as ZooKeeper knows it."""
+
+    endpoint: Endpoint
+    preferred: tuple[int, ...] = ()
+
+
+# -- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """We hold the leader lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """Somebody else may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOver:
+    """The time that StartSettling asked for is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServersSeen:
+    """The registered servers, all of them."""
+
+    servers: Mapping[int, Registered]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRead:
+    """The stored assignment: read, or just written by us."""
+
+    assignment: Assignment
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFailed:
+    """WriteAssignment lost its compare-and-set, or its outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRefused:
+    """A connection to the server's endpoint broke and a new one was refused: nobody listens there."""
+
+    server_id: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAnswered:
+    """Somebody listens there again after all."""
+
+    server_id: int
+    endpoint: Endpoint
+
+
+Event = (
+    EndpointAnswered
+    | Elected
+    | LeadershipLost
+    | SettleOver
+    | ServersSeen
+    | AssignmentRead
+    | WriteFailed
+    | EndpointRefused
+)
+
+# -- effects ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartSettling:
+    """Send SettleOver after the settle time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAssignment:
+    """Read it, then send AssignmentRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAssignment:
+    """Compare-and-set it, then send AssignmentRead with the new version, or WriteFailed."""
+
+    assignment: Assignment
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRegistration:
+    """Delete the server's registration in ZooKeeper."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Keep a connection to the endpoint; EndpointRefused when nobody listens there, EndpointAnswered if then again."""
+
+    server_id: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopProbe:
+    """The endpoint is no longer of interest."""
+
+    server_id: int
+
+
+Effect = StartSettling | ReadAssignment | WriteAssignment | RemoveRegistration | Probe | StopProbe
+
+
+@dataclass
+class ManagerMachine:
+    """``partitions`` of the cluster; ``expected``: the IDs of the servers that should run."""
+
+    partitions: int
+    expected: frozenset[int]
+    leading: bool = False
+    settled: bool = False
+    servers: dict[int, Registered] | None = None  # None: not seen yet
+    gone: dict[int, Endpoint] = field(default_factory=dict)  # refused, and still registered so
+    assignment: Assignment | None = None  # None: to be read
+    version: int = -1
+    writing: bool = False
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take in one fact; the orders that follow from it."""
+        effects: list[Effect] = []
+        match event:
+            case Elected():
+                self.leading, self.settled, self.writing = True, False, False
+                self.assignment = None
+                effects = [StartSettling(), ReadAssignment(), *(RemoveRegistration(s) for s in sorted(self.gone))]
+            case LeadershipLost():
+                self.leading = False
+            case SettleOver():
+                self.settled = True
+            case ServersSeen(servers):
+                effects = self._servers_seen(servers)
+            case AssignmentRead(assignment, version):
+                self.assignment, self.version, self.writing = assignment, version, False
+            case WriteFailed():
+                self.assignment, self.writing = None, False
+                effects = [ReadAssignment()] if self.leading else []
+            case EndpointRefused(server_id, endpoint):
+                effects = self._refused(server_id, endpoint)
+            case EndpointAnswered(server_id, endpoint):
+                if self.gone.get(server_id) == endpoint:
+                    del self.gone[server_id]
+        return effects + self._place()
+
+    def live(self) -> dict[int, Registered]:
+        """The servers that partitions may be given to."""
+        servers = self.servers or {}
+        return {s: server for s, server in servers.items() if self.gone.get(s) != server.endpoint}
+
+    def _servers_seen(self, servers: Mapping[int, Registered]) -> list[Effect]:
+        before, self.servers = self.servers or {}, dict(servers)
+        self.gone = {s: e for s, e in self.gone.items() if s in servers and servers[s].endpoint == e}
+        effects: list[Effect] = [StopProbe(s) for s in sorted(before) if s not in servers]
+        for server_id, server in sorted(servers.items()):
+            if server_id not in before or before[server_id].endpoint != server.endpoint:
+                effects.append(Probe(server_id, server.endpoint))
+        return effects
+
+    def _refused(self, server_id: int, endpoint: Endpoint) -> list[Effect]:
+        server = (self.servers or {}).get(server_id)
+        if server is None or server.endpoint != endpoint:
+            return []  # news of a predecessor
+        self.gone[server_id] = endpoint
+        return [RemoveRegistration(server_id)] if self.leading else []
+
+    def _place(self) -> list[Effect]:
+        if not self.leading or self.servers is None or self.assignment is None or self.writing:
+            return []
+        live = self.live()
+        if not self.settled and not self.expected <= live.keys():
+            return []
+        self.settled = True
+        wanted = assign(
+            self.partitions, {s: ServerInfo(server.preferred) for s, server in live.items()}, self.assignment
+        )
+        if wanted == self.assignment:
+            return []
+        self.writing = True
+        return [WriteAssignment(wanted, self.version)]
+
+
+# -- where replicas live ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """An alive Ray node: its address and the names of the resources it offers."""
+
+    address: str
+    resources: frozenset[str]
+
+
+def place_replicas(
+    replica_ids: tuple[int, ...], nodes: list[NodeView], recorded: Mapping[int, str] | None = None
+) -> dict[int, str]:
+    """replica -> the Ray resource that ties it to its node, hard (DESIGN 2).
+
+    ``waltz-replica-<n>`` where a node offers it, else the address resource of the only node. A recorded decision
+    stands for ever. ConfigError says how to start nodes when neither is there.
+    """
+    if recorded is not None:
+        return dict(recorded)
+    offered = frozenset().union(*(node.resources for node in nodes))
+    placed: dict[int, str] = {}
+    for replica_id in replica_ids:
+        own = f"waltz-replica-{replica_id}"
+        if own in offered:
+            placed[replica_id] = own
+        elif len(nodes) == 1:
+            placed[replica_id] = f"node:{nodes[0].address}"
+        else:
+            raise ConfigError(
+                f"replica {replica_id} is tied to no disk: the Ray cluster has {len(nodes)} nodes and none offers the "
+                f"resource {own}; start the node with its disk by: ray start ... --resources '{{\"{own}\": 1}}'"
+            )
+    return placed
