@@ -119,7 +119,7 @@ def _read_locks(reader: Reader, count: int) -> LockColumns:
         reader.fail("lock offsets do not rise from 0")
     total = int(offsets[-1])
     reader.check_count(total, "lock hashes", 4)
-    return LockColumns(offsets, reader.int_column(total))
+    return LockColumns(offsets, reader.int_column(total)) if total else _NO_LOCKS
 
 
 def _write_feed(feed: FeedBatch) -> list[BytesLike]:
