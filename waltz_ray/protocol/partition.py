@@ -61,6 +61,7 @@ from waltz_ray.protocol.session_types import (
     RecordWritten,
     ReopenWanted,
     SessionEffect,
+    SessionEvent,
     SessionFailed,
     SessionFenced,
     SessionOpen,
@@ -259,14 +260,16 @@ class Partition:
         )
         self._run(self._opening.start())
 
-    def _step_session(self, event: Event) -> None:
+    def _step_session(self, event: SessionEvent) -> None:
+        """Events of a session that is over are dropped; NO_SUCH_SESSION (a link went up or down) is for all."""
         for session in (self.session, self._opening):
-            if session is not None and session.session_id == event.session_id:  # type: ignore[union-attr]
-                self._run(session.step(event))  # type: ignore[arg-type]
-                return
+            if session is not None and event.session_id in (session.session_id, NO_SUCH_SESSION):
+                self._run(session.step(event))
 
     def _run(self, effects: list[SessionEffect]) -> None:
         for effect in effects:
+            if self.stage is Stage.IDLE:
+                return  # dropped by one of these effects
             match effect:
                 case Committed(_, high_water_mark):
                     self._on_committed(high_water_mark)
@@ -324,8 +327,6 @@ class Partition:
         self._log.published_session = session.session_id
         self._effects.append(PartitionReady(self.generation, session.session_id, start))
         self._on_committed(start)
-        for batch in self._log.retained.since(start + 1):
-            self._run(session.append(batch))
         held, self._held_mounts = self._held_mounts, []
         for connection_id, mount in held:
             self._on_mount(connection_id, mount)
@@ -424,10 +425,12 @@ class Partition:
             _, connection_id, req_id = self._held_flushes.popleft()
             self._send(connection_id, FlushResponse(req_id, high_water_mark))
         log.retained.trim(high_water_mark)
-        session = self.session
-        if session is not None and self.stage is Stage.OPEN and session.low_water_mark is not None:
-            if high_water_mark - session.low_water_mark >= self._config.checkpoint_interval:
-                self._reopen()
+        if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
+            self._reopen()
+
+    def _beyond_checkpoint(self, high_water_mark: int) -> bool:
+        start = None if self.session is None else self.session.low_water_mark
+        return start is not None and high_water_mark - start >= self._config.checkpoint_interval
 
     # ---- clients ----------------------------------------------------------------------------------------
 

@@ -276,6 +276,8 @@ class Session:
             if replica.phase is Phase.HOLDING:  # was ready too late for this publication: a late joiner
                 replica.phase = Phase.OPENED
         self._effects.append(SessionOpen(self.session_id, self.low_water_mark))
+        for batch in self.retained.since(self.low_water_mark + 1):  # in flight when the session before ended
+            self._effects += self.append(batch)
 
     def _become_member(self, replica: _Replica) -> None:
         if replica.phase in (Phase.HOLDING, Phase.LIVE):
