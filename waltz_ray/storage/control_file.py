@@ -1,0 +1,243 @@
+"""The control file ``waltz-storage.ctl``: whose directory this is, and each partition's fence and marks.
+
+On-disk story (bytes in FORMATS.md)
+    The file never changes its length. Only the two 28-byte slots of each entry are written after creation, always
+    the one that is *not* current, and flushed before the caller hears about it. A crash in between leaves that slot
+    old, new or torn; the other one is whole and is what the next start finds, so nothing that was answered is
+    forgotten. The next start writes a torn slot again from the good one.
+
+    "Current" is the valid slot with the higher session ID, then the higher low-water mark. Lowering a mark within
+    a session would therefore leave the old slot current, so then both slots are written, one after the other.
+
+    The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
+    A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
+    has been made; a crash at any step leaves a directory that the next start converts again or finds converted.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from typing import NamedTuple
+
+from waltz_ray.errors import ControlFileMissing, Corruption
+from waltz_ray.storage.disk import Disk, DurableDisk
+
+__all__ = [
+    "CONTROL_FILE",
+    "ORIGINAL_COPY",
+    "ControlEntry",
+    "ControlFile",
+    "ControlImage",
+    "convert_original",
+    "create_control_file",
+    "read_control_image",
+]
+
+CONTROL_FILE = "waltz-storage.ctl"
+ORIGINAL_COPY = "waltz-storage.ctl.waltz-0.13"
+_TEMPORARY = ".new"
+
+_HEADER = struct.Struct(">iq16si96x")
+_HEADER_BYTES = 128
+_ENTRY_BYTES = 60
+_MARKS = struct.Struct(">qqq")
+_SLOT_BYTES = 28
+_ORIGINAL_ENTRY_BYTES = 76
+_ORIGINAL_SLOT = struct.Struct(">qqqii")
+_ORIGINAL_SLOT_BYTES = 36
+_INT = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+
+
+class ControlEntry(NamedTuple):
+    """One partition's fence and marks. ``session_id`` -1: no session was ever opened here."""
+
+    session_id: int
+    low_water_mark: int
+    local_low_water_mark: int
+
+
+_NEVER_OPENED = ControlEntry(-1, -1, -1)
+
+
+class ControlImage(NamedTuple):
+    """A control file as read: per partition the two slots in file order (None = wrong checksum) and the current one."""
+
+    path: str
+    original: bool  # 76-byte entries of Waltz 0.13
+    created_ms: int
+    cluster_key: uuid.UUID
+    slots: list[tuple[ControlEntry | None, ControlEntry | None]]
+    currents: list[int]  # 0 or 1: the current slot; -1: neither is valid
+
+    def current(self, partition_id: int) -> ControlEntry | None:
+        """The entry in force, or None if neither slot is valid."""
+        index = self.currents[partition_id]
+        return None if index < 0 else self.slots[partition_id][index]
+
+    def slot_offset(self, partition_id: int, slot: int) -> int:
+        """Byte offset of a slot in the file."""
+        if self.original:
+            return _HEADER_BYTES + _ORIGINAL_ENTRY_BYTES * partition_id + 4 + _ORIGINAL_SLOT_BYTES * slot
+        return _HEADER_BYTES + _ENTRY_BYTES * partition_id + 4 + _SLOT_BYTES * slot
+
+
+def _encode_slot(entry: ControlEntry) -> bytes:
+    marks = _MARKS.pack(*entry)
+    return marks + _CRC.pack(zlib.crc32(marks))
+
+
+def _encode(created_ms: int, cluster_key: uuid.UUID, entries: list[ControlEntry | None]) -> bytes:
+    """A whole file; an entry that is None stays unusable (zeros have a wrong checksum)."""
+    parts = [_HEADER.pack(0, created_ms, cluster_key.bytes, len(entries))]
+    for partition_id, entry in enumerate(entries):
+        slot = bytes(_SLOT_BYTES) if entry is None else _encode_slot(entry)
+        parts += [_INT.pack(partition_id), slot, slot]
+    return b"".join(parts)
+
+
+def read_control_image(disk: Disk, directory: str) -> ControlImage:
+    """Read and check the control file; the two formats are told apart by size.
+
+    ControlFileMissing, or Corruption for a header or a size that is not a control file's. A wrong slot is no error.
+    """
+    path = f"{directory}/{CONTROL_FILE}"
+    if not disk.exists(path):
+        raise ControlFileMissing(f"{path}: there is no control file; is this the right disk?")
+    handle = disk.open(path, "read")
+    try:
+        raw = disk.pread(handle, disk.size(handle), 0)
+    finally:
+        disk.close(handle)
+    if len(raw) < _HEADER_BYTES:
+        raise Corruption(path, len(raw), f"{len(raw)} bytes are too short for a control file")
+    version, created_ms, key, count = _HEADER.unpack(raw[:_HEADER_BYTES])
+    if version != 0:
+        raise Corruption(path, 0, f"format version {version}, expected 0")
+    if created_ms <= 0:
+        raise Corruption(path, 4, f"creation time {created_ms} is not a time")
+    wrong = next((at for at in range(32, _HEADER_BYTES) if raw[at]), None)
+    if wrong is not None:
+        raise Corruption(path, wrong, "a reserved byte of the header is not zero")
+    body = len(raw) - _HEADER_BYTES
+    if count < 1 or body not in (count * _ENTRY_BYTES, count * _ORIGINAL_ENTRY_BYTES):
+        raise Corruption(path, 28, f"{count} partitions do not fit a file of {len(raw)} bytes")
+    original = body != count * _ENTRY_BYTES
+    slots, currents = _read_entries(raw, path, original, count)
+    return ControlImage(path, original, created_ms, uuid.UUID(bytes=key), slots, currents)
+
+
+def _read_entries(
+    raw: bytes, path: str, original: bool, count: int
+) -> tuple[list[tuple[ControlEntry | None, ControlEntry | None]], list[int]]:
+    slots, currents = [], []
+    size = _ORIGINAL_ENTRY_BYTES if original else _ENTRY_BYTES
+    for partition_id in range(count):
+        at = _HEADER_BYTES + partition_id * size
+        stored = _INT.unpack_from(raw, at)[0]
+        if stored != partition_id:
+            raise Corruption(path, at, f"entry {partition_id} is of partition {stored}")
+        read = _original_slot if original else _slot
+        width = _ORIGINAL_SLOT_BYTES if original else _SLOT_BYTES
+        (first, first_rank), (second, second_rank) = (read(raw, at + 4), read(raw, at + 4 + width))
+        slots.append((first, second))
+        currents.append(-1 if first is second is None else int(second_rank > first_rank))
+    return slots, currents
+
+
+_NO_RANK = (-2, -2)
+
+
+def _slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int, int]]:
+    marks = raw[at : at + _MARKS.size]
+    if zlib.crc32(marks) != _CRC.unpack_from(raw, at + _MARKS.size)[0]:
+        return None, _NO_RANK
+    entry = ControlEntry(*_MARKS.unpack(marks))
+    return entry, (entry.session_id, entry.low_water_mark)
+
+
+def _original_slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int, int]]:
+    content = raw[at : at + _ORIGINAL_SLOT.size]
+    if zlib.crc32(content) != _CRC.unpack_from(raw, at + _ORIGINAL_SLOT.size)[0]:
+        return None, _NO_RANK
+    session_id, low, local_low, _flags, sequence = _ORIGINAL_SLOT.unpack(content)
+    return ControlEntry(session_id, low, local_low), (sequence, 0)
+
+
+def _write_whole_file(disk: DurableDisk, directory: str, name: str, content: bytes) -> None:
+    """``name`` has ``content`` durably, or (after a crash) is what it was before."""
+    path, temporary = f"{directory}/{name}", f"{directory}/{name}{_TEMPORARY}"
+    handle = disk.create(temporary)
+    try:
+        disk.pwrite(handle, temporary, content, 0)
+        disk.fsync(handle, temporary)
+    finally:
+        disk.disk.close(handle)
+    disk.rename(temporary, path)
+    disk.fsync_directory(directory)
+
+
+def create_control_file(disk: DurableDisk, directory: str, cluster_key: uuid.UUID, partitions: int) -> None:
+    """A control file of ``partitions`` entries that never had a session. The directory exists."""
+    content = _encode(disk.disk.now_ms(), cluster_key, [_NEVER_OPENED] * partitions)
+    _write_whole_file(disk, directory, CONTROL_FILE, content)
+
+
+def convert_original(disk: DurableDisk, directory: str, image: ControlImage) -> ControlImage:
+    """Replace Waltz 0.13's control file by one of 60-byte entries, keeping a copy of it first."""
+    handle = disk.disk.open(image.path, "read")
+    try:
+        raw = disk.disk.pread(handle, disk.disk.size(handle), 0)
+    finally:
+        disk.disk.close(handle)
+    _write_whole_file(disk, directory, ORIGINAL_COPY, raw)
+    entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
+    _write_whole_file(disk, directory, CONTROL_FILE, _encode(image.created_ms, image.cluster_key, entries))
+    return read_control_image(disk.disk, directory)
+
+
+class ControlFile:
+    """The control file of an open store. Different partitions may be written by different threads at once."""
+
+    def __init__(self, disk: DurableDisk, image: ControlImage) -> None:
+        self._disk, self._image = disk, image
+        self._current = list(image.currents)
+        self._entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
+        self._handle = disk.disk.open(image.path, "write")
+        for partition_id, (first, second) in enumerate(image.slots):
+            entry = self._entries[partition_id]
+            if entry is not None and (first is None or second is None):
+                self._write(partition_id, entry)  # a crash tore the other slot: it was never answered
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, partition_id: int) -> ControlEntry:
+        """The current entry; Corruption if neither slot is valid."""
+        entry = self._entries[partition_id]
+        if entry is None:
+            offset = self._image.slot_offset(partition_id, 0)
+            raise Corruption(self._image.path, offset, f"both slots of partition {partition_id} have a wrong checksum")
+        return entry
+
+    def write(self, partition_id: int, entry: ControlEntry) -> None:
+        """``entry`` is current, durably, when this returns."""
+        old = self.entry(partition_id)
+        if entry == old:
+            return
+        self._write(partition_id, entry)
+        if entry[:2] <= old[:2]:
+            # The old slot would still win at the next start (or tie): it must go too.
+            self._write(partition_id, entry)
+
+    def _write(self, partition_id: int, entry: ControlEntry) -> None:
+        slot = 1 - self._current[partition_id]
+        offset = self._image.slot_offset(partition_id, slot)
+        self._disk.pwrite(self._handle, self._image.path, _encode_slot(entry), offset)
+        self._disk.fdatasync(self._handle, self._image.path)
+        self._current[partition_id], self._entries[partition_id] = slot, entry
+
+    def close(self) -> None:
+        self._disk.disk.close(self._handle)

@@ -1,0 +1,263 @@
+"""The only gate between this package and the operating system.
+
+Nothing else in ``storage`` touches ``os``, ``open``, ``fcntl``, ``pathlib`` or a clock (a test enforces it), so the
+whole package can run on a disk that tears, loses, rots, fills up or fails: ``tests/storage/faulty_disk.py``.
+
+Paths are strings with ``/``. Handles are small integers. Errors are ``OSError`` as the kernel gives them; what
+they mean is decided in one place, ``DurableDisk``, which also remembers a failed flush for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from typing import Literal, Protocol
+
+from waltz_ray.errors import DiskFull, StorageError, SyncFailed
+
+__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable"]
+
+Mode = Literal["read", "write", "create"]
+Writable = bytes | memoryview
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Disk(Protocol):
+    """What one replica asks of an operating system."""
+
+    def open(self, path: str, mode: Mode) -> int:
+        """A handle. "read" and "write" want an existing file, "create" makes an empty one (or empties it)."""
+
+    def close(self, handle: int) -> None: ...
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        """``size`` bytes; fewer only where the file ends."""
+
+    def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+        """All of ``data``, or OSError with any part of it written."""
+
+    def truncate(self, handle: int, size: int) -> None: ...
+
+    def size(self, handle: int) -> int: ...
+
+    def fdatasync(self, handle: int) -> None:
+        """Content and length of the file survive a crash when this returns."""
+
+    def fsync(self, handle: int) -> None: ...
+
+    def fsync_directory(self, path: str) -> None:
+        """The directory's entries survive a crash when this returns."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces ``new``."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def mkdir(self, path: str) -> None: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names; FileNotFoundError where there is no such directory."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str, shared: bool) -> int:
+        """A handle that holds ``flock`` on a directory until it is closed; BlockingIOError when another has it."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch: creation times only, nothing depends on it."""
+
+
+class OsDisk:
+    """The real one. No state, so every thread may use it."""
+
+    def open(self, path: str, mode: Mode) -> int:
+        flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC}[mode]
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        data = os.pread(handle, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # the kernel returns at most 2 GiB at a time, and may be interrupted
+        done = len(data)
+        while done < size and (data := os.pread(handle, size - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+        done = os.pwrite(handle, data, offset)
+        view = memoryview(data)
+        while done < view.nbytes:
+            done += os.pwrite(handle, view[done:], offset + done)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def fsync(self, handle: int) -> None:
+        os.fsync(handle)
+
+    def fsync_directory(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def lock(self, path: str, shared: bool) -> int:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class DurableDisk:
+    """Everything that changes a directory goes through here, so that one failure stops all of it.
+
+    After a failed flush (or any write error but "no space") the kernel may have dropped dirty pages, and a second
+    flush that succeeds would prove nothing: every later call raises SyncFailed and the process has to end.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._failure: str | None = None
+        self._closed: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def check(self) -> None:
+        """Raise SyncFailed if anything has failed before, StorageError after ``close``."""
+        if self._failure is not None:
+            raise SyncFailed(self._failure)
+        if self._closed is not None:
+            raise StorageError(f"{self._closed}: the store has been closed; open it again")
+
+    def close(self, directory: str) -> None:
+        """Refuse everything from now on."""
+        self._closed = directory
+
+    def _fail(self, what: str, path: str, error: OSError) -> SyncFailed:
+        self._failure = f"{path}: {what} failed ({error.strerror or error}); end this process, do not retry"
+        return SyncFailed(self._failure)
+
+    def _write_error(self, what: str, path: str, error: OSError) -> StorageError:
+        if error.errno in NO_SPACE:
+            return DiskFull(f"{path}: no space left on the disk; make room, nothing was acknowledged")
+        return self._fail(what, path, error)
+
+    def create(self, path: str) -> int:
+        self.check()
+        try:
+            return self.disk.open(path, "create")
+        except OSError as error:
+            raise self._write_error("create", path, error) from error
+
+    def pwrite(self, handle: int, path: str, data: Writable, offset: int) -> None:
+        """Raises DiskFull (any part may be written: cut it off) or SyncFailed."""
+        self.check()
+        try:
+            self.disk.pwrite(handle, data, offset)
+        except OSError as error:
+            raise self._write_error("write", path, error) from error
+
+    def mkdir(self, path: str) -> None:
+        self.check()
+        try:
+            self.disk.mkdir(path)
+        except OSError as error:
+            raise self._write_error("mkdir", path, error) from error
+
+    def truncate(self, handle: int, path: str, size: int) -> None:
+        self.check()
+        try:
+            self.disk.truncate(handle, size)
+        except OSError as error:
+            raise self._fail("truncate", path, error) from error
+
+    def unlink(self, path: str) -> None:
+        """No error where there is no such file: a crash may have been faster."""
+        self.check()
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(path)
+        except OSError as error:
+            raise self._fail("unlink", path, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        self.check()
+        try:
+            self.disk.rename(old, new)
+        except OSError as error:
+            raise self._fail("rename", old, error) from error
+
+    def fdatasync(self, handle: int, path: str) -> None:
+        self.check()
+        try:
+            self.disk.fdatasync(handle)
+        except OSError as error:
+            raise self._fail("fdatasync", path, error) from error
+
+    def fsync(self, handle: int, path: str) -> None:
+        self.check()
+        try:
+            self.disk.fsync(handle)
+        except OSError as error:
+            raise self._fail("fsync", path, error) from error
+
+    def fsync_directory(self, path: str) -> None:
+        self.check()
+        try:
+            self.disk.fsync_directory(path)
+        except OSError as error:
+            raise self._fail("fsync of the directory", path, error) from error

@@ -1,0 +1,393 @@
+"""One partition of one replica: an append-only log of records in segments, with a fence.
+
+On-disk story (``segment.py`` for the files, ``control_file.py`` for fence and marks, ``recovery.py`` for the start)
+
+===========================  ==========================================  ==========================================
+step                         what a crash leaves                         what the next start does
+===========================  ==========================================  ==========================================
+append (not yet synced)      any part of the new records                 keeps the whole ones from the front: they
+                                                                         were not acknowledged, either is right
+sync                         all records that were written before it     nothing
+index flush                  entries missing or torn                     scans from the last good one
+roll                         old segment complete; the new one absent,   removes a new one without header
+                             without header, or empty
+open_session                 the old fence or the new one; the records   nothing. The first segment is made before the
+                             that made the vote are durable either way   first fence: "fence but no files" is damage
+truncate                     marks lowered; newest files gone in order   log ends anywhere between old and new end, the
+                                                                         caller was not answered and cuts again
+set_low_water_mark           old or new marks                            nothing
+===========================  ==========================================  ==========================================
+
+Nothing is reported durable before the flush that covers it. A failed flush ends the store (``DurableDisk``).
+
+Locking: one lock per partition for the state below. ``fdatasync`` of records and all reading happen without it;
+at most one sync runs at a time (``_syncing``), and whatever closes or shortens files waits for it to finish.
+A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import numpy as np
+
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
+from waltz_ray.storage.control_file import ControlEntry, ControlFile
+from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
+from waltz_ray.storage.reading import closed_view, read_records, scan_view
+from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
+from waltz_ray.storage.segment import ActiveSegment, SegmentView
+
+__all__ = ["PartitionLog"]
+
+
+class PartitionLog:
+    """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
+
+    ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
+    ``damaged`` what is wrong with the records after ``last_id``, or None. ``is_open``: a session was opened since
+    this object was made. All methods raise SyncFailed once a flush has failed.
+    """
+
+    def __init__(
+        self,
+        disk: DurableDisk,
+        folder: str,
+        cluster_key: uuid.UUID,
+        partition_id: int,
+        control: ControlFile,
+        config: StorageConfig,
+    ) -> None:
+        self.partition_id = partition_id
+        self.is_open = False
+        self._disk, self._folder, self._cluster_key = disk, folder, cluster_key
+        self._control, self._config = control, config
+        self._state = threading.Condition(threading.RLock())
+        self._syncing = False
+        self._epoch = 0
+        self._entry = control.entry(partition_id)
+        self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
+
+    def _adopt(self, found: Recovered) -> None:
+        self._segments, self._active = found.segments, found.active
+        self.last_id = self.synced_id = found.last_id
+        self.damaged = found.damaged
+
+    @property
+    def session_id(self) -> int:
+        """The highest session this replica has accepted; -1 = none yet."""
+        return self._entry.session_id
+
+    @property
+    def low_water_mark(self) -> int:
+        return self._entry.low_water_mark
+
+    @property
+    def local_low_water_mark(self) -> int:
+        return self._entry.local_low_water_mark
+
+    @property
+    def ever_opened(self) -> bool:
+        """Whether any session was ever opened on this copy."""
+        return self._entry.session_id >= 0
+
+    def open_session(self, session_id: int) -> int:
+        """Fence off every lower session, durably; the records held become durable too, for they are a vote.
+
+        Returns the session that was current before. Fenced if ``session_id`` is lower than that; equal is a reconnect.
+        """
+        with self._quiet():
+            previous = self.session_id
+            if session_id < previous or session_id < 0:
+                raise Fenced(self.partition_id, session_id, previous)
+            self._sync_here()
+            if self.damaged is None:
+                self._make_writable()
+            entry = self._entry._replace(session_id=session_id)
+            self._control.write(self.partition_id, entry)
+            self._entry = entry
+            self.is_open = True
+            return previous
+
+    def append(self, session_id: int, batch: RecordBatch) -> None:
+        """Write ``batch`` behind the last record. Not durable before ``sync``.
+
+        Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
+        DiskFull: in each case nothing of the batch is left and a later append may succeed.
+        """
+        with self._state:
+            while self._syncing and self._may_roll(batch):
+                self._state.wait()
+            self._check_append(session_id, batch)
+            if not len(batch):
+                return
+            started = self._make_writable()
+            before = started.snapshot()
+            try:
+                self._write(batch)
+            except DiskFull:
+                if self._active is started:
+                    started.undo(before)
+                    if not self._syncing:  # a running sync is writing index entries itself
+                        started.cut_index()
+                else:
+                    self._adopt(self._cut(self.last_id))
+                raise
+            self.last_id = batch.last_id
+
+    def _check_append(self, session_id: int, batch: RecordBatch) -> None:
+        self._disk.check()
+        self._check_session(session_id)
+        if self.damaged is not None:
+            raise PartitionDamaged(f"partition {self.partition_id} is damaged and takes no records: {self.damaged}")
+        if batch.partition_id != self.partition_id:
+            raise InvalidInput(f"partition {self.partition_id} was given records of partition {batch.partition_id}")
+        if batch.first_id != self.last_id + 1:
+            raise NotContiguous(self.partition_id, batch.first_id, self.last_id)
+        if len(batch) and (int(batch.lengths.min()) < RECORD_OVERHEAD_BYTES or batch.offsets[-1] != batch.size_bytes):
+            raise InvalidInput(f"partition {self.partition_id}: the lengths of an append do not fit its bytes")
+
+    def _make_writable(self) -> ActiveSegment:
+        """The active segment: made for a new partition, opened again where a full disk interrupted a roll or a cut."""
+        if self._active is None:
+            self._adopt(self._cut(self.last_id))
+            if self._active is None:
+                assert self.damaged is not None
+                raise self.damaged
+        return self._active
+
+    def _check_session(self, session_id: int) -> None:
+        if session_id != self.session_id or session_id < 0:
+            raise Fenced(self.partition_id, session_id, self.session_id)
+
+    def _may_roll(self, batch: RecordBatch) -> bool:
+        return self._active is not None and self._active.end + batch.size_bytes > self._config.segment_size_bytes
+
+    def _write(self, batch: RecordBatch) -> None:
+        """A piece per segment: the record that takes a segment past its size is the last one in it."""
+        limit = self._config.segment_size_bytes
+        view, offsets, done = memoryview(batch.records), batch.offsets, 0
+        while done < len(batch):
+            if self._active is None or self._active.end > limit:
+                self._roll(batch.first_id + done)
+            active = self._active
+            assert active is not None
+            room = limit - active.end + int(offsets[done])
+            stop = min(int(np.searchsorted(offsets, room, side="right")), len(batch))
+            start, end = int(offsets[done]), int(offsets[stop])
+            active.write(offsets[done:stop] - start, view[start:end])
+            done = stop
+        if self._active is not None:
+            self._active.allocate_ahead(self._config.preallocate_bytes, limit)
+
+    def _roll(self, first_id: int) -> None:
+        if self._active is not None:
+            self._active.finish()
+            self._active = None
+            self.synced_id = max(self.synced_id, min(first_id - 1, self.last_id))
+        header = SegmentHeader(self._disk.disk.now_ms(), self._cluster_key, self.partition_id, first_id)
+        self._active = ActiveSegment.create(self._disk, self._folder, header)
+        self._segments.append(first_id)
+
+    def sync(self) -> int:
+        """Make every record appended so far durable; returns the last durable ID."""
+        with self._state:
+            target = self.last_id
+            while self._syncing:
+                self._state.wait()
+            self._disk.check()
+            if self.synced_id >= target or self._active is None:
+                return self.synced_id
+            target, active = self.last_id, self._active
+            self._syncing = True
+        try:
+            self._disk.fdatasync(active.handle, active.path)
+            self._flush_index_of(active, target)
+        finally:
+            with self._state:
+                self._syncing = False
+                self._state.notify_all()
+        return self.synced_id
+
+    def _flush_index_of(self, active: ActiveSegment, durable_id: int) -> None:
+        """Called without the lock while ``_syncing`` keeps the segment's files from being closed or cut."""
+        with self._state:
+            self.synced_id = min(max(self.synced_id, durable_id), self.last_id)
+            entries = active.unflushed(durable_id)
+            start = active.flushed_count
+        if len(entries) < self._config.index_flush_interval:
+            return
+        try:
+            active.write_index(start, entries)
+        except DiskFull:
+            active.cut_index()  # the records are durable; the index gets these entries with the next sync
+            return
+        with self._state:
+            active.index_written(len(entries))
+
+    def _sync_here(self) -> None:
+        """Sync with the lock held and nothing else going on."""
+        self._disk.check()
+        if self._active is not None and self.synced_id < self.last_id:
+            self._disk.fdatasync(self._active.handle, self._active.path)
+            self.synced_id = self.last_id
+
+    def _quiet(self) -> _Quiet:
+        return _Quiet(self)
+
+    def wait_until_quiet(self) -> None:
+        """With the lock held: until no sync is running."""
+        while self._syncing:
+            self._state.wait()
+
+    def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+        """Records from ``first_id`` on: one at least, whole, below ``end_id``, up to ``max_bytes``, of one segment.
+
+        Every record is checked. Corruption (and the partition is ``damaged`` from then on) if one is bad;
+        InvalidInput if ``first_id`` is not in the log or the range is empty.
+        """
+        mended = False
+        while True:
+            with self._state:
+                self._disk.check()
+                if self.damaged is not None:
+                    raise self.damaged
+                if not 0 <= first_id <= self.last_id or end_id <= first_id:
+                    raise InvalidInput(
+                        f"partition {self.partition_id}: records [{first_id}, {end_id}) were asked for, "
+                        f"the log ends with {self.last_id}"
+                    )
+                if self._active is None:
+                    self._make_writable()
+                epoch, position = self._epoch, int(np.searchsorted(self._segments, first_id, side="right")) - 1
+                end_id = min(end_id, self.last_id + 1)
+                newest = position == len(self._segments) - 1
+                view = self._active.snapshot() if newest and self._active else None
+                path = segment_path(self._folder, self._segments[position])
+            try:
+                view = view or self._closed(position)
+                return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
+            except (Corruption, OSError) as error:
+                damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
+                self._explain(damage, epoch, position, first_id, mended)
+                mended = True
+
+    def _closed(self, position: int) -> SegmentView:
+        first_id, next_id = self._segments[position], self._segments[position + 1]
+        paths = segment_path(self._folder, first_id), index_path(self._folder, first_id)
+        return closed_view(self._disk.disk, *paths, first_id, next_id)
+
+    def _explain(self, damage: Corruption, epoch: int, position: int, first_id: int, mended: bool) -> None:
+        """A read failed. Returns if it is worth another try: the log was cut meanwhile, or only the index was wrong."""
+        with self._quiet():
+            if self._epoch != epoch:
+                return
+            active = self._active if position == len(self._segments) - 1 else None
+            good_id, rotten = first_id - 1, damage
+            try:
+                view = active.snapshot() if active is not None else self._closed(position)
+                scan = scan_view(self._disk.disk, view, self.partition_id)
+                if scan.reason is None and not mended:
+                    return self._mend_index(active, position, scan.offsets)
+                if scan.reason is not None:
+                    good_id = view.first_id + len(scan.offsets) - 1
+                    rotten = Corruption(view.path, scan.end, scan.reason)
+            except OSError as error:
+                good_id = self._segments[position] - 1
+                rotten = Corruption(damage.file, damage.offset, f"{damage.reason} ({error})")
+            self.damaged = rotten
+            self.last_id = min(self.last_id, good_id)
+            self.synced_id = min(self.synced_id, self.last_id)
+            raise rotten
+
+    def _mend_index(self, active: ActiveSegment | None, position: int, offsets: np.typing.NDArray[np.int64]) -> None:
+        if active is not None:
+            active.rewrite_index(offsets)
+            return
+        first_id = self._segments[position]
+        path = segment_path(self._folder, first_id)
+        header = read_header(self._disk.disk, path, self._cluster_key, self.partition_id, first_id)
+        write_index_file(self._disk, self._folder, header, offsets)
+
+    def truncate(self, session_id: int, last_id: int) -> None:
+        """Keep records with IDs <= ``last_id`` only; durable, marks included. Damage above ``last_id`` is gone with it.
+
+        Fenced; Corruption if records up to ``last_id`` are damaged themselves. No effect if the log is shorter.
+        """
+        with self._quiet():
+            self._disk.check()
+            self._check_session(session_id)
+            if last_id < -1:
+                raise InvalidInput(f"partition {self.partition_id}: cannot be cut to transaction {last_id}")
+            if last_id > self.last_id or (last_id == self.last_id and self.damaged is None and self._active):
+                self._sync_here()
+                return
+            entry = self._entry
+            lowered = entry._replace(
+                low_water_mark=min(entry.low_water_mark, last_id),
+                local_low_water_mark=min(entry.local_low_water_mark, last_id),
+            )
+            self._set_entry(lowered)
+            self.last_id, self.synced_id = last_id, min(self.synced_id, last_id)
+            self._adopt(self._cut(last_id))
+            if self.damaged is not None:
+                raise self.damaged
+
+    def set_low_water_mark(self, session_id: int, low: int, local_low: int) -> None:
+        """Record the cluster's and this replica's mark, durably, the records below them first. Fenced; InvalidInput."""
+        with self._quiet():
+            self._disk.check()
+            self._check_session(session_id)
+            if not -1 <= local_low <= self.last_id or low < -1:
+                raise InvalidInput(
+                    f"partition {self.partition_id}: low-water marks {low}, {local_low} do not fit the log, "
+                    f"which ends with {self.last_id}"
+                )
+            self._sync_here()
+            self._set_entry(ControlEntry(session_id, low, local_low))
+
+    def _set_entry(self, entry: ControlEntry) -> None:
+        self._control.write(self.partition_id, entry)
+        self._entry = entry
+
+    def _cut(self, last_id: int) -> Recovered:
+        self._epoch += 1
+        if self._active is not None:
+            self._active.abandon()
+            self._active = None
+        return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
+
+    def close(self) -> None:
+        """Give back space written ahead, complete the index, close the files."""
+        with self._quiet():
+            active, self._active = self._active, None
+            if active is None:
+                return
+            if self._disk.failed or self.damaged is not None:
+                active.abandon()  # a failure has been reported, damage is left for a person to look at
+                return
+            try:
+                active.finish()
+            except DiskFull:
+                active.abandon()  # only the index is incomplete: the next start completes it
+            except BaseException:
+                active.abandon()
+                raise
+
+
+class _Quiet:
+    """The partition's lock, taken when no sync is running."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        self._log._state.__enter__()
+        self._log.wait_until_quiet()
+
+    def __exit__(self, *error: object) -> None:
+        self._log._state.__exit__(None, None, None)

@@ -1,0 +1,248 @@
+"""Opening a partition: find the end of its log, cut what a crash left, tell damage from crash.
+
+``ActiveSegment`` has the story of the files. What follows from it:
+
+* every segment but the newest must be complete; a fault there is damage;
+* a newest segment with a bad header and only zeros behind it was never used and is removed;
+* the newest segment is scanned from its last index checkpoint; behind the last whole record everything is cut,
+  unless the log would then end below the local low-water mark, which no crash can do: that is damage;
+* no segment at all where a session was once opened is damage: the first segment is made before the first fence.
+
+Damage changes nothing on disk, so that a person can look at it; truncating below it makes the partition whole again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+import numpy as np
+
+from waltz_ray.errors import Corruption
+from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Int64s
+from waltz_ray.storage.control_file import ControlEntry
+from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.layout import (
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SegmentHeader,
+    all_zero_from,
+    index_path,
+    scan_records,
+    segment_ids,
+    segment_path,
+)
+from waltz_ray.storage.segment import ActiveSegment, read_index
+
+__all__ = ["Recovered", "cut_files", "open_files", "read_header", "write_index_file"]
+
+
+class Recovered(NamedTuple):
+    """A partition as found: ``segments`` are the first IDs of all good ones, the active one last."""
+
+    segments: list[int]
+    active: ActiveSegment | None
+    last_id: int
+    damaged: Corruption | None
+
+
+class _Folder(NamedTuple):
+    disk: DurableDisk
+    path: str
+    cluster_key: uuid.UUID
+    partition_id: int
+
+
+def read_header(disk: Disk, path: str, cluster_key: uuid.UUID, partition_id: int, first_id: int) -> SegmentHeader:
+    """The header of a segment or index file; Corruption if it is not that of this place."""
+    handle = disk.open(path, "read")
+    try:
+        return SegmentHeader.check(disk.pread(handle, HEADER_BYTES, 0), path, cluster_key, partition_id, first_id)
+    finally:
+        disk.close(handle)
+
+
+def open_files(
+    disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, entry: ControlEntry
+) -> Recovered:
+    """Recover the partition in folder ``path``. ``entry`` is its control entry."""
+    folder = _Folder(disk, path, cluster_key, partition_id)
+    names = disk.disk.listdir(path) if disk.disk.exists(path) else []
+    ids = segment_ids(names)
+    if ids and _never_used(folder, ids[-1]) and (len(ids) > 1 or entry.session_id < 0):
+        _remove_segment(folder, ids.pop())
+    if not ids:
+        lost = Corruption(path, 0, f"no segment, but session {entry.session_id} was opened here")
+        return Recovered([], None, -1, lost if entry.session_id >= 0 else None)
+    if ids[0] != 0:
+        lost = Corruption(segment_path(path, 0), 0, f"transactions 0 to {ids[0] - 1} are missing")
+        return Recovered([], None, -1, lost)
+    for position, first_id in enumerate(ids[:-1]):
+        last_id, damage = _check_closed(folder, first_id, ids[position + 1])
+        if damage is not None:
+            return Recovered(ids[: position + 1], None, last_id, damage)
+    found = _open_newest(folder, ids, entry)
+    if found.damaged is None:
+        _remove_strays(folder, names, ids)
+    return found
+
+
+def _remove_strays(folder: _Folder, names: list[str], ids: list[int]) -> None:
+    """Indexes without a segment, and temporary ones: what a crash leaves of a cut, a creation or a rebuild."""
+    for stray in set(segment_ids(names, ".idx")) - set(ids):
+        folder.disk.unlink(index_path(folder.path, stray))
+    for stray in segment_ids(names, ".idx.new"):
+        folder.disk.unlink(f"{index_path(folder.path, stray)}.new")
+
+
+def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recovered:
+    first_id = ids[-1]
+    path = segment_path(folder.path, first_id)
+    try:
+        header = read_header(folder.disk.disk, path, folder.cluster_key, folder.partition_id, first_id)
+    except Corruption as damage:
+        return Recovered(ids, None, first_id - 1, damage)
+    active, reason = ActiveSegment.recover(folder.disk, folder.path, header)
+    if active.last_id < entry.local_low_water_mark:
+        active.abandon()
+        why = "the records end" if reason in (None, "end") else reason
+        short = Corruption(path, active.end, f"{why}, below the local low-water mark {entry.local_low_water_mark}")
+        return Recovered(ids, None, active.last_id, short)
+    active.settle()
+    return Recovered(ids, active, active.last_id, None)
+
+
+def _never_used(folder: _Folder, first_id: int) -> bool:
+    """Whether a crash interrupted the creation of this segment: no good header and nothing behind it."""
+    disk, path = folder.disk.disk, segment_path(folder.path, first_id)
+    try:
+        read_header(disk, path, folder.cluster_key, folder.partition_id, first_id)
+    except Corruption:
+        handle = disk.open(path, "read")
+        try:
+            return all_zero_from(disk, handle, HEADER_BYTES) < 0
+        finally:
+            disk.close(handle)
+    return False
+
+
+def _remove_segment(folder: _Folder, first_id: int) -> None:
+    """Unlink durably before anything else: unlinks that reach the disk out of order would leave a gap."""
+    folder.disk.unlink(segment_path(folder.path, first_id))
+    folder.disk.fsync_directory(folder.path)
+    folder.disk.unlink(index_path(folder.path, first_id))
+
+
+def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Corruption | None]:
+    """(last good ID, damage) of a closed segment. Reads its ends only, and all of it if those look wrong."""
+    disk, path = folder.disk.disk, segment_path(folder.path, first_id)
+    try:
+        header = read_header(disk, path, folder.cluster_key, folder.partition_id, first_id)
+    except Corruption as damage:
+        return first_id - 1, damage
+    handle = disk.open(path, "read")
+    try:
+        size = disk.size(handle)
+        if _ends_agree(folder, handle, size, first_id, next_id):
+            return next_id - 1, None
+        scan = scan_records(disk, handle, folder.partition_id, first_id, HEADER_BYTES, next_id)
+        garbage = all_zero_from(disk, handle, scan.end) if scan.reason is None else -1
+    finally:
+        disk.close(handle)
+    last_id = first_id + len(scan.offsets) - 1
+    if scan.reason is not None:
+        why = "the records end" if scan.reason == "end" else scan.reason
+        return last_id, Corruption(path, scan.end, f"{why}, but the next segment begins with record {next_id}")
+    if garbage >= 0:
+        return last_id, Corruption(path, garbage, "bytes that are no record behind the last record")
+    if scan.end != size:  # space written ahead that was never given back
+        _cut_file(folder.disk, path, scan.end)
+    write_index_file(folder.disk, folder.path, header, scan.offsets)
+    return last_id, None
+
+
+def _ends_agree(folder: _Folder, handle: int, size: int, first_id: int, next_id: int) -> bool:
+    """Whether the index has exactly the entries it should, and the last one points at the record that ends the file."""
+    disk, path = folder.disk.disk, index_path(folder.path, first_id)
+    count = next_id - first_id
+    if not disk.exists(path) or disk.file_size(path) != HEADER_BYTES + count * INDEX_ENTRY_BYTES:
+        return False
+    index = disk.open(path, "read")
+    try:
+        raw = disk.pread(index, HEADER_BYTES, 0)
+        SegmentHeader.check(raw, path, folder.cluster_key, folder.partition_id, first_id)
+        last = int(read_index(disk, index, count - 1, count)[0])
+    except Corruption:
+        return False
+    finally:
+        disk.close(index)
+    if not HEADER_BYTES <= last <= size - RECORD_OVERHEAD_BYTES:
+        return False
+    head = disk.pread(handle, RECORD_HEADER_BYTES, last)
+    transaction_id, data_length = int.from_bytes(head[:8], "big"), int.from_bytes(head[28:32], "big")
+    return transaction_id == next_id - 1 and last + data_length + RECORD_OVERHEAD_BYTES == size
+
+
+def _cut_file(disk: DurableDisk, path: str, size: int) -> None:
+    handle = disk.disk.open(path, "write")
+    try:
+        disk.truncate(handle, path, size)
+        disk.fsync(handle, path)
+    finally:
+        disk.disk.close(handle)
+
+
+def write_index_file(disk: DurableDisk, folder: str, header: SegmentHeader, offsets: Int64s) -> None:
+    """Replace the index of a closed segment, atomically: readers may have the old one open."""
+    path = index_path(folder, header.first_id)
+    temporary = f"{path}.new"
+    handle = disk.create(temporary)
+    try:
+        disk.pwrite(handle, temporary, header.encode() + np.asarray(offsets, dtype=">i8").tobytes(), 0)
+        disk.fsync(handle, temporary)
+    finally:
+        disk.disk.close(handle)
+    disk.rename(temporary, path)
+    disk.fsync_directory(folder)
+
+
+def cut_files(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, last_id: int) -> Recovered:
+    """Keep records up to ``last_id`` only, durably. The newest segment left becomes the active one.
+
+    Newest files go first, each durably, so a crash in between leaves a shorter log and never a gap.
+    ``damaged`` if the records up to ``last_id`` are not all there.
+    """
+    folder = _Folder(disk, path, cluster_key, partition_id)
+    if not disk.disk.exists(path):
+        disk.mkdir(path)
+        disk.fsync_directory(path.rpartition("/")[0])
+    ids = segment_ids(disk.disk.listdir(path))
+    while ids and ids[-1] > max(last_id, 0):
+        _remove_segment(folder, ids.pop())
+    if not ids or (last_id < 0 and _header_is_bad(folder, 0)):
+        if last_id >= 0:
+            lost = Corruption(segment_path(path, 0), 0, f"transactions 0 to {last_id} are missing")
+            return Recovered([], None, -1, lost)
+        header = SegmentHeader(disk.disk.now_ms(), cluster_key, partition_id, 0)
+        return Recovered([0], ActiveSegment.create(disk, path, header), -1, None)
+    newest = segment_path(path, ids[-1])
+    try:
+        header = read_header(disk.disk, newest, cluster_key, partition_id, ids[-1])
+    except Corruption as damage:
+        return Recovered(ids, None, ids[-1] - 1, damage)
+    active, reason = ActiveSegment.recover(disk, path, header, stop_id=last_id + 1)
+    if active.last_id != last_id:
+        active.abandon()
+        short = Corruption(newest, active.end, f"{reason}, so the log cannot be cut to transaction {last_id}")
+        return Recovered(ids, None, active.last_id, short)
+    active.settle()
+    return Recovered(ids, active, last_id, None)
+
+
+def _header_is_bad(folder: _Folder, first_id: int) -> bool:
+    try:
+        path = segment_path(folder.path, first_id)
+        read_header(folder.disk.disk, path, folder.cluster_key, folder.partition_id, first_id)
+    except Corruption:
+        return True
+    return False

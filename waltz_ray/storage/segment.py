@@ -1,0 +1,273 @@
+"""The newest segment of a partition, the only one that is written (`ActiveSegment`).
+
+On-disk story
+    ``<first ID>.seg`` and ``<first ID>.idx`` begin with the same 128 bytes. Creation writes and flushes both headers,
+    then the folder; only then does the first record go in. So a bad header with nothing but zeros behind it is a crash
+    during creation (the next start removes the file); a bad header with bytes behind it is damage.
+
+    Records are written at ``end`` and become durable with the next ``fdatasync``. A crash before it leaves any part
+    of them: the next start cuts the file at the first record that is not whole. Beyond ``end`` there may be
+    zeros (space written ahead, so that ``fdatasync`` need not lengthen the file); zeros are never a record.
+
+    The index gets the offsets of *flushed* records only, every ``index_flush_interval`` of them, and is flushed itself.
+    A crash may tear the entries of the last such write: the next start believes the ascending prefix whose last
+    entry points at a whole record, scans on from there, and writes the rest again.
+
+    ``finish`` closes a segment for good: cut to its true end, flushed, index complete, flushed. Only then is the next
+    one created. So all but the newest segment are immutable and complete: whatever is wrong in them is damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from waltz_ray.errors import Corruption, DiskFull
+from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int64s
+from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.layout import (
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SegmentHeader,
+    index_path,
+    scan_records,
+    segment_path,
+)
+
+__all__ = ["ActiveSegment", "SegmentView", "read_index"]
+
+_NO_OFFSETS = np.zeros(0, dtype=np.int64)
+
+
+def read_index(disk: Disk, handle: int, start: int, stop: int) -> Int64s:
+    """Index entries [start, stop) by position; fewer where the file ends."""
+    raw = disk.pread(handle, (stop - start) * INDEX_ENTRY_BYTES, HEADER_BYTES + start * INDEX_ENTRY_BYTES)
+    whole = len(raw) - len(raw) % INDEX_ENTRY_BYTES
+    return np.frombuffer(raw[:whole], dtype=">i8").astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentView:
+    """A segment at one moment, for readers: its index is the file's first ``flushed_count`` entries, then ``tail``."""
+
+    path: str
+    index_path: str
+    first_id: int
+    count: int
+    end: int
+    flushed_count: int
+    tail: Int64s
+
+
+class ActiveSegment:
+    """One open segment. Not thread-safe: the partition's lock is held by every caller, ``write_index`` excepted."""
+
+    def __init__(self, disk: DurableDisk, folder: str, header: SegmentHeader, handles: tuple[int, int]) -> None:
+        self.disk = disk
+        self.header = header
+        self.path = segment_path(folder, header.first_id)
+        self.index_path = index_path(folder, header.first_id)
+        self.handle, self.index_handle = handles
+        self.count = 0  # records
+        self.end = HEADER_BYTES  # where the next record goes
+        self.flushed_count = 0  # entries the index file has
+        self.index_header = header.encode()  # as found; empty if it is wrong
+        self._allocated = HEADER_BYTES  # length of the file
+        self._tail: list[Int64s] = []  # offsets of the records the index file does not have yet
+
+    @property
+    def first_id(self) -> int:
+        return self.header.first_id
+
+    @property
+    def last_id(self) -> int:
+        return self.header.first_id + self.count - 1
+
+    @classmethod
+    def create(cls, disk: DurableDisk, folder: str, header: SegmentHeader) -> ActiveSegment:
+        """New files, durable. On DiskFull nothing of them is left."""
+        paths = (segment_path(folder, header.first_id), index_path(folder, header.first_id))
+        handles: list[int] = []
+        try:
+            for path in paths:
+                handle = disk.create(path)
+                handles.append(handle)
+                disk.pwrite(handle, path, header.encode(), 0)
+                disk.fsync(handle, path)
+            disk.fsync_directory(folder)
+        except BaseException as error:
+            for handle in handles:
+                disk.disk.close(handle)
+            if isinstance(error, DiskFull):
+                for path in paths:
+                    disk.unlink(path)
+            raise
+        return cls(disk, folder, header, (handles[0], handles[1]))
+
+    @classmethod
+    def recover(
+        cls, disk: DurableDisk, folder: str, header: SegmentHeader, stop_id: int | None = None
+    ) -> tuple[ActiveSegment, str | None]:
+        """Open an existing segment whose header is good, keeping whole records (those below ``stop_id``, if given).
+
+        Changes nothing on disk; call ``settle`` to make the files agree with what was found. Also says why the record
+        after the last one was not taken: None or "end" if there is nothing wrong.
+        """
+        path, idx_path = segment_path(folder, header.first_id), index_path(folder, header.first_id)
+        handle = disk.disk.open(path, "write")
+        try:
+            index_handle = disk.disk.open(idx_path, "write") if disk.disk.exists(idx_path) else disk.create(idx_path)
+        except BaseException:
+            disk.disk.close(handle)
+            raise
+        segment = cls(disk, folder, header, (handle, index_handle))
+        try:
+            reason = segment._find_records(stop_id)
+        except BaseException:
+            segment.abandon()
+            raise
+        return segment, reason
+
+    def _find_records(self, stop_id: int | None) -> str | None:
+        disk = self.disk.disk
+        self._allocated = disk.size(self.handle)
+        trusted = self._trusted_index()
+        if stop_id is not None:
+            trusted = trusted[: max(0, stop_id - self.first_id)]
+        tries = 0
+        while True:
+            # The last trusted entry must point at a whole record; step back until one does.
+            start = max(0, len(trusted) - 1)
+            offset = int(trusted[start]) if len(trusted) else HEADER_BYTES
+            scan = scan_records(disk, self.handle, self.header.partition_id, self.first_id + start, offset, stop_id)
+            if len(scan.offsets) or start == 0:
+                break
+            tries += 1
+            trusted = trusted[: start if tries < 8 else start // 2]
+        self.flushed_count = start
+        self.count = start + len(scan.offsets)
+        self.end = scan.end
+        self._tail = [scan.offsets]
+        return scan.reason
+
+    def _trusted_index(self) -> Int64s:
+        """The entries that can be right: after a good header, beginning at 128, ascending by a record or more."""
+        disk = self.disk.disk
+        raw = self.index_header = disk.pread(self.index_handle, HEADER_BYTES, 0)
+        try:
+            SegmentHeader.check(
+                raw, self.index_path, self.header.cluster_key, self.header.partition_id, self.header.first_id
+            )
+        except Corruption:
+            self.index_header = b""
+            return _NO_OFFSETS  # rebuilt from the segment by settle()
+        count = (disk.size(self.index_handle) - HEADER_BYTES) // INDEX_ENTRY_BYTES
+        entries = read_index(disk, self.index_handle, 0, count)
+        if not len(entries) or entries[0] != HEADER_BYTES:
+            return _NO_OFFSETS
+        wrong = np.flatnonzero((np.diff(entries) < RECORD_OVERHEAD_BYTES) | (entries[1:] >= self._allocated))
+        return entries[: int(wrong[0]) + 1] if len(wrong) else entries
+
+    def settle(self) -> None:
+        """Cut both files to what was found and make that durable, index header and entries included."""
+        disk = self.disk
+        if disk.disk.size(self.handle) != self.end:
+            disk.truncate(self.handle, self.path, self.end)
+        disk.fsync(self.handle, self.path)
+        self._allocated = self.end
+        self.cut_index()
+        if not self.index_header:
+            disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
+        self.flush_index()
+        disk.fsync(self.index_handle, self.index_path)
+
+    def write(self, offsets: Int64s, body: memoryview) -> None:
+        """Write records at the end. ``offsets`` are their starts relative to ``body``."""
+        self.disk.pwrite(self.handle, self.path, body, self.end)
+        self._tail.append(offsets + self.end)
+        self.count += len(offsets)
+        self.end += body.nbytes
+        self._allocated = max(self._allocated, self.end)
+
+    def allocate_ahead(self, chunk_bytes: int, limit_bytes: int) -> None:
+        """Write zeros ahead of the end once less than a quarter of ``chunk_bytes`` is left."""
+        if not chunk_bytes or self._allocated - self.end > chunk_bytes // 4 or self._allocated >= limit_bytes:
+            return
+        size = min(chunk_bytes, limit_bytes - self._allocated)
+        try:
+            self.disk.pwrite(self.handle, self.path, bytes(size), self._allocated)
+        except DiskFull:
+            # Only a convenience: whether the disk is full is for the next record to find out.
+            self.disk.truncate(self.handle, self.path, self._allocated)
+            return
+        self._allocated += size
+
+    def snapshot(self) -> SegmentView:
+        """What a reader needs, to be used without the lock."""
+        return SegmentView(
+            self.path, self.index_path, self.first_id, self.count, self.end, self.flushed_count, self._joined_tail()
+        )
+
+    def undo(self, before: SegmentView) -> None:
+        """Back to an earlier snapshot, after a write that did not fit. Needs no space."""
+        self.count, self.end, self._tail = before.count, before.end, [before.tail]
+        self.cut_to_end()
+
+    def cut_index(self) -> None:
+        """Drop index entries of a write that did not finish."""
+        index_end = HEADER_BYTES + self.flushed_count * INDEX_ENTRY_BYTES
+        if self.disk.disk.size(self.index_handle) > index_end:
+            self.disk.truncate(self.index_handle, self.index_path, index_end)
+
+    def _joined_tail(self) -> Int64s:
+        if len(self._tail) != 1:
+            self._tail = [np.concatenate(self._tail) if self._tail else _NO_OFFSETS]
+        return self._tail[0]
+
+    def unflushed(self, durable_id: int) -> Int64s:
+        """Offsets not in the index file yet, of records up to ``durable_id``."""
+        return self._joined_tail()[: max(0, durable_id + 1 - self.first_id - self.flushed_count)]
+
+    def write_index(self, start: int, entries: Int64s) -> None:
+        """Write and flush index entries from position ``start``. Needs no lock: see ``index_written``."""
+        at = HEADER_BYTES + start * INDEX_ENTRY_BYTES
+        self.disk.pwrite(self.index_handle, self.index_path, entries.astype(">i8").tobytes(), at)
+        self.disk.fdatasync(self.index_handle, self.index_path)
+
+    def index_written(self, count: int) -> None:
+        """The index file has ``count`` more entries now."""
+        self._tail = [self._joined_tail()[count:]]
+        self.flushed_count += count
+
+    def flush_index(self) -> None:
+        """All entries into the index file, flushed."""
+        entries = self._joined_tail()
+        if len(entries):
+            self.write_index(self.flushed_count, entries)
+            self.index_written(len(entries))
+
+    def rewrite_index(self, entries: Int64s) -> None:
+        """Put right the entries that the index file has; ``entries`` are all of the segment."""
+        self.disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
+        self.write_index(0, entries[: self.flushed_count])
+
+    def finish(self) -> None:
+        """Cut to the true end, flush everything, complete the index, close."""
+        self.cut_to_end()
+        self.disk.fdatasync(self.handle, self.path)
+        self.flush_index()
+        self.abandon()
+
+    def cut_to_end(self) -> None:
+        """Drop what lies behind the last record: zeros written ahead, or part of a batch that did not fit."""
+        if self.disk.disk.size(self.handle) != self.end:
+            self.disk.truncate(self.handle, self.path, self.end)
+        self._allocated = self.end
+
+    def abandon(self) -> None:
+        """Close the files as they are."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.disk.disk.close, self.handle)
+            stack.callback(self.disk.disk.close, self.index_handle)

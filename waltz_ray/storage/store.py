@@ -1,0 +1,178 @@
+"""One replica's storage directory: who owns it, and its partitions.
+
+On-disk story
+    ``create`` makes the directory and, last of all, the control file, which appears whole or not at all. A directory
+    with partition folders but without a control file has lost it: nobody may write a new one over that, for the
+    fences would be forgotten. ``open`` takes the directory's ``flock`` (it goes when the process does, however it
+    ends), checks that the directory belongs to this cluster, and converts a control file of Waltz 0.13.
+    Partitions are recovered when they are first used.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable
+
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import ControlFileMissing, ForeignStorage, InvalidInput, StorageError, StorageLocked
+from waltz_ray.storage.control_file import (
+    CONTROL_FILE,
+    ControlFile,
+    convert_original,
+    create_control_file,
+    read_control_image,
+)
+from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.partition_log import PartitionLog
+
+__all__ = ["ReplicaStore", "lock_directory"]
+
+
+def lock_directory(disk: Disk, directory: str, shared: bool = False) -> int:
+    """The directory's ``flock``, as a handle to close; StorageLocked if another process is in the way."""
+    try:
+        return disk.lock(directory, shared)
+    except BlockingIOError as error:
+        raise StorageLocked(f"{directory}: another process has this storage directory open; stop it first") from error
+
+
+def _make_directories(disk: DurableDisk, directory: str) -> None:
+    parent = directory.rpartition("/")[0]
+    if disk.disk.is_directory(directory) or not directory:
+        return
+    _make_directories(disk, parent)
+    disk.mkdir(directory)
+    disk.fsync_directory(parent or ("/" if directory.startswith("/") else "."))
+
+
+class ReplicaStore:
+    """An open storage directory. Every method may be called by any thread."""
+
+    def __init__(
+        self,
+        disk: DurableDisk,
+        directory: str,
+        cluster_key: uuid.UUID,
+        control: ControlFile,
+        lock: int,
+        config: StorageConfig,
+    ) -> None:
+        """Use ``create`` or ``open``."""
+        self.directory, self.cluster_key = directory, cluster_key
+        self.partition_ids: range = range(len(control))
+        self._disk, self._control, self._lock_handle, self._config = disk, control, lock, config
+        self._opening = threading.Lock()
+        self._partitions: dict[int, PartitionLog] = {}
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: str, cluster_key: uuid.UUID, partitions: int, config: StorageConfig
+    ) -> ReplicaStore:
+        """Make a new storage directory (``directory`` may exist, empty) and open it.
+
+        StorageError if there is a control file, or anything of a partition without one; StorageLocked.
+        """
+        if partitions < 1:
+            raise InvalidInput(f"{directory}: a storage directory needs at least one partition, not {partitions}")
+        durable = DurableDisk(disk)
+        directory = _absolute(directory)
+        _make_directories(durable, directory)
+        lock = lock_directory(disk, directory)
+        try:
+            if disk.exists(f"{directory}/{CONTROL_FILE}"):
+                raise StorageError(f"{directory}: there is a storage directory already; open it instead")
+            left = [name for name in disk.listdir(directory) if name.isdigit() or name.endswith((".seg", ".idx"))]
+            if left:
+                raise StorageError(
+                    f"{directory}: {left[0]} is there but no control file; it was lost, and with it the fences. "
+                    f"Restore it, or empty the directory and let the replica be copied from its peers"
+                )
+            create_control_file(durable, directory, cluster_key, partitions)
+            return cls._open_locked(durable, directory, cluster_key, lock, config)
+        except BaseException:
+            disk.close(lock)
+            raise
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str, cluster_key: uuid.UUID, config: StorageConfig) -> ReplicaStore:
+        """Open an existing storage directory.
+
+        StorageLocked, ControlFileMissing, ForeignStorage (another cluster's), Corruption (of the control file).
+        """
+        directory = _absolute(directory)
+        if not disk.is_directory(directory):
+            raise ControlFileMissing(f"{directory}: there is no such directory; is the right disk mounted?")
+        lock = lock_directory(disk, directory)
+        try:
+            return cls._open_locked(DurableDisk(disk), directory, cluster_key, lock, config)
+        except BaseException:
+            disk.close(lock)
+            raise
+
+    @classmethod
+    def _open_locked(
+        cls, disk: DurableDisk, directory: str, cluster_key: uuid.UUID, lock: int, config: StorageConfig
+    ) -> ReplicaStore:
+        image = read_control_image(disk.disk, directory)
+        if image.cluster_key != cluster_key:
+            raise ForeignStorage(
+                f"{directory}: belongs to the cluster with key {image.cluster_key}, not to {cluster_key}; "
+                f"is this the right disk?"
+            )
+        if image.original:
+            image = convert_original(disk, directory, image)
+        return cls(disk, directory, cluster_key, ControlFile(disk, image), lock, config)
+
+    def partition(self, partition_id: int) -> PartitionLog:
+        """The partition, recovered on first use. InvalidInput if there is none of that number, Corruption if its
+        control entry is lost."""
+        known = self._partitions.get(partition_id)
+        if known is not None:
+            return known
+        if partition_id not in self.partition_ids:
+            raise InvalidInput(f"{self.directory}: there is no partition {partition_id}, only {len(self._control)}")
+        with self._opening:
+            self._disk.check()
+            if partition_id not in self._partitions:
+                folder = f"{self.directory}/{partition_id}"
+                self._partitions[partition_id] = PartitionLog(
+                    self._disk, folder, self.cluster_key, partition_id, self._control, self._config
+                )
+            return self._partitions[partition_id]
+
+    def sync(self, partition_ids: Iterable[int]) -> None:
+        """Everything appended so far to these partitions is durable when this returns."""
+        for partition_id in partition_ids:
+            self.partition(partition_id).sync()
+
+    def disk_use_bytes(self) -> int:
+        """Sum of the lengths of all files of the directory."""
+        disk, total = self._disk.disk, 0
+        for name in disk.listdir(self.directory):
+            path = f"{self.directory}/{name}"
+            files = [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]
+            total += sum(disk.file_size(file) for file in files if disk.exists(file))
+        return total
+
+    def close(self) -> None:
+        """Close all files cleanly and give the directory back. Nothing can be done with the store afterwards."""
+        with self._opening:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                for log in self._partitions.values():
+                    log.close()
+            finally:
+                self._disk.close(self.directory)
+                self._control.close()
+                self._disk.disk.close(self._lock_handle)
+
+
+def _absolute(directory: str) -> str:
+    stripped = directory.rstrip("/")
+    if not stripped:
+        raise InvalidInput(f"{directory!r} cannot be a storage directory")
+    return stripped
