@@ -27,9 +27,6 @@ import uuid
 from dataclasses import asdict
 from typing import Any
 
-from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.storage.store import ReplicaStore
-
 from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
@@ -38,6 +35,8 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ControlFileMissing, CoordinationError, StorageLocked, WaltzError
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
 
 __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 
@@ -206,7 +205,7 @@ class StorageReplica:
 
         logging.basicConfig(level=logging.INFO)
         self._node_id = ray.get_runtime_context().get_node_id()
-        host = host or ray.util.get_node_ip_address()
+        host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host)
 
     def health(self) -> str:

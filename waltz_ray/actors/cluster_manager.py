@@ -1,0 +1,281 @@
+"""``cluster-manager``: assigns partitions to servers and makes sure that the actors exist (DESIGN 2, 6).
+
+Decisions are made in ``manager_logic``; here they are carried out. Hard state lives only in ZooKeeper: the settings
+(what should run), the assignment, the registrations, the leader lock. The manager may be killed at any moment: Ray
+starts it again, it is elected when its predecessor's ZooKeeper session has timed out, reads everything and goes on.
+While it is away the data plane does not notice, except that nobody moves the partitions of a server that dies then.
+
+One thread steps the machine and does what it orders. Watches and probes only put events into its queue. A second
+thread looks after the actors, because a call to Ray may block.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from waltz_ray.actors.endpoint_probe import EndpointProbe
+from waltz_ray.actors.manager_logic import (
+    AssignmentRead,
+    Effect,
+    Elected,
+    Event,
+    LeadershipLost,
+    ManagerMachine,
+    Probe,
+    ReadAssignment,
+    Registered,
+    RemoveRegistration,
+    ServersSeen,
+    SettleOver,
+    StartSettling,
+    StopProbe,
+    WriteAssignment,
+    WriteFailed,
+)
+from waltz_ray.actors.settings import Settings, from_json
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import CoordinationError, ZooKeeperUnreachable
+
+__all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 5.0
+_RETRY_S = 0.5
+_SUPERVISE_INTERVAL_S = 2.0
+_SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
+
+
+class Supervisor(Protocol):
+    """What the manager needs of Ray."""
+
+    def ensure(self, settings: Settings) -> None:
+        """Make every replica and server exist; idempotent, may block for a while, may raise."""
+        ...
+
+
+class ManagerHost:
+    """The implementation behind the actor. ``close()`` ends its threads and gives the leader lock away."""
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, supervisor: Supervisor, settle_s: float = _SETTLE_S) -> None:
+        self._store = ClusterStore(zookeeper, cluster)
+        info = self._store.info()
+        self.settings = from_json(info.settings)
+        self._supervisor = supervisor
+        self._settle_s = settle_s
+        self._machine = ManagerMachine(info.partitions, frozenset(range(self.settings.config.servers)))
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._later: list[tuple[float, int, Event]] = []
+        self._order = itertools.count()
+        self._probes: dict[int, EndpointProbe] = {}
+        self._closing = threading.Event()
+        self._supervision = threading.Event()  # set while the actors are to be looked after
+        self.supervision_error = ""
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (("manager", self._run), ("manager-supervision", self._supervise))
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._watch = self._store.watch_servers(
+            lambda servers: self._events.put(
+                ServersSeen({s: Registered(server.endpoint, tuple(server.preferred)) for s, server in servers.items()})
+            )
+        )
+        self._leadership = self._store.lead(
+            f"pid {os.getpid()}", lambda: self._events.put(Elected()), lambda: self._events.put(LeadershipLost())
+        )
+
+    @property
+    def leading(self) -> bool:
+        return self._machine.leading
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._supervision.set()
+        self._watch.cancel()
+        self._leadership.cancel()
+        self._events.put(None)
+        for thread in self._threads:
+            thread.join()
+        for probe in self._probes.values():
+            probe.stop()
+
+    def view(self) -> dict[str, Any]:
+        """What ZooKeeper says about the cluster, as JSON: who has what, and who was in the last sessions."""
+        info = self._store.info()
+        assignment, _ = self._store.assignment()
+        servers, replicas = self._store.servers(), self._store.replicas()
+        partitions = []
+        for partition in range(info.partitions):
+            owner, (record, _) = assignment.owner(partition), self._store.partition(partition)
+            last = record.last_published_session
+            members = [r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None]
+            partitions.append(
+                {
+                    "partition": partition,
+                    "server": owner.server_id if owner else None,
+                    "generation": assignment.generation(partition),
+                    "session": record.session_id,
+                    "members": members,
+                }
+            )
+        return {
+            "cluster": info.name,
+            "cluster_key": str(info.cluster_key),
+            "partitions": partitions,
+            "registered_servers": {str(s): str(server.endpoint) for s, server in servers.items()},
+            "announced_replicas": {str(r): str(replica.endpoint) for r, replica in replicas.items()},
+            "placement": {str(r): resource for r, resource in self.settings.placement.items()},
+            "manager": {
+                "pid": os.getpid(),
+                "leading": self.leading,
+                "supervision_error": self.supervision_error,
+            },
+            "config": asdict(self.settings.config),
+        }
+
+    # -- the machine's thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            event = self._next()
+            if event is None:
+                return
+            effects = self._machine.step(event)
+            if effects:
+                log.info("manager: %s -> %s", event, effects)
+            if self._machine.leading:
+                self._supervision.set()
+            elif not self._closing.is_set():
+                self._supervision.clear()
+            for effect in effects:
+                self._perform(effect)
+
+    def _next(self) -> Event | None:
+        """The next event; None: the end."""
+        while True:
+            wait = self._later[0][0] - time.monotonic() if self._later else None
+            if wait is not None and wait <= 0:
+                return heapq.heappop(self._later)[2]
+            try:
+                return self._events.get(timeout=wait)
+            except queue.Empty:
+                continue
+
+    def _after(self, delay_s: float, event: Event) -> None:
+        heapq.heappush(self._later, (time.monotonic() + delay_s, next(self._order), event))
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartSettling():
+                self._after(self._settle_s, SettleOver())
+            case ReadAssignment():
+                self._read()
+            case WriteAssignment(assignment, version):
+                try:
+                    self._events.put(AssignmentRead(assignment, self._store.set_assignment(assignment, version)))
+                except CoordinationError as error:  # lost the compare-and-set, or the outcome is unknown
+                    log.warning("manager: the assignment was not written: %s", error)
+                    self._events.put(WriteFailed())
+            case RemoveRegistration(server_id):
+                try:
+                    self._store.remove_server_registration(server_id)
+                except ZooKeeperUnreachable as error:  # it ends with the dead server's session then
+                    log.warning("manager: the registration of server %d was not removed: %s", server_id, error)
+            case Probe(server_id, endpoint):
+                self._stop_probe(server_id)
+                self._probes[server_id] = EndpointProbe(server_id, endpoint, self._events.put)
+            case StopProbe(server_id):
+                self._stop_probe(server_id)
+
+    def _read(self) -> None:
+        try:
+            self._events.put(AssignmentRead(*self._store.assignment()))
+        except ZooKeeperUnreachable as error:
+            log.warning("manager: the assignment cannot be read: %s", error)
+            self._after(_RETRY_S, WriteFailed())
+
+    def _stop_probe(self, server_id: int) -> None:
+        probe = self._probes.pop(server_id, None)
+        if probe is not None:
+            probe.stop()
+
+    # -- the actors' thread -----------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        while True:
+            self._supervision.wait()
+            if self._closing.is_set():
+                return
+            try:
+                self._supervisor.ensure(self.settings)
+                self.supervision_error = ""
+            except Exception as error:  # Ray's errors have many roots; shown in status, tried again
+                if str(error) != self.supervision_error:
+                    log.exception("manager: actors could not be made sure of")
+                self.supervision_error = str(error)
+            self._closing.wait(_SUPERVISE_INTERVAL_S)
+
+
+class ClusterManager:
+    """The actor; see ``ManagerHost``. ``zookeeper`` is a connect string."""
+
+    def __init__(self, cluster: str, zookeeper: str) -> None:
+        from waltz_ray.actors.supervision import RaySupervisor
+        from waltz_ray.coordination.zookeeper import KazooZooKeeper
+
+        logging.basicConfig(level=logging.INFO)
+        self._cluster, self._connect_string = cluster, zookeeper
+        self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
+        self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
+
+    def zookeeper(self) -> str:
+        """The connect string; what a client asks for first."""
+        return self._connect_string
+
+    def health(self) -> str:
+        return "LEADING" if self._host.leading else "FOLLOWING"
+
+    def status(self) -> dict[str, Any]:
+        """For ``waltz status --json``: ZooKeeper's view, and what every server and replica says of itself."""
+        from waltz_ray.actors.supervision import replica_name, server_name, statuses
+
+        replicas = {str(r): replica_name(r) for r in self._host.settings.placement}
+        servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
+        answers = statuses(self._cluster, [*replicas.values(), *servers.values()])
+        return self._host.view() | {
+            "zookeeper": self._connect_string,
+            "servers": {s: answers[name] for s, name in servers.items()},
+            "replicas": {r: answers[name] for r, name in replicas.items()},
+        }
+
+    def set_preferred(self, server_id: int, partitions: list[int]) -> None:
+        """Partitions the server should have whenever it is alive; persisted, placement follows at once."""
+        ClusterStore(self._zookeeper, self._cluster).set_preferred(server_id, partitions)
+
+    def shutdown(self) -> None:
+        """The manager stops; servers and replicas go on."""
+        self._host.close()
+        self._zookeeper.close()
+
+    def shutdown_cluster(self) -> None:
+        """Stop supervising, then end every server and replica; the log stays on the disks. Idempotent."""
+        from waltz_ray.actors.supervision import MANAGER, ZOOKEEPER, end_actor, running_actors
+
+        self.shutdown()
+        for name in running_actors(self._cluster):
+            if name not in (MANAGER, ZOOKEEPER):
+                end_actor(self._cluster, name)

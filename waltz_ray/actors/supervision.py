@@ -1,0 +1,146 @@
+"""The cluster's actors by name: making sure they exist, finding them, ending them. All of it is idempotent.
+
+Detached actors with ``max_restarts=-1``: Ray starts a crashed one again by itself; one that Ray gave up on (its node
+was away too long, its creation failed) has lost its name and is simply made anew. Nothing is built on there being
+only one actor of a name: two replicas cannot hold one directory's lock, two servers cannot both hold a session.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from waltz_ray.actors.settings import Settings
+
+__all__ = [
+    "MANAGER",
+    "ZOOKEEPER",
+    "RaySupervisor",
+    "end_actor",
+    "ensure_actor",
+    "ensure_data_plane",
+    "find_actor",
+    "namespace_of",
+    "replica_name",
+    "running_actors",
+    "server_name",
+    "statuses",
+]
+
+Handle = Any  # an actor handle; Ray's own type knows nothing of the methods
+
+MANAGER = "cluster-manager"
+ZOOKEEPER = "zookeeper"
+
+# A replica or server asks for a sliver of its resource: the point is where it runs, not how many fit.
+_SLIVER = 0.001
+
+
+def namespace_of(cluster: str) -> str:
+    return f"waltz-{cluster}"
+
+
+def server_name(server_id: int) -> str:
+    return f"server/{server_id}"
+
+
+def replica_name(replica_id: int) -> str:
+    return f"replica/{replica_id}"
+
+
+def ensure_actor(
+    kind: type[Any], name: str, namespace: str, arguments: tuple[Any, ...], *, threads: int | None, resource: str = ""
+) -> Handle:
+    """The detached actor of that name, made if it is not there. ``threads`` None: an async actor."""
+    options: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_task_retries": 0,  # a call whose outcome is unknown is the caller's to judge
+        "num_cpus": 0,
+    }
+    if threads is not None:
+        options["max_concurrency"] = threads
+    if resource:
+        options["resources"] = {resource: _SLIVER}
+    handle: Handle = ray.remote(kind).options(**options).remote(*arguments)
+    return handle
+
+
+def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
+    """Every replica and every server of the cluster exists, or is being made by Ray."""
+    # Here, because the command line needs the names above and none of the data plane's imports.
+    from waltz_ray.actors.partition_server import PartitionServer
+
+    from waltz_ray.actors.storage_replica import StorageReplica
+
+    config, namespace = settings.config, namespace_of(settings.config.name)
+    for replica_id, resource in sorted(settings.placement.items()):
+        arguments = (config.name, zookeeper, replica_id, config.directory, config.storage)
+        ensure_actor(StorageReplica, replica_name(replica_id), namespace, arguments, threads=4, resource=resource)
+    for server_id in range(config.servers):
+        arguments_of_server = (config.name, zookeeper, server_id, config.server)
+        ensure_actor(PartitionServer, server_name(server_id), namespace, arguments_of_server, threads=None)
+
+
+class RaySupervisor:
+    """The manager's hand in Ray."""
+
+    def __init__(self, zookeeper: str) -> None:
+        self._zookeeper = zookeeper
+
+    def ensure(self, settings: Settings) -> None:
+        ensure_data_plane(settings, self._zookeeper)
+
+
+def find_actor(cluster: str, name: str) -> Handle | None:
+    """The actor's handle, None if there is none of that name (it may have been given up)."""
+    try:
+        return ray.get_actor(name, namespace_of(cluster))
+    except ValueError:
+        return None
+
+
+def running_actors(cluster: str) -> list[str]:
+    """Names of the cluster's actors, the manager first, ZooKeeper last: the order to end them in."""
+    entries = ray.util.list_named_actors(all_namespaces=True)
+    names = [entry["name"] for entry in entries if entry["namespace"] == namespace_of(cluster)]
+    return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, not name.startswith("server/"), name))
+
+
+def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
+    """Ask the actor to shut down, then end it for good. Idempotent; one that does not answer is just ended."""
+    handle = find_actor(cluster, name)
+    if handle is None:
+        return
+    try:
+        ray.get(handle.shutdown.remote(), timeout=timeout_s)
+    except (RayActorError, GetTimeoutError):
+        pass  # dead or hung: everything it had on disk is recovered at the next start
+    finally:
+        ray.kill(handle, no_restart=True)
+
+
+def statuses(cluster: str, names: list[str], timeout_s: float = 3.0) -> dict[str, dict[str, Any]]:
+    """What each actor's ``status()`` says; {"state": "NO ANSWER", "reason": ...} where it says nothing in time."""
+    handles = {name: find_actor(cluster, name) for name in names}
+    calls = {name: handle.status.remote() for name, handle in handles.items() if handle is not None}
+    if calls:
+        ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s, fetch_local=False)
+    return {name: _answer(calls.get(name)) for name in names}
+
+
+def _answer(call: Any) -> dict[str, Any]:
+    if call is None:
+        return {"state": "ABSENT", "reason": "Ray knows no actor of that name"}
+    try:
+        answer: dict[str, Any] = ray.get(call, timeout=0.05)
+        return answer
+    except GetTimeoutError:
+        return {"state": "NO ANSWER", "reason": "starting, hung, or no node offers the resource it is tied to"}
+    except RayError as error:
+        return {"state": "NO ANSWER", "reason": str(error).strip().splitlines()[0]}

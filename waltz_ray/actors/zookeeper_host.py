@@ -1,0 +1,92 @@
+"""``zookeeper``: the embedded ZooKeeper under a cluster that has no ensemble of its own.
+
+The server is a process of its own; its directory is its identity. This small actor starts it, or adopts it when it
+is there already, and starts it again on the same port when it dies. If the actor dies the server goes on, and the
+actor's next start adopts it; while it is being restarted, open sessions of the log go on committing (DESIGN 5).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.errors import CoordinationError
+
+__all__ = ["ZooKeeperHost", "ZooKeeperKeeper"]
+
+log = logging.getLogger(__name__)
+
+_CHECK_INTERVAL_S = 1.0
+
+
+class ZooKeeperKeeper:
+    """Keeps the server of ``data_dir`` alive, from a thread. The constructor returns when it answers."""
+
+    def __init__(self, data_dir: str, check_interval_s: float = _CHECK_INTERVAL_S) -> None:
+        self.connect_string = EmbeddedZooKeeper(data_dir).start()
+        # From here on this port or none: at another one nobody would find it.
+        self._server = EmbeddedZooKeeper(data_dir, int(self.connect_string.rpartition(":")[2]))
+        self._interval_s = check_interval_s
+        self.restarts = 0
+        self.error = ""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zookeeper-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid
+
+    def close(self) -> None:
+        """Stop looking after the server; it goes on. Idempotent."""
+        self._stopping.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End the server."""
+        self.close()
+        self._server.stop()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            if self._server.pid is not None:
+                continue
+            try:
+                self._server.start()
+            except CoordinationError as error:
+                self.error = str(error)
+                log.exception("zookeeper: the server died and cannot be started; trying again")
+            else:
+                self.restarts += 1
+                self.error = ""
+                log.warning("zookeeper: the server had died and was started again at %s", self.connect_string)
+
+
+class ZooKeeperHost:
+    """The actor; see ``ZooKeeperKeeper``."""
+
+    def __init__(self, data_dir: str) -> None:
+        logging.basicConfig(level=logging.INFO)
+        self._keeper = ZooKeeperKeeper(data_dir)
+
+    def connect_string(self) -> str:
+        return self._keeper.connect_string
+
+    def health(self) -> str:
+        return self._keeper.error or "SERVING"
+
+    def status(self) -> dict[str, Any]:
+        keeper = self._keeper
+        return {
+            "state": "SERVING" if keeper.pid else "DOWN",
+            "reason": keeper.error,
+            "endpoint": keeper.connect_string,
+            "pid": keeper.pid,
+            "restarts": keeper.restarts,
+        }
+
+    def shutdown(self) -> None:
+        """End the server."""
+        self._keeper.stop()
