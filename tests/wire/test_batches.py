@@ -330,3 +330,10 @@ def test_what_survives_a_mutation_is_consistent(sample: bytes, data: st.DataObje
     except WireError:
         return
     assert_same(decode(encode(message)), message)
+
+
+def test_marks_that_differ_only_in_the_middle_are_all_sent() -> None:
+    batch = AppendBatch(
+        1, 2, 3, int32s(4, 5, 6), int64s(7, 6, 7), int32s(0, 0, 0), int32s(0, 0, 0), uint32s(0, 0, 0), b""
+    )
+    assert_same(decode(encode(batch)), batch)

@@ -6,7 +6,8 @@ is ``waltz_ray.wire.codec``.
 
 The fate of an append: exactly one of its entry in the feed (``FeedBatch``, ``FeedRecords`` or ``AppendedBatch``),
 ``LockFailureBatch`` and ``Rejected``; or, when the connection or the partition is lost first, none until the next
-``Mounted``: the feed up to that mount's mark then shows what has committed, and what it does not show never will.
+``Mounted``: the feed up to that mount's mark shows what has committed; what it does not show never will (what the
+server owes for that: ``docs/wire.md``, "Rules").
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, record_parts
 
 __all__ = [
+    "REPLICA_NAMES",
     "REPLICA_VERSION",
     "REPLICA_VERSIONS",
     "Append",
@@ -240,7 +241,7 @@ _TYPES: dict[type[Any], int] = {
     Closed: 14,
     Refused: 15,
 }
-_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
+REPLICA_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
 _REQUEST_TYPES = frozenset((1, 3, 5, 7, 9, 11, 13))
 
 # Messages whose body is only numbers: the struct of the body, fields in the order of the class.
@@ -308,12 +309,12 @@ def append_frame_parts(partition_id: int, session_id: int, batch: RecordBatch) -
 
 def decode_replica(payload: BytesLike) -> ReplicaMessage:
     """One message. Record bytes are a view of ``payload``, not a copy. ``WireError`` for anything else."""
-    reader = Reader(payload, _NAMES)
+    reader = Reader(payload, REPLICA_NAMES)
     fixed = _FIXED_DECODERS.get(reader.type)
     if fixed is not None:
         cls, layout = fixed
         message: ReplicaMessage = cls(*reader.unpack(layout))
-    elif reader.type in _NAMES:
+    elif reader.type in REPLICA_NAMES:
         message = _decode_variable(reader)
     else:
         raise WireError(f"message type {reader.type} is unknown in version {REPLICA_VERSION} of the replica protocol")
