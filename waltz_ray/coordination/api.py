@@ -4,9 +4,10 @@ Two kinds fulfil it: ``KazooZooKeeper`` (a real server) and ``MemoryZooKeeper`` 
 simulation). One contract test suite holds them equal.
 
 Watches report states, not events: a watch calls back once with the present state and then with later states,
-perhaps skipping some that were short-lived, never going back. It lives until cancelled, through lost
-connections and expired sessions. Callbacks of one client run one at a time on a thread of its own, so they may
-use the blocking API; one that raises ZooKeeperUnreachable is called again after the reconnect.
+perhaps skipping some that were short-lived, never going back; an absent node may be reported more than once.
+A watch lives until cancelled, through lost connections and expired sessions. Callbacks of one client run one at
+a time on a thread of its own, so they may use the blocking API; one that raises ZooKeeperUnreachable is called
+again after the reconnect.
 State callbacks run on another thread and must not block.
 
 Any write may raise ZooKeeperUnreachable after it has happened: the outcome is unknown, and the caller looks.
@@ -31,6 +32,7 @@ __all__ = [
     "Write",
     "Watch",
     "ZooKeeper",
+    "release",
 ]
 
 DataCallback = Callable[[bytes | None, int], None]
@@ -83,8 +85,12 @@ class Watch:
         self._forget(self)
 
     def deliver(self, state: object, *arguments: object) -> None:
-        """Call back with ``arguments`` unless ``state``, which identifies them, was the last one delivered."""
-        if self.cancelled or state == self._last:
+        """Call back with ``arguments`` unless ``state``, which identifies them, was the last one delivered.
+
+        ``state`` None (absent) is always delivered: of a node that was made and deleted since the last absence,
+        perhaps by the callback itself, nothing else would tell.
+        """
+        if self.cancelled or (state is not None and state == self._last):
             return
         self._last = state
         try:
@@ -167,6 +173,18 @@ class ZooKeeper(Protocol):
         ...
 
 
+def release(zookeeper: ZooKeeper, path: str) -> None:
+    """Delete an ephemeral node if it is our session's: after an expiry it may be another's by now.
+
+    If ZooKeeper cannot be reached, our node goes with our session.
+    """
+    try:
+        if zookeeper.owner(path) == zookeeper.session_id:
+            zookeeper.delete(path)
+    except (NoNode, ZooKeeperUnreachable):
+        return
+
+
 class EphemeralNode:
     """An ephemeral node that comes back when its session expires or somebody deletes it, until ``cancel()``.
 
@@ -205,11 +223,7 @@ class EphemeralNode:
             if self._over:
                 return
             self._end()
-            try:
-                if self._zookeeper.owner(self.path) == self._zookeeper.session_id:
-                    self._zookeeper.delete(self.path)
-            except (NoNode, ZooKeeperUnreachable):
-                return
+            release(self._zookeeper, self.path)
 
     def _end(self) -> None:
         self._over = True

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from waltz_ray.coordination.api import EphemeralNode, NodeExists, NoNode, Watch, Write, ZooKeeper
+from waltz_ray.coordination.api import EphemeralNode, NodeExists, NoNode, Watch, Write, ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import (
     NEVER_JOINED,
     WRITES_AT_ONCE,
@@ -201,11 +201,10 @@ class ClusterStore:
 
     def set_preferred(self, server_id: int, partitions: Sequence[int]) -> None:
         """Persist the preferred partitions of a server; a live server's descriptor follows."""
-        bad = [p for p in partitions if not 0 <= p < self.info().partitions]
+        count = self.info().partitions
+        bad = [p for p in partitions if not 0 <= p < count]
         if bad:
-            raise InvalidInput(
-                f"cluster {self.cluster!r} has no partition {bad[0]}: {self.info().partitions} are there"
-            )
+            raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
         wanted = tuple(dict.fromkeys(partitions))
         path = self._root + "/store/preferred"
         while True:
@@ -350,9 +349,7 @@ class ClusterStore:
         try:
             yield
         finally:
-            # After an expiry the lock may be another's by now; our own goes with our session in any case.
-            if self._zookeeper.owner(path) == self._zookeeper.session_id:
-                self._delete_if_there(path)
+            release(self._zookeeper, path)
 
     def _holder(self, path: str) -> str | None:
         try:

@@ -115,14 +115,21 @@ class EmbeddedZooKeeper:
         if not process:
             return
         process.terminate()
-        try:
-            process.wait(timeout_s)
-        except psutil.TimeoutExpired:
+        if not self._gone_within(timeout_s):
             process.kill()
-            process.wait(timeout_s)
-        child = _children.pop(process.pid, None)
-        if child:
-            child.wait()
+            if not self._gone_within(timeout_s):
+                raise CoordinationError(
+                    f"ZooKeeper of {self._dir} (pid {process.pid}) does not die; is its disk stuck?"
+                )
+
+    def _gone_within(self, timeout_s: float) -> bool:
+        # Not Process.wait: where nobody reaps orphans a dead server stays a zombie, which _find rightly skips.
+        deadline = time.monotonic() + timeout_s
+        while self._find():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_INTERVAL_S)
+        return True
 
     @contextmanager
     def _starting(self) -> Iterator[None]:

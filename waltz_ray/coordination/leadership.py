@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from waltz_ray.coordination.api import ConnectionState, NodeExists, NoNode, ZooKeeper
-from waltz_ray.errors import ZooKeeperUnreachable
+from waltz_ray.coordination.api import ConnectionState, NodeExists, ZooKeeper, release
 
 __all__ = ["Leadership"]
 
@@ -52,11 +51,7 @@ class Leadership:
             self._leading = False
             self._watch.cancel()
             self._states.cancel()
-            try:
-                if self._zookeeper.owner(self._path) == self._zookeeper.session_id:
-                    self._zookeeper.delete(self._path)
-            except (NoNode, ZooKeeperUnreachable):
-                return  # gone, or going with our session
+            release(self._zookeeper, self._path)
 
     def _node_changed(self, data: bytes | None, version: int) -> None:
         with self._lock:

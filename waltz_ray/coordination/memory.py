@@ -57,9 +57,7 @@ class MemoryZooKeeperServer:
 
     def client(self) -> MemoryZooKeeper:
         """A new client with a session of its own."""
-        client = MemoryZooKeeper(self)
-        self._clients.append(client)
-        return client
+        return MemoryZooKeeper(self)
 
     def pump(self) -> None:
         """Run the callbacks that wait, and those they cause."""
@@ -111,11 +109,17 @@ class MemoryZooKeeperServer:
     def _node(self, path: str) -> _Node:
         node = self._nodes.get(path)
         if node is None:
-            raise NoNode(f"ZooKeeper node {path} does not exist")
+            raise NoNode(f"ZooKeeper node {path} does not exist, or its parent does not")
         return node
 
+    def _parent_node(self, path: str) -> _Node:
+        parent = self._nodes.get(_parent(path))
+        if parent is None:
+            raise NoNode(f"ZooKeeper node {path} does not exist, or its parent does not")
+        return parent
+
     def _add(self, path: str, data: bytes, owner: int) -> None:
-        parent = self._node(_parent(path))
+        parent = self._parent_node(path)
         if path in self._nodes:
             raise NodeExists(f"ZooKeeper node {path} exists already")
         if parent.owner:
@@ -178,6 +182,7 @@ class MemoryZooKeeper:
         self._refreshes: dict[Watch, Callable[[], None]] = {}
         self._listeners: dict[Watch, None] = {}
         self._closed = False
+        server._clients.append(self)
 
     @property
     def session_id(self) -> int:
@@ -195,7 +200,7 @@ class MemoryZooKeeper:
         if make_parents and parent not in server._nodes:
             self.create(parent, b"", make_parents=True)
         if sequence:
-            path += f"{server._node(parent).children_made:010d}"
+            path += f"{server._parent_node(path).children_made:010d}"
         server._add(path, data, self._session_id if ephemeral else 0)
         server._changed()
         return path
@@ -219,7 +224,7 @@ class MemoryZooKeeper:
             else:
                 made = {other.path for other in writes if other.version is None}
                 if _parent(write.path) not in made:
-                    server._node(_parent(write.path))
+                    server._parent_node(write.path)
         for write in writes:
             if write.version is None:
                 server._add(write.path, write.data, 0)

@@ -284,7 +284,7 @@ class KazooZooKeeper:
             what = "the client is closed" if self._closed else f"{type(error).__name__} from {self.hosts}"
             return ZooKeeperUnreachable(f"ZooKeeper node {path}: {what}; a write may have happened")
         if isinstance(error, NoNodeError):
-            return NoNode(f"ZooKeeper node {path} does not exist")
+            return NoNode(f"ZooKeeper node {path} does not exist, or its parent does not")
         if isinstance(error, NodeExistsError):
             return NodeExists(f"ZooKeeper node {path} exists already")
         if isinstance(error, BadVersionError):

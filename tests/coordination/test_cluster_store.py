@@ -1,0 +1,312 @@
+"""The typed nodes of a cluster, on the twin and on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.coordination.conftest import Harness, Seen
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.wire import znodes
+from waltz_ray.wire.znodes import ServerDescriptor
+
+HERE = Endpoint("127.0.0.1", 5000)
+THERE = Endpoint("127.0.0.1", 6000)
+
+
+@pytest.fixture
+def zookeeper(harness: Harness) -> ZooKeeper:
+    return harness.client()
+
+
+@pytest.fixture
+def store(zookeeper: ZooKeeper, root: str) -> Iterator[ClusterStore]:
+    made = ClusterStore(zookeeper, root)
+    made.initialize(4, [0, 1, 2], {"segment_size_bytes": 1000})
+    yield made
+    # The layout promises that what only our servers read is JSON with a version field.
+    paths = [f"/{root}/store/cluster", f"/{root}/store/preferred", f"/{root}/store/partitions/0"]
+    assert all(json.loads(zookeeper.get(path)[0])["version"] == 1 for path in paths)
+
+
+def test_initialising_twice_keeps_key_and_settings(store: ClusterStore, zookeeper: ZooKeeper, root: str) -> None:
+    info = store.info()
+    assert (info.name, info.partitions, info.replica_ids) == (root, 4, (0, 1, 2))
+    assert info.settings == {"segment_size_bytes": 1000}
+    assert isinstance(info.cluster_key, uuid.UUID)
+    assert ClusterStore(zookeeper, root).initialize(4, [2, 1, 0], {"segment_size_bytes": 7}) == info
+    assert ClusterStore(zookeeper, root).info() == info
+    assert store.partition(3) == (PartitionRecord.initial([0, 1, 2]), 0)
+    assert store.assignment() == (Assignment(), 0)
+
+
+def test_initialising_does_not_touch_a_cluster_that_runs(store: ClusterStore) -> None:
+    record = PartitionRecord(3, 1, {n: ReplicaEntry(3, UNRESOLVED) for n in range(3)})
+    store.set_partition(0, record, 0)
+    assert store.next_client_id() == 1
+    store.initialize(4, [0, 1, 2])
+    assert store.partition(0) == (record, 1)
+    assert store.next_client_id() == 2
+
+
+def test_another_shape_under_the_same_name_is_a_mismatch(store: ClusterStore) -> None:
+    with pytest.raises(ClusterMismatch, match=r"with 4 partitions, not .* with 5"):
+        store.initialize(5, [0, 1, 2])
+    with pytest.raises(ClusterMismatch, match=r"replicas \[0, 1, 2\], not \[0, 1\]"):
+        store.initialize(4, [0, 1])
+    assert store.info().partitions == 4
+
+
+def test_another_programs_root_is_a_mismatch(zookeeper: ZooKeeper, root: str) -> None:
+    zookeeper.create(f"/{root}", b"something else")
+    with pytest.raises(ClusterMismatch, match="another program"):
+        ClusterStore(zookeeper, root).initialize(1, [0])
+    waltz = f"{root}-java"
+    zookeeper.create(f"/{waltz}", znodes.encode_root(znodes.RootNode(waltz, 1)))
+    zookeeper.create(f"/{waltz}/store", bytes.fromhex("01ae7968"))
+    with pytest.raises(ClusterMismatch, match="another program"):
+        ClusterStore(zookeeper, waltz).initialize(1, [0])
+
+
+def test_an_absent_cluster_is_not_found(zookeeper: ZooKeeper, root: str) -> None:
+    with pytest.raises(ClusterNotFound, match=f"no cluster '{root}'"):
+        ClusterStore(zookeeper, root).info()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "zookeeper", "a\0"])
+def test_a_name_that_is_no_path_part_is_refused(zookeeper: ZooKeeper, name: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot name a cluster"):
+        ClusterStore(zookeeper, name)
+
+
+@pytest.mark.parametrize(("partitions", "replicas"), [(0, [0]), (1, []), (1, [0, 0]), (1, [-1])])
+def test_an_impossible_shape_is_refused(zookeeper: ZooKeeper, root: str, partitions: int, replicas: list[int]) -> None:
+    with pytest.raises(InvalidInput, match="a cluster needs"):
+        ClusterStore(zookeeper, root).initialize(partitions, replicas)
+    assert zookeeper.exists(f"/{root}") is None
+
+
+def test_ids_begin_at_1_and_never_come_twice(harness: Harness, store: ClusterStore, root: str) -> None:
+    other = ClusterStore(harness.client(), root)
+    assert [store.next_client_id(), other.next_client_id(), store.next_client_id()] == [1, 2, 3]
+    assert [store.next_server_id(), other.next_server_id()] == [1, 2]
+
+
+def test_servers_come_and_go(harness: Harness, store: ClusterStore, root: str) -> None:
+    seen: Seen[dict[int, ServerDescriptor]] = Seen()
+    watches = store.watch_servers(seen)
+    seen.until({}.__eq__)
+    server = ClusterStore(harness.client(), root)
+    registration = server.register_server(7, HERE, [2])
+    both = {7: ServerDescriptor(7, HERE, (2,))}
+    seen.until(both.__eq__)
+    assert store.servers() == both
+    registration.cancel()
+    seen.until({}.__eq__)
+    watches.cancel()
+
+
+def test_a_registration_survives_an_expired_session(harness: Harness, store: ClusterStore, root: str) -> None:
+    server_zookeeper = harness.client()
+    registration = ClusterStore(server_zookeeper, root).register_server(7, HERE)
+    paths: Seen[list[str]] = Seen()
+    watch = harness.client().watch_children(f"/{root}/serverDescriptors", paths)
+    before = paths.until(bool)
+    harness.expire(server_zookeeper)
+    paths.until(lambda names: bool(names) and names != before)
+    assert store.servers() == {7: ServerDescriptor(7, HERE, ())}
+    assert registration.active
+    watch.cancel()
+
+
+def test_a_predecessors_node_goes_when_its_server_starts_again(
+    harness: Harness, store: ClusterStore, root: str
+) -> None:
+    gone = harness.client()  # still has its session, but no process behind it: a bare node
+    stale = znodes.encode_server(ServerDescriptor(7, HERE, ()))
+    path = gone.create(f"/{root}/serverDescriptors/s_", stale, ephemeral=True, sequence=True)
+    other = ClusterStore(harness.client(), root).register_server(8, HERE)
+    store.register_server(7, THERE)
+    assert gone.exists(path) is None
+    assert store.servers() == {7: ServerDescriptor(7, THERE, ()), 8: ServerDescriptor(8, HERE, ())}
+    assert other.active
+
+
+def test_the_manager_removes_a_dead_server(harness: Harness, store: ClusterStore, root: str) -> None:
+    gone = harness.client()
+    stale = znodes.encode_server(ServerDescriptor(7, HERE, ()))
+    gone.create(f"/{root}/serverDescriptors/s_", stale, ephemeral=True, sequence=True)
+    store.register_server(8, HERE)
+    store.remove_server_registration(7)
+    store.remove_server_registration(7)
+    assert list(store.servers()) == [8]
+
+
+def test_preferred_partitions_persist_and_are_watched(harness: Harness, store: ClusterStore, root: str) -> None:
+    seen: Seen[dict[int, ServerDescriptor]] = Seen()
+    store.watch_servers(seen)
+    registration = store.register_server(7, HERE, [0])
+    seen.until({7: ServerDescriptor(7, HERE, (0,))}.__eq__)
+    other = ClusterStore(harness.client(), root)
+    other.set_preferred(8, [1])
+    other.set_preferred(7, [3, 1, 3])
+    seen.until({7: ServerDescriptor(7, HERE, (3, 1))}.__eq__)
+    assert znodes.decode_server("s", harness.client().get(registration.path)[0]).preferred == (3, 1)
+    assert (other.preferred(7), other.preferred(8), other.preferred(9)) == ((3, 1), (1,), ())
+    registration.cancel()
+    store.register_server(7, HERE, [0])
+    assert store.servers()[7].preferred == (3, 1)
+    with pytest.raises(InvalidInput, match="no partition 4, only 0 to 3"):
+        store.set_preferred(7, [4])
+
+
+def test_the_assignment_is_compare_and_set_and_watched(harness: Harness, store: ClusterStore, root: str) -> None:
+    seen: Seen[tuple[Assignment, int]] = Seen()
+    store.watch_assignment(lambda assignment, version: seen((assignment, version)))
+    seen.until((Assignment(), 0).__eq__)
+    manager = ClusterStore(harness.client(), root)
+    manager.register_server(1, HERE)
+    first = Assignment({p: Owner(1, 1) for p in range(3)}, {3: 5})
+    assert manager.set_assignment(first, 0) == 1
+    seen.until((first, 1).__eq__)
+    with pytest.raises(VersionConflict):
+        store.set_assignment(Assignment(), 0)
+    assert store.assignment() == (first, 1)
+    path = f"/{root}/serverDescriptors"
+    node = znodes.decode_assignment(path, harness.client().get(path)[0])
+    assert (node.children_version, node.partitions) == (harness.client().children_version(path), 4)
+
+
+def test_a_partition_record_is_compare_and_set(store: ClusterStore) -> None:
+    record = PartitionRecord(1, 1, {0: ReplicaEntry(1, UNRESOLVED), 1: ReplicaEntry(1, 5), 2: ReplicaEntry(-1, 5)})
+    assert store.set_partition(2, record, 0) == 1
+    with pytest.raises(VersionConflict):
+        store.set_partition(2, PartitionRecord.initial([0]), 0)
+    assert store.partition(2) == (record, 1)
+    assert store.partition(1)[1] == 0
+
+
+def test_a_damaged_node_is_named(store: ClusterStore, zookeeper: ZooKeeper, root: str) -> None:
+    path = f"/{root}/store/partitions/1"
+    zookeeper.set(path, b"{}", -1)
+    with pytest.raises(CoordinationError, match=f"{path}: ValueError not a partition record"):
+        store.partition(1)
+    zookeeper.create(f"/{root}/store/replicas/0", b'{"version": 1}')
+    with pytest.raises(CoordinationError, match="replicas/0: KeyError 'host'"):
+        store.replicas()
+    zookeeper.set(f"/{root}/store/replicas/0", b'{"version": 2}', -1)
+    with pytest.raises(CoordinationError, match="not JSON of version 1"):
+        store.replicas()
+
+
+def test_replicas_announce_themselves_at_each_start(harness: Harness, store: ClusterStore, root: str) -> None:
+    seen: Seen[dict[int, ReplicaEndpoint]] = Seen()
+    watches = store.watch_replicas(seen)
+    seen.until({}.__eq__)
+    replica_zookeeper = harness.client()
+    replica = ClusterStore(replica_zookeeper, root)
+    replica.announce_replica(1, HERE, "first")
+    seen.until({1: ReplicaEndpoint(HERE, "first")}.__eq__)
+    replica.announce_replica(1, THERE, "second")
+    replica_zookeeper.close()
+    seen.until({1: ReplicaEndpoint(THERE, "second")}.__eq__)
+    assert store.replicas() == {1: ReplicaEndpoint(THERE, "second")}
+    watches.cancel()
+    with pytest.raises(InvalidInput, match="no replica 3"):
+        store.announce_replica(3, HERE, "x")
+
+
+def entries(*pairs: tuple[int, int | None]) -> dict[int, ReplicaEntry]:
+    return {n: ReplicaEntry(*pair) for n, pair in enumerate(pairs)}
+
+
+def test_a_replica_outside_the_last_session_can_be_replaced(store: ClusterStore) -> None:
+    record = PartitionRecord(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
+    for p in range(3):  # partition 3 was never opened
+        store.set_partition(p, record, 0)
+    store.replace_replica(2)
+    for p in range(3):
+        assert store.partition(p)[0] == PartitionRecord(
+            5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (-1, UNRESOLVED))
+        )
+    assert store.partition(3) == (PartitionRecord.initial([0, 1, 2]), 0)
+    versions = [store.partition(p)[1] for p in range(4)]
+    store.replace_replica(2)
+    assert [store.partition(p)[1] for p in range(4)] == versions
+
+
+def test_a_member_of_a_last_session_is_not_replaced_and_nothing_changes(store: ClusterStore) -> None:
+    out = PartitionRecord(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
+    member = PartitionRecord(5, 2, entries((4, UNRESOLVED), (3, 9), (4, UNRESOLVED)))
+    for p, record in enumerate([out, out, out, member]):
+        store.set_partition(p, record, 0)
+    with pytest.raises(CoordinationError, match="replica 2 is a member of partition 3's last session"):
+        store.replace_replica(2)
+    assert [store.partition(p) for p in range(4)] == [(out, 1), (out, 1), (out, 1), (member, 1)]
+    with pytest.raises(CoordinationError, match="replica 9 is not assigned to partition 0"):
+        store.replace_replica(9)
+
+
+def test_the_admin_lock_is_held_by_one(harness: Harness, store: ClusterStore, zookeeper: ZooKeeper, root: str) -> None:
+    other_zookeeper = harness.client()
+    other = ClusterStore(other_zookeeper, root)
+    with store.admin_lock("ann"), pytest.raises(CoordinationError, match="held by ann"), other.admin_lock("bob"):
+        raise AssertionError("two hold the lock")
+    with other.admin_lock("bob"):
+        other_zookeeper.close()  # as a crash would, once the session has timed out
+        with store.admin_lock("ann"):
+            assert zookeeper.owner(f"/{root}/store/admin") == zookeeper.session_id
+    assert zookeeper.exists(f"/{root}/store/admin") is None
+
+
+class Contender:
+    """Records what its leadership goes through."""
+
+    def __init__(self, store: ClusterStore, name: str) -> None:
+        self.events: Seen[str] = Seen()
+        self.leadership = store.lead(name, lambda: self.events("elected"), lambda: self.events("lost"))
+
+
+def test_one_leads_and_the_next_takes_over(harness: Harness, store: ClusterStore, root: str) -> None:
+    first = Contender(store, "first")
+    first.events.until("elected".__eq__)
+    other_zookeeper = harness.client()
+    second = Contender(ClusterStore(other_zookeeper, root), "second")
+    assert store.leader() == "first"
+    assert not second.leadership.leading
+    first.leadership.cancel()
+    first.leadership.cancel()
+    second.events.until("elected".__eq__)
+    assert (store.leader(), first.leadership.leading, second.leadership.leading) == ("second", False, True)
+    second.leadership.cancel()
+    assert store.leader() is None
+    assert first.events.waiting() == second.events.waiting() == []
+
+
+def test_an_expired_leader_loses_and_contends_again(harness: Harness, store: ClusterStore, root: str) -> None:
+    zookeeper = harness.client()
+    contender = Contender(ClusterStore(zookeeper, root), "me")
+    contender.events.until("elected".__eq__)
+    for _ in range(3):
+        harness.expire(zookeeper)
+        assert contender.events.until(lambda event: True) == "lost"
+        assert contender.events.until(lambda event: True) == "elected"
+        assert zookeeper.owner(f"/{root}/store/leader") == zookeeper.session_id
+    contender.leadership.cancel()
+
+
+def test_a_leader_whose_node_is_deleted_at_once_is_told(store: ClusterStore, zookeeper: ZooKeeper, root: str) -> None:
+    contender = Contender(store, "me")
+    contender.events.until("elected".__eq__)
+    zookeeper.delete(f"/{root}/store/leader")
+    assert contender.events.until(lambda event: True) == "lost"
+    assert contender.events.until(lambda event: True) == "elected"
+    contender.leadership.cancel()

@@ -1,0 +1,131 @@
+"""The embedded ZooKeeper: started once, adopted, restarted where it was, found without its record, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.coordination.conftest import Seen
+from waltz_ray.coordination.api import ConnectionState
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import CoordinationError, ZooKeeperUnreachable
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose server is ended whatever the test does."""
+    directory = tmp_path / "zookeeper"
+    yield directory
+    server = EmbeddedZooKeeper(directory)
+    server.stop()
+    assert server.pid is None
+
+
+def test_a_running_server_is_adopted_and_comes_back_on_its_port(data_dir: Path) -> None:
+    server, other = EmbeddedZooKeeper(data_dir), EmbeddedZooKeeper(data_dir)
+    address = server.start()
+    pid = server.pid
+    record = json.loads((data_dir / "zookeeper.json").read_text())
+    assert record == {"version": 1, "pid": pid, "port": int(address.partition(":")[2])}
+    assert (other.start(), other.pid) == (address, pid)
+    with pytest.raises(CoordinationError, match=f"already runs on port {record['port']}, not 1"):
+        EmbeddedZooKeeper(data_dir, port=1).start()
+    listening = [c.laddr.ip for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert listening
+
+    client = KazooZooKeeper(address, session_timeout_ms=2000)
+    states: Seen[ConnectionState] = Seen()
+    values: Seen[bytes | None] = Seen()
+    try:
+        client.create("/kept", b"a")
+        client.on_state(states)
+        client.watch_data("/kept", lambda data, version: values(data))
+        values.until(b"a".__eq__)
+        other.stop()
+        other.stop()
+        assert server.pid is None
+        states.until(ConnectionState.SUSPENDED.__eq__)
+        with pytest.raises(ZooKeeperUnreachable, match=address):
+            client.get("/kept")
+        assert server.start() == address
+        assert server.pid != pid
+        states.until(ConnectionState.CONNECTED.__eq__)
+        assert client.get("/kept") == (b"a", 0)
+        client.set("/kept", b"b", 0)
+        values.until(b"b".__eq__)
+    finally:
+        client.close()
+
+
+def test_a_killed_server_is_started_again_and_a_foreign_pid_is_ignored(data_dir: Path) -> None:
+    server = EmbeddedZooKeeper(data_dir)
+    address = server.start()
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    psutil.Process(pid).wait(10)
+    record = data_dir / "zookeeper.json"
+    record.write_text(json.dumps({"version": 1, "pid": os.getpid(), "port": 1}))  # the pid was given out again
+    assert server.pid is None
+    assert server.start() == address
+    assert server.pid not in (pid, os.getpid())
+    for lost in ("", "{}", None):
+        record.unlink() if lost is None else record.write_text(lost)
+        assert EmbeddedZooKeeper(data_dir).start() == address
+        assert json.loads(record.read_text())["pid"] == server.pid
+
+
+def test_starters_at_once_start_one_server(data_dir: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        addresses = list(pool.map(lambda _: EmbeddedZooKeeper(data_dir).start(), range(4)))
+    assert len(set(addresses)) == 1
+    config = str(data_dir.resolve() / "zoo.cfg")
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert sum(command[-1:] == [config] for command in commands) == 1
+
+
+def test_it_outlives_the_process_that_started_it(data_dir: Path) -> None:
+    script = (
+        "import sys; from waltz_ray.coordination.embedded import EmbeddedZooKeeper as Z; print(Z(sys.argv[1]).start())"
+    )
+    starter = subprocess.run(
+        [sys.executable, "-c", script, str(data_dir)], capture_output=True, text=True, check=True, timeout=60
+    )
+    server = EmbeddedZooKeeper(data_dir)
+    assert server.pid is not None
+    assert server.start() == starter.stdout.strip()
+
+
+def test_a_port_in_use_is_named(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CoordinationError, match=f"port {port} of 127.0.0.1 is in use"):
+            EmbeddedZooKeeper(data_dir, port=port).start()
+    assert EmbeddedZooKeeper(data_dir).pid is None
+
+
+def test_a_server_that_cannot_start_is_quoted(data_dir: Path) -> None:
+    data_dir.mkdir()
+    (data_dir / "data").write_text("in the way")
+    with pytest.raises(CoordinationError, match=r"ended while starting: .*\w{4}") as caught:
+        EmbeddedZooKeeper(data_dir).start()
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_listening_is_one_line_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(ZooKeeperUnreachable, match=f"answers at 127.0.0.1:{port} within 0.3 s"):
+        KazooZooKeeper(f"127.0.0.1:{port}", connect_timeout_s=0.3)
