@@ -8,7 +8,7 @@ step                         what a crash leaves                         what th
 append (not yet synced)      any part of the new records                 keeps the whole ones from the front: they
                                                                          were not acknowledged, either is right
 sync                         all records that were written before it     nothing
-index flush                  entries missing or torn                     scans from the last good one
+index write                  entries missing or torn                     scans from the last good one
 roll                         old segment complete; the new one absent,   removes a new one without header
                              without header, or empty
 open_session                 the old fence or the new one; the records   nothing. The first segment is made before the
@@ -182,7 +182,7 @@ class PartitionLog:
             active.write(offsets[done:stop] - start, view[start:end])
             done = stop
         if self._active is not None:
-            self._active.allocate_ahead(self._config.preallocate_bytes, limit)
+            self._active.allocate_ahead(self._config.preallocate_bytes, limit, batch.size_bytes)
 
     def _roll(self, first_id: int) -> None:
         if self._active is not None:

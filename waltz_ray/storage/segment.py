@@ -9,9 +9,11 @@ On-disk story
     of them: the next start cuts the file at the first record that is not whole. Beyond ``end`` there may be
     zeros (space written ahead, so that ``fdatasync`` need not lengthen the file); zeros are never a record.
 
-    The index gets the offsets of *flushed* records only, every ``index_flush_interval`` of them, and is flushed itself.
-    A crash may tear the entries of the last such write: the next start believes the ascending prefix whose last
-    entry points at a whole record, scans on from there, and writes the rest again.
+    The index gets the offsets of *flushed* records only, every ``index_flush_interval`` of them. It is itself flushed
+    only when the segment is finished, for it can always be made again: after a crash any of its entries may be missing
+    or torn. The next start believes the ascending prefix whose last entry points at a whole record, scans on from
+    there, and writes the rest again. Should a wrong entry have survived in between, the reader that meets it finds no
+    record of that ID there, scans the segment and writes its index anew.
 
     ``finish`` closes a segment for good: cut to its true end, flushed, index complete, flushed. Only then is the next
     one created. So all but the newest segment are immutable and complete: whatever is wrong in them is damage.
@@ -38,6 +40,7 @@ from waltz_ray.storage.layout import (
 
 __all__ = ["ActiveSegment", "SegmentView", "read_index"]
 
+_WORTH_ZEROING = 64  # writes of this size in a chunk, at least (measured: 1 KB writes gain 35 %, 100 KB lose)
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 
@@ -191,9 +194,15 @@ class ActiveSegment:
         self.end += body.nbytes
         self._allocated = max(self._allocated, self.end)
 
-    def allocate_ahead(self, chunk_bytes: int, limit_bytes: int) -> None:
-        """Write zeros ahead of the end once less than a quarter of ``chunk_bytes`` is left."""
+    def allocate_ahead(self, chunk_bytes: int, limit_bytes: int, written_bytes: int) -> None:
+        """Write zeros ahead of the end once less than a quarter of ``chunk_bytes`` is left.
+
+        Not while writes (``written_bytes``: the last) are so large that writing everything twice costs more than
+        lengthening the file does.
+        """
         if not chunk_bytes or self._allocated - self.end > chunk_bytes // 4 or self._allocated >= limit_bytes:
+            return
+        if written_bytes * _WORTH_ZEROING > chunk_bytes:
             return
         size = min(chunk_bytes, limit_bytes - self._allocated)
         try:
@@ -231,10 +240,9 @@ class ActiveSegment:
         return self._joined_tail()[: max(0, durable_id + 1 - self.first_id - self.flushed_count)]
 
     def write_index(self, start: int, entries: Int64s) -> None:
-        """Write and flush index entries from position ``start``. Needs no lock: see ``index_written``."""
+        """Write index entries from position ``start``. Needs no lock: see ``index_written``."""
         at = HEADER_BYTES + start * INDEX_ENTRY_BYTES
         self.disk.pwrite(self.index_handle, self.index_path, entries.astype(">i8").tobytes(), at)
-        self.disk.fdatasync(self.index_handle, self.index_path)
 
     def index_written(self, count: int) -> None:
         """The index file has ``count`` more entries now."""
@@ -247,6 +255,7 @@ class ActiveSegment:
         if len(entries):
             self.write_index(self.flushed_count, entries)
             self.index_written(len(entries))
+        self.disk.fdatasync(self.index_handle, self.index_path)
 
     def rewrite_index(self, entries: Int64s) -> None:
         """Put right the entries that the index file has; ``entries`` are all of the segment."""

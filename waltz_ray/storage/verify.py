@@ -1,0 +1,233 @@
+"""Offline, read-only check of a whole storage directory: every header, record, checksum and index entry.
+
+Creation times are the only bytes without a checksum. Ours are written twice, in a segment and in its index, so a
+changed one shows as a difference. Waltz 0.13 read the clock twice, and its pairs differ by milliseconds; one byte that
+rotted makes exactly one pair differ, so two or more differing pairs, or a control file of Waltz 0.13 (or the copy
+kept of it), mean that the original wrote here; then a difference of up to a minute is accepted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from waltz_ray.errors import Corruption
+from waltz_ray.storage.control_file import CONTROL_FILE, ORIGINAL_COPY, ControlEntry, ControlImage, read_control_image
+from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.layout import (
+    HEADER_BYTES,
+    INDEX_ENTRY_BYTES,
+    SegmentHeader,
+    all_zero_from,
+    index_path,
+    scan_records,
+    segment_ids,
+    segment_path,
+)
+from waltz_ray.storage.recovery import read_header
+from waltz_ray.storage.segment import read_index
+from waltz_ray.storage.store import lock_directory
+
+__all__ = ["PartitionReport", "VerifyReport", "verify_directory"]
+
+_DAY_MS = 24 * 3600 * 1000
+_ORIGINAL_SKEW_MS = 60_000
+_CREATED_AT = 4  # byte offset of the creation time in a header
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What was found good: IDs [first_id, last_id] (0 and -1: none), their number, bytes and files."""
+
+    partition_id: int
+    last_id: int
+    records: int
+    bytes: int
+    segments: int
+    damage: Corruption | None = None
+    first_id: int = 0
+
+
+@dataclass
+class VerifyReport:
+    """``damages``: the first of the control file and of each partition, in that order. ``running``: the directory was
+    in use, so that the end of each partition may have moved while it was read."""
+
+    directory: str
+    cluster_key: uuid.UUID | None = None
+    running: bool = False
+    control: list[ControlEntry | None] = field(default_factory=list)
+    partitions: dict[int, PartitionReport] = field(default_factory=dict)
+    damages: list[Corruption] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.damages
+
+    @property
+    def damage(self) -> Corruption | None:
+        """The first damage: file, offset, reason."""
+        return self.damages[0] if self.damages else None
+
+
+def verify_directory(disk: Disk, directory: str, allow_running: bool = False) -> VerifyReport:
+    """Check everything, change nothing.
+
+    StorageLocked if a replica has the directory open, unless ``allow_running``; then no lock is taken and the newest
+    records and index entries are judged leniently. ControlFileMissing.
+    """
+    directory = directory.rstrip("/")
+    report = VerifyReport(directory, running=allow_running)
+    lock = None if allow_running else lock_directory(disk, directory, shared=True)
+    try:
+        try:
+            image = read_control_image(disk, directory)
+        except Corruption as damage:
+            report.damages.append(damage)
+            return report
+        _verify_control(disk, image, report)
+        pairs: list[_Pair] = []
+        for partition_id in range(len(image.slots)):
+            found = _Partition(disk, image, directory, partition_id, pairs, allow_running).verify()
+            report.partitions[partition_id] = found
+            if found.damage is not None:
+                report.damages.append(found.damage)
+        by_original = image.original or disk.exists(f"{directory}/{ORIGINAL_COPY}")
+        report.damages += _wrong_pairs(pairs, by_original)
+        return report
+    finally:
+        if lock is not None:
+            disk.close(lock)
+
+
+def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> None:
+    report.cluster_key = image.cluster_key
+    report.control = [image.current(partition_id) for partition_id in range(len(image.slots))]
+    if image.created_ms > disk.now_ms() + _DAY_MS:
+        report.damages.append(Corruption(image.path, _CREATED_AT, "the creation time is in the future"))
+    for partition_id, slots in enumerate(image.slots):
+        for slot, entry in enumerate(slots):
+            if entry is None:
+                offset = image.slot_offset(partition_id, slot)
+                why = f"slot {slot} of partition {partition_id} has a wrong checksum (a torn write leaves this, too)"
+                report.damages.append(Corruption(image.path, offset, why))
+    directory = image.path[: -len(CONTROL_FILE) - 1]
+    for name in disk.listdir(directory):
+        if name.isdigit() and int(name) >= len(image.slots):
+            why = f"{len(image.slots)} partitions, but there is a folder {name}"
+            report.damages.append(Corruption(image.path, 28, why))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    path: str
+    segment_ms: int
+    index_ms: int
+
+
+def _wrong_pairs(pairs: list[_Pair], by_original: bool) -> list[Corruption]:
+    differing = [pair for pair in pairs if pair.segment_ms != pair.index_ms]
+    if by_original or len(differing) > 1:
+        differing = [pair for pair in differing if abs(pair.segment_ms - pair.index_ms) > _ORIGINAL_SKEW_MS]
+    why = "the creation time is not the one that the index has"
+    return [Corruption(pair.path, _CREATED_AT, why) for pair in differing]
+
+
+class _Partition:
+    """Verifies one partition; counts what is good until the first damage."""
+
+    def __init__(
+        self, disk: Disk, image: ControlImage, directory: str, partition_id: int, pairs: list[_Pair], running: bool
+    ) -> None:
+        self.disk, self.image, self.partition_id, self.running = disk, image, partition_id, running
+        self.folder = f"{directory}/{partition_id}"
+        self.pairs = pairs
+        self.next_id = self.records = self.bytes = self.segments = 0
+
+    def verify(self) -> PartitionReport:
+        damage = None
+        try:
+            self._verify()
+        except Corruption as found:
+            damage = found
+        return PartitionReport(
+            self.partition_id, self.next_id - 1, self.records, self.bytes, self.segments, damage=damage
+        )
+
+    def _verify(self) -> None:
+        names = self.disk.listdir(self.folder) if self.disk.exists(self.folder) else []
+        ids = segment_ids(names)
+        for first_id in ids:
+            if first_id != self.next_id:
+                path = segment_path(self.folder, first_id)
+                raise Corruption(
+                    path, 32, f"begins with record {first_id}, but the last one before is {self.next_id - 1}"
+                )
+            self._segment(first_id, newest=first_id == ids[-1])
+        strays = sorted(set(segment_ids(names, ".idx")) - set(ids))
+        if strays:
+            raise Corruption(index_path(self.folder, strays[0]), 0, "an index without a segment")
+        self._marks(bool(ids))
+
+    def _marks(self, any_segment: bool) -> None:
+        entry = self.image.current(self.partition_id)
+        if entry is None:
+            return
+        if entry.session_id >= 0 and not any_segment:
+            raise Corruption(self.folder, 0, f"no segment, but session {entry.session_id} was opened here")
+        if self.next_id - 1 < entry.local_low_water_mark:
+            why = f"the log ends with {self.next_id - 1}, below the low-water mark {entry.local_low_water_mark}"
+            raise Corruption(self.folder, 0, why)
+
+    def _segment(self, first_id: int, newest: bool) -> None:
+        path = segment_path(self.folder, first_id)
+        header = read_header(self.disk, path, self.image.cluster_key, self.partition_id, first_id)
+        self._creation_time(header, path)
+        handle = self.disk.open(path, "read")
+        try:
+            scan = scan_records(self.disk, handle, self.partition_id, first_id, HEADER_BYTES, data_checksums=True)
+            self.segments += 1
+            self.records += len(scan.offsets)
+            self.bytes += scan.end - HEADER_BYTES
+            self.next_id += len(scan.offsets)
+            lenient = self.running and newest
+            if scan.reason != "end" and not lenient:
+                raise Corruption(path, scan.end, scan.reason or "not read to the end")
+            garbage = all_zero_from(self.disk, handle, scan.end)
+            if garbage >= 0 and not lenient:
+                raise Corruption(path, garbage, "bytes that are no record behind the last record")
+        finally:
+            self.disk.close(handle)
+        self._index(header, scan.offsets, newest)
+
+    def _creation_time(self, header: SegmentHeader, path: str) -> None:
+        if header.created_ms > self.disk.now_ms() + _DAY_MS:
+            raise Corruption(path, _CREATED_AT, "the creation time is in the future")
+
+    def _index(self, header: SegmentHeader, offsets: np.typing.NDArray[np.int64], newest: bool) -> None:
+        path = index_path(self.folder, header.first_id)
+        if not self.disk.exists(path):
+            raise Corruption(path, 0, "the index is missing (the replica makes it again when it starts)")
+        index_header = read_header(self.disk, path, self.image.cluster_key, self.partition_id, header.first_id)
+        self._creation_time(index_header, path)
+        segment = segment_path(self.folder, header.first_id)
+        self.pairs.append(_Pair(segment, header.created_ms, index_header.created_ms))
+        body_bytes = self.disk.file_size(path) - HEADER_BYTES
+        count, rest = divmod(body_bytes, INDEX_ENTRY_BYTES)
+        if self.running and newest:
+            count, rest = min(count, len(offsets)), 0
+        if rest or count > len(offsets) or (count < len(offsets) and not newest):
+            why = f"{body_bytes} bytes of index entries for {len(offsets)} records"
+            raise Corruption(path, HEADER_BYTES + min(count, len(offsets)) * INDEX_ENTRY_BYTES, why)
+        handle = self.disk.open(path, "read")
+        try:
+            entries = read_index(self.disk, handle, 0, count)
+        finally:
+            self.disk.close(handle)
+        wrong = np.flatnonzero(entries != offsets[:count])
+        if len(wrong):
+            at = int(wrong[0])
+            why = f"entry of record {header.first_id + at} is {entries[at]}, the record is at {offsets[at]}"
+            raise Corruption(path, HEADER_BYTES + at * INDEX_ENTRY_BYTES, why)
