@@ -1,0 +1,210 @@
+"""A Ray of our own on this machine: started for ``waltz up`` without ``--address``, ended by ``waltz down``.
+
+It is ``ray start --head --block`` in a session of its own: a process that outlives the command that started it and
+takes its children with it on SIGTERM. It listens on 127.0.0.1 only, on ports of its own choice, so that it stands
+beside another cluster or somebody's own Ray. ``ray stop`` is never used: it ends every Ray of this machine.
+
+Ray turns "127.0.0.1" into the machine's outside address unless RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 (its switch for
+"loopback only"), in the head and in every driver: hence ``join``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from waltz_ray.errors import WaltzError
+
+__all__ = ["LocalRay", "RayNotRunning", "join", "start", "stop"]
+
+_LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_OBJECT_STORE_BYTES = 512 * 1024 * 1024  # the log does not use it; RayDP's exchange with Spark does
+_START_DEADLINE_S = 60.0
+_END_DEADLINE_S = 15.0
+_POLL_S = 0.05
+
+# Popen objects must be kept, and a dead child asked, or it stays a zombie of this process.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+class RayNotRunning(WaltzError):
+    """Ray cannot be started or reached."""
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    """A head we started: its address ("127.0.0.1:port"), its dashboard ("" if none), and the process to end it by.
+
+    ``started_at`` (seconds, as psutil gives it) tells our process from a later one that got the same pid.
+    """
+
+    address: str
+    dashboard: str
+    pid: int
+    started_at: float
+
+    def process(self) -> psutil.Process | None:
+        """The live head process, None if it has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            ours = abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if ours else None
+
+
+def start(directory: Path, progress: Callable[[str], None] = lambda text: None, dashboard: bool = True) -> LocalRay:
+    """Start a head; its output goes to ``directory``/ray.log. RayNotRunning quotes the log if it does not."""
+    directory.mkdir(parents=True, exist_ok=True)
+    progress("starting Ray")
+    ports = _free_ports(6)
+    port, client_port, dashboard_port, agent_port = ports[:4]
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client_port}"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *(f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-agent-listen-port={agent_port}"),
+        *(f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats", "--log-style=record"),
+    ]
+    log_path = directory / "ray.log"
+    with log_path.open("ab") as log:
+        begin = log.tell()
+        head = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C at the command must not reach it
+            env=_environment(ports[4], ports[5]),
+            cwd=directory,
+        )
+    _children[head.pid] = head
+    ray_of_ours = LocalRay(
+        f"127.0.0.1:{port}",
+        f"127.0.0.1:{dashboard_port}" if dashboard else "",
+        head.pid,
+        psutil.Process(head.pid).create_time(),
+    )
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while b"Ray runtime started" not in _read(log_path, begin):
+        if head.poll() is not None:
+            raise RayNotRunning(f"Ray ended while starting: {_last_line(log_path)} (all of it: {log_path})")
+        if time.monotonic() > deadline:
+            stop(ray_of_ours)
+            raise RayNotRunning(f"Ray did not start within {_START_DEADLINE_S:g} s: {_last_line(log_path)}")
+        time.sleep(_POLL_S)
+    return ray_of_ours
+
+
+def stop(head: LocalRay) -> None:
+    """End this Ray and everything below its head process, by pid, nothing else. Idempotent."""
+    process = head.process()
+    if process is None:
+        _reap(head.pid)
+        return
+    family = [process, *process.children(recursive=True)]
+    process.terminate()  # the head ends its own processes; what is left after that had lost its parent
+    psutil.wait_procs([process], timeout=_END_DEADLINE_S)
+    _, left = psutil.wait_procs(family, timeout=2)
+    for survivor in left:
+        survivor.kill()  # psutil compares the creation time: never somebody who got the pid since
+    psutil.wait_procs(left, timeout=_END_DEADLINE_S)
+    _reap(head.pid)
+
+
+def join(address: str) -> str:
+    """Connect this process to the Ray at ``address`` ("host:port" or "auto"); the address that was meant.
+
+    Idempotent. RayNotRunning, within seconds, if nobody answers there.
+    """
+    import ray
+
+    address = _resolved(address)
+    if ray.is_initialized():
+        return address
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise RayNotRunning(f"no Ray answers at {address} ({error}); is it running?") from error
+    options: dict[str, Any] = {}
+    if _is_loopback(host):
+        os.environ[_LOOPBACK_ONLY] = "0"
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # read from the environment at import: too late for that
+        options["_node_ip_address"] = "127.0.0.1"
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **options)
+    except (ConnectionError, RuntimeError) as error:
+        raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
+    return address
+
+
+def _resolved(address: str) -> str:
+    if address != "auto":
+        return address
+    # Not canonicalize_bootstrap_address: that one turns 127.0.0.1 into the outside address.
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        return str(get_ray_address_from_environment("auto", None))
+    except ConnectionError as error:
+        raise RayNotRunning("no Ray runs on this machine; give its --address, or leave it out to start one") from error
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
+
+
+def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return environment | {
+        _LOOPBACK_ONLY: "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Detached actors never leave a draining node: waiting for that would only delay the end.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "AUTOSCALER_METRIC_PORT": str(autoscaler_metrics_port),
+        "DASHBOARD_METRIC_PORT": str(dashboard_metrics_port),
+        # Workers, and Spark's workers below them, must run in this virtual environment.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now; all different, because all are held until the last is known."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _reap(pid: int) -> None:
+    child = _children.pop(pid, None)
+    if child is not None:
+        child.wait()
+
+
+def _read(path: Path, begin: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read()
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")

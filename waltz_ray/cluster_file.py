@@ -1,0 +1,121 @@
+"""``DIR/cluster.json``: how a command finds the cluster of a directory again, and whom ``waltz down`` may end.
+
+It is a hint, never the truth: what the cluster *is* stands in ZooKeeper and on the disks. A crash between starting
+Ray and writing the file leaves a Ray that no file names; the next ``waltz up`` of the directory finds it by its
+working directory, as ``running_clusters`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from waltz_ray.actors.local_ray import LocalRay
+from waltz_ray.errors import ClusterNotFound, InvalidInput
+
+__all__ = ["ClusterFile", "find_cluster", "read", "running_clusters", "write"]
+
+_NAME = "cluster.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ClusterFile:
+    """``address``: Ray's; ``zookeeper``: the connect string; ``embedded``: it is ours, in ``directory``/zookeeper;
+    ``ray``: the head we started, None if the Ray is somebody else's or none of ours runs."""
+
+    name: str
+    directory: str
+    partitions: int
+    replicas: int
+    servers: int
+    address: str = ""
+    zookeeper: str = ""
+    embedded: bool = True
+    ray: LocalRay | None = None
+
+    @property
+    def running(self) -> bool:
+        """As far as this machine can tell: our head lives, or the cluster is on a Ray that is not ours."""
+        return self.ray.process() is not None if self.ray else bool(self.address)
+
+    def stopped(self) -> ClusterFile:
+        """The same cluster, not running."""
+        return replace(self, address="", ray=None)
+
+
+def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
+    """None if there is no such file. InvalidInput if it is damaged."""
+    path = Path(directory) / _NAME
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not JSON ({error}); move it away and run waltz up again") from error
+    if fields.pop("version", None) != _VERSION:
+        raise InvalidInput(f"{path} is not of version {_VERSION}; it was written by another waltz")
+    try:
+        fields["ray"] = LocalRay(**fields["ray"]) if fields.get("ray") else None
+        # The directory may have been moved: the file knows it by being in it.
+        return ClusterFile(**fields | {"directory": str(path.parent.resolve())})
+    except TypeError as error:
+        raise InvalidInput(f"{path} is damaged ({error}); move it away and run waltz up again") from error
+
+
+def write(cluster: ClusterFile) -> None:
+    """Atomically, so that a reader never sees half of it."""
+    path = Path(cluster.directory) / _NAME
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
+    temporary.replace(path)
+
+
+def running_clusters() -> list[ClusterFile]:
+    """The clusters on this machine whose Ray we started: heads whose working directory holds a cluster file."""
+    found: dict[str, ClusterFile] = {}
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            if "ray.scripts.scripts" not in command or "--head" not in command:
+                continue
+            directory = process.cwd()
+        except psutil.Error:  # gone, or not ours to look at
+            continue
+        cluster = read(directory)
+        if cluster is not None and cluster.ray is not None and cluster.ray.pid == process.pid:
+            found[cluster.directory] = cluster
+    return sorted(found.values(), key=lambda cluster: cluster.name)
+
+
+def find_cluster(directory: str = "", name: str = "") -> ClusterFile:
+    """The running cluster of the directory, of the name, or, if neither is given, the only one of this machine.
+
+    ClusterNotFound says which ones run and how to name one.
+    """
+    if directory:
+        cluster = read(directory)
+        if cluster is None:
+            raise ClusterNotFound(f"{directory} holds no cluster; make one with: waltz up --dir {directory}")
+        if name and cluster.name != name:
+            raise ClusterNotFound(f"{directory} holds cluster {cluster.name!r}, not {name!r}")
+        if not cluster.running:
+            raise ClusterNotFound(
+                f"cluster {cluster.name!r} of {directory} is not running; start it with: waltz up --dir {directory}"
+            )
+        return cluster
+    running = running_clusters()
+    matching = [cluster for cluster in running if not name or cluster.name == name]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(f"{cluster.name} ({cluster.directory})" for cluster in running) or "none"
+    if name and not matching:
+        raise ClusterNotFound(f"no cluster {name!r} of this machine runs (running: {names}); try --address or --dir")
+    if not matching:
+        raise ClusterNotFound("no cluster runs on this machine; start one with: waltz up --dir DIR")
+    raise ClusterNotFound(f"several clusters run here: {names}; say which with --dir")
