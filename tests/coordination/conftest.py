@@ -18,7 +18,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 __all__ = ["Harness", "Seen", "harness", "root", "zookeeper_server"]
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 10.0
 
 
 class Seen(Generic[T]):

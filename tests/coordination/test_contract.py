@@ -137,6 +137,22 @@ def test_a_children_watch_tells_what_is_and_what_comes(harness: Harness, root: s
     seen.until([].__eq__)
 
 
+def test_a_node_made_anew_behind_the_watchs_back_is_another_state(harness: Harness, root: str) -> None:
+    zookeeper = harness.client()
+    path = zookeeper.create(f"/{root}", b"a")
+    seen: Seen[tuple[bytes | None, int]] = Seen()
+
+    def replace_once(data: bytes | None, version: int) -> None:
+        seen((data, version))
+        if data == b"a":  # while we are in here no other callback runs: the absence in between is not seen
+            zookeeper.delete(path)
+            zookeeper.create(path, b"b")
+
+    zookeeper.watch_data(path, replace_once)
+    seen.until((b"a", 0).__eq__)
+    seen.until((b"b", 0).__eq__)
+
+
 def test_a_callback_may_use_the_blocking_api(harness: Harness, root: str) -> None:
     zookeeper = harness.client()
     path = zookeeper.create(f"/{root}", b"a")

@@ -193,6 +193,34 @@ def test_a_leader_cut_off_past_its_session_is_followed_and_told(server: MemoryZo
     assert events == ["a elected", "b elected", "a lost"]
 
 
+def test_a_leader_is_told_when_its_session_is_lost_not_only_when_it_is_back(server: MemoryZooKeeperServer) -> None:
+    events: list[str] = []
+    client = server.client()
+    ClusterStore(client, "c").lead("a", partial(events.append, "elected"), partial(events.append, "lost"))
+    server.disconnect(client)
+    client._move_to(ConnectionState.LOST)
+    server.pump()
+    assert events == ["elected", "lost"]
+
+
+def test_a_lost_race_for_an_id_or_a_preference_is_run_again(server: MemoryZooKeeperServer) -> None:
+    client = server.client()
+    store, rival = ClusterStore(client, "c"), ClusterStore(server.client(), "c")
+    plain_set = client.set
+    overtakers: list[Callable[[], object]] = [rival.next_client_id, partial(rival.set_preferred, 8, [0])]
+
+    def overtaken(path: str, data: bytes, version: int) -> int:
+        while overtakers:
+            overtakers.pop()()
+        return plain_set(path, data, version)
+
+    client.set = overtaken  # type: ignore[method-assign]
+    assert store.next_client_id() == 2
+    overtakers.append(partial(rival.set_preferred, 8, [1]))
+    store.set_preferred(7, [0])
+    assert (store.preferred(7), store.preferred(8)) == ((0,), (1,))
+
+
 def test_a_leader_whose_creation_was_not_answered_learns_of_it(server: MemoryZooKeeperServer) -> None:
     events: list[str] = []
     client = DyingZooKeeper(server, 0, after=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -114,6 +115,15 @@ def test_the_result_is_stable(situation: tuple[int, dict[int, ServerInfo], Assig
     result = assign(partitions, servers, current)
     assert assign(partitions, dict(reversed(servers.items())), current) == result
     assert assign(partitions, servers, result) == result
+
+
+@given(st.integers(1, 6), st.integers(0, 24), st.randoms(use_true_random=False))
+def test_what_is_balanced_does_not_move(servers: int, partitions: int, random: Random) -> None:
+    order = [p % servers + 1 for p in range(partitions)]
+    names = list(range(1, servers + 1))
+    random.shuffle(names)  # which servers have one more is anybody's, not only the lowest IDs
+    current = Assignment({p: Owner(names[place - 1], 3) for p, place in enumerate(order)})
+    assert assign(partitions, plain(*names), current) == current
 
 
 @given(situations(preferences=False), st.integers(10, 12))

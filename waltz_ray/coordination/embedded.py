@@ -18,7 +18,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -114,9 +114,11 @@ class EmbeddedZooKeeper:
         process = self._find()
         if not process:
             return
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
         if not self._gone_within(timeout_s):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
             if not self._gone_within(timeout_s):
                 raise CoordinationError(
                     f"ZooKeeper of {self._dir} (pid {process.pid}) does not die; is its disk stuck?"
