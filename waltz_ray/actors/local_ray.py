@@ -25,7 +25,7 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.errors import WaltzError
 
-__all__ = ["LocalRay", "RayNotRunning", "join", "start", "stop"]
+__all__ = ["LocalRay", "RayNotRunning", "join", "leave", "start", "stop"]
 
 _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024  # the log does not use it; RayDP's exchange with Spark does
@@ -107,19 +107,43 @@ def start(directory: Path, progress: Callable[[str], None] = lambda text: None, 
 
 
 def stop(head: LocalRay) -> None:
-    """End this Ray and everything below its head process, by pid, nothing else. Idempotent."""
+    """End this Ray and everything it started, by pid, nothing else. Idempotent.
+
+    The head ends its own processes on SIGTERM. One that was killed has left them behind, in its session.
+    """
+    family = _family(head)
     process = head.process()
-    if process is None:
-        _reap(head.pid)
-        return
-    family = [process, *process.children(recursive=True)]
-    process.terminate()  # the head ends its own processes; what is left after that had lost its parent
-    psutil.wait_procs([process], timeout=_END_DEADLINE_S)
-    _, left = psutil.wait_procs(family, timeout=2)
+    if process is not None:
+        process.terminate()
+        psutil.wait_procs([process], timeout=_END_DEADLINE_S)
+        family += _family(head)  # what was started meanwhile
+    _, left = psutil.wait_procs(family, timeout=2 if process else 0)
     for survivor in left:
         survivor.kill()  # psutil compares the creation time: never somebody who got the pid since
     psutil.wait_procs(left, timeout=_END_DEADLINE_S)
-    _reap(head.pid)
+    child = _children.pop(head.pid, None)
+    if child is not None:
+        child.wait()
+
+
+def _family(head: LocalRay) -> list[psutil.Process]:
+    """The live processes of the head's session, and those below it that opened sessions of their own."""
+    process = head.process()
+    found = set(process.children(recursive=True)) if process else set()
+    for other in psutil.process_iter():
+        try:
+            if os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1:
+                found.add(other)
+        except (psutil.Error, OSError):  # gone, or not ours to look at
+            continue
+    return list(found)
+
+
+def leave() -> None:
+    """Disconnect this process from Ray. Idempotent."""
+    import ray
+
+    ray.shutdown()
 
 
 def join(address: str) -> str:
@@ -191,12 +215,6 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def _reap(pid: int) -> None:
-    child = _children.pop(pid, None)
-    if child is not None:
-        child.wait()
 
 
 def _read(path: Path, begin: int) -> bytes:

@@ -12,18 +12,23 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from waltz_ray.actors.manager_logic import NodeView
 from waltz_ray.actors.settings import Settings
+from waltz_ray.errors import ClusterNotFound
 
 __all__ = [
     "MANAGER",
     "ZOOKEEPER",
     "RaySupervisor",
+    "alive_nodes",
+    "ask",
     "end_actor",
     "ensure_actor",
     "ensure_data_plane",
     "find_actor",
     "namespace_of",
     "replica_name",
+    "restart_actor",
     "running_actors",
     "server_name",
     "statuses",
@@ -75,7 +80,6 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     """Every replica and every server of the cluster exists, or is being made by Ray."""
     # Here, because the command line needs the names above and none of the data plane's imports.
     from waltz_ray.actors.partition_server import PartitionServer
-
     from waltz_ray.actors.storage_replica import StorageReplica
 
     config, namespace = settings.config, namespace_of(settings.config.name)
@@ -103,6 +107,32 @@ def find_actor(cluster: str, name: str) -> Handle | None:
         return ray.get_actor(name, namespace_of(cluster))
     except ValueError:
         return None
+
+
+def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
+    """Call an actor's method without arguments. ClusterNotFound, saying why, if it gives no answer in time."""
+    handle = find_actor(cluster, name)
+    if handle is None:
+        raise ClusterNotFound(f"the Ray cluster has no actor {name} of a cluster {cluster!r}; start it with: waltz up")
+    try:
+        return ray.get(getattr(handle, method).remote(), timeout=timeout_s)
+    except GetTimeoutError as error:
+        raise ClusterNotFound(f"{name} of cluster {cluster!r} does not answer within {timeout_s:g} s") from error
+    except RayActorError as error:
+        raise ClusterNotFound(f"{name} of cluster {cluster!r} has died: {_last_line(error)}") from error
+
+
+def restart_actor(cluster: str, name: str) -> None:
+    """End the actor's process; Ray starts it again. Nothing happens if there is no such actor."""
+    handle = find_actor(cluster, name)
+    if handle is not None:
+        ray.kill(handle, no_restart=False)
+
+
+def alive_nodes() -> list[NodeView]:
+    """The Ray cluster's nodes."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [NodeView(node["NodeManagerAddress"], frozenset(node["Resources"])) for node in nodes if node["Alive"]]
 
 
 def running_actors(cluster: str) -> list[str]:
@@ -143,4 +173,9 @@ def _answer(call: Any) -> dict[str, Any]:
     except GetTimeoutError:
         return {"state": "NO ANSWER", "reason": "starting, hung, or no node offers the resource it is tied to"}
     except RayError as error:
-        return {"state": "NO ANSWER", "reason": str(error).strip().splitlines()[0]}
+        return {"state": "NO ANSWER", "reason": _last_line(error)}
+
+
+def _last_line(error: Exception) -> str:
+    """Of Ray's many lines the last one is the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

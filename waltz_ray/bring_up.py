@@ -1,0 +1,303 @@
+"""Composition: a whole cluster up, and down again. Used by ``waltz up``, by jobs (``deploy/``) and by tests.
+
+Every step is idempotent, so a bring-up that crashed anywhere is simply run again:
+
+1. Ray: the one at ``address``, or the one this directory already has, or a new one of ours (``local_ray``).
+   ``cluster.json`` names it before anything else is started on it.
+2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``.
+3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
+4. The manager, which makes everything else; then waiting until every partition is ready.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from waltz_ray import cluster_file
+from waltz_ray.actors import local_ray
+from waltz_ray.actors.cluster_manager import ClusterManager
+from waltz_ray.actors.manager_logic import place_replicas
+from waltz_ray.actors.settings import Settings, from_json, to_json
+from waltz_ray.actors.supervision import (
+    MANAGER,
+    ZOOKEEPER,
+    alive_nodes,
+    ask,
+    end_actor,
+    ensure_actor,
+    find_actor,
+    namespace_of,
+    replica_name,
+    restart_actor,
+    running_actors,
+)
+from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+from waltz_ray.cluster_file import ClusterFile
+from waltz_ray.config import ClusterConfig
+from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, WaltzError
+
+__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "take_down"]
+
+Progress = Callable[[str], None]
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster. ``was_running``: nothing had to be started. ``warnings``: one line each."""
+
+    name: str
+    directory: str
+    address: str
+    dashboard: str
+    zookeeper: str
+    partitions: int
+    replicas: int
+    servers: int
+    was_running: bool
+    warnings: tuple[str, ...] = ()
+
+
+def bring_up(
+    config: ClusterConfig, address: str = "", *, progress: Progress = lambda text: None, deadline_s: float = 120.0
+) -> Cluster:
+    """Have ``config``'s cluster running on the Ray at ``address`` ("host:port", "auto"; "" = one of our own).
+
+    ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
+    missing, if it is not up within ``deadline_s``. The process stays connected to Ray.
+    """
+    if not os.path.isabs(config.directory):
+        raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
+    Path(config.directory).mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(config.directory):
+        found = _known(config)
+        known = _with_ray(found, address, progress)
+        cluster_file.write(known)
+        known = _with_zookeeper(known, config, progress)
+        cluster_file.write(known)
+        _initialise(known, config)
+        was_running = found.running and _manager_runs(config.name)
+        status = _start_and_wait(known, progress, deadline_s)
+    return Cluster(
+        name=known.name,
+        directory=known.directory,
+        address=known.address,
+        dashboard=known.ray.dashboard if known.ray else "",
+        zookeeper=known.zookeeper,
+        partitions=known.partitions,
+        replicas=known.replicas,
+        servers=known.servers,
+        was_running=was_running,
+        warnings=tuple(_warnings(status)),
+    )
+
+
+def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> None:
+    """End the manager, servers, replicas, our ZooKeeper and our Ray, by name and pid, nothing else. Idempotent.
+
+    The data stays; ``bring_up`` of the same directory has it again.
+    """
+    unreachable: WaltzError | None = None
+    try:
+        if cluster.running:
+            local_ray.join(cluster.address)
+            for name in running_actors(cluster.name):
+                progress(f"ending {name}")
+                end_actor(cluster.name, name)
+    except local_ray.RayNotRunning as error:
+        unreachable = error  # our head may be half dead: its processes are ended below all the same
+    finally:
+        local_ray.leave()
+        if cluster.ray is not None:
+            progress("ending Ray")
+            local_ray.stop(cluster.ray)
+        if cluster.embedded and (cluster.ray is not None or unreachable is None):
+            EmbeddedZooKeeper(os.path.join(cluster.directory, "zookeeper")).stop()
+    if unreachable is not None and cluster.ray is None:
+        raise unreachable
+    if cluster_file.read(cluster.directory) is not None:
+        cluster_file.write(cluster.stopped())
+
+
+def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
+    """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent."""
+    status: dict[str, Any] = ask(name, MANAGER, "status", timeout_s)
+    return status
+
+
+def replace_replica(name: str, zookeeper: str, replica_id: int) -> None:
+    """Let replica ``replica_id`` be rebuilt from its peers: it forgets what it had joined and starts again.
+
+    CoordinationError, and nothing is changed, while the replica is a member of a partition's last session.
+    """
+    client = KazooZooKeeper(zookeeper)
+    try:
+        store = ClusterStore(client, name)
+        if replica_id not in store.info().replica_ids:
+            raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
+        with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
+            store.replace_replica(replica_id)
+    finally:
+        client.close()
+    restart_actor(name, replica_name(replica_id))  # it reads its new standing in ZooKeeper when it starts
+
+
+@contextmanager
+def _one_at_a_time(directory: str) -> Iterator[None]:
+    with open(os.path.join(directory, "cluster.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _known(config: ClusterConfig) -> ClusterFile:
+    """What the directory says, or a first entry for it. ClusterMismatch if it is about another cluster."""
+    wanted = ClusterFile(
+        config.name,
+        str(Path(config.directory).resolve()),
+        config.partitions,
+        config.replicas,
+        config.servers,
+        zookeeper=config.zookeeper,
+        embedded=not config.zookeeper,
+    )
+    found = cluster_file.read(config.directory)
+    if found is None:
+        return wanted
+    for what in ("name", "partitions", "replicas", "servers"):
+        if getattr(found, what) != getattr(wanted, what):
+            raise ClusterMismatch(
+                f"{config.directory} holds a cluster with {what} {getattr(found, what)!r}, not "
+                f"{getattr(wanted, what)!r}; leave the option out or use another directory"
+            )
+    if found.embedded != wanted.embedded:
+        kind = "its embedded ZooKeeper" if found.embedded else f"the ZooKeeper at {found.zookeeper}"
+        raise ClusterMismatch(f"the cluster of {config.directory} lives in {kind}; start it with the same")
+    return found if found.running else replace(found, address="")
+
+
+def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFile:
+    """Joined to the cluster's Ray, which may have to be started first."""
+    if known.running:
+        if address and address not in ("auto", known.address):
+            raise ClusterMismatch(f"cluster {known.name!r} runs on the Ray at {known.address}, not at {address}")
+        local_ray.join(known.address)
+        return known
+    if address:
+        progress(f"connecting to Ray at {address}")
+        return replace(known, address=local_ray.join(address))
+    if known.ray is not None:
+        local_ray.stop(known.ray)  # its head was killed: what it left behind holds the replicas' locks
+    head = local_ray.start(Path(known.directory), progress)
+    started = replace(known, address=head.address, ray=head)
+    cluster_file.write(started)  # before anything can fail, so that `waltz down` can end it
+    local_ray.join(head.address)
+    return started
+
+
+def _with_zookeeper(known: ClusterFile, config: ClusterConfig, progress: Progress) -> ClusterFile:
+    if not known.embedded:
+        return replace(known, zookeeper=config.zookeeper)
+    if len(alive_nodes()) > 1:
+        raise ConfigError(
+            "the embedded ZooKeeper serves one machine only; give --zookeeper host:port,... of an ensemble"
+        )
+    progress("starting ZooKeeper")
+    data_dir = os.path.join(known.directory, "zookeeper")
+    namespace = namespace_of(known.name)
+    ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, (data_dir,), threads=4, resource="node:__internal_head__")
+    return replace(known, zookeeper=str(ask(known.name, ZOOKEEPER, "connect_string", 60)))
+
+
+def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
+    client = KazooZooKeeper(known.zookeeper)
+    try:
+        store = ClusterStore(client, known.name)
+        try:
+            info = store.info()
+        except ClusterNotFound:
+            replica_ids = tuple(range(config.replicas))
+            settings = Settings(replace(config, directory=known.directory), place_replicas(replica_ids, alive_nodes()))
+            info = store.initialize(config.partitions, replica_ids, to_json(settings))
+        _same(known, info)
+        return info
+    finally:
+        client.close()
+
+
+def _same(known: ClusterFile, info: ClusterInfo) -> None:
+    recorded = from_json(info.settings).config
+    for what, found, wanted in (
+        ("partitions", info.partitions, known.partitions),
+        ("replicas", len(info.replica_ids), known.replicas),
+        ("servers", recorded.servers, known.servers),
+        ("its directory", recorded.directory, known.directory),
+    ):
+        if found != wanted:
+            raise ClusterMismatch(
+                f"ZooKeeper at {known.zookeeper} records cluster {known.name!r} with {what} {found}, not {wanted}; "
+                f"use what is recorded or another name"
+            )
+
+
+def _manager_runs(name: str) -> bool:
+    return find_actor(name, MANAGER) is not None
+
+
+def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + deadline_s
+    last = ""
+    while True:
+        ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
+        try:
+            status = cluster_status(known.name)
+            waiting = missing(status)
+        except ClusterNotFound as error:
+            status, waiting = {}, [str(error)]
+        if not waiting:
+            return status
+        text = f"waiting for {waiting[0]}" + (f" and {len(waiting) - 1} more" if len(waiting) > 1 else "")
+        if text != last:
+            progress(text)
+            last = text
+        if time.monotonic() > deadline:
+            raise PartitionNotReady(
+                f"cluster {known.name!r} was not up after {deadline_s:g} s, still {text}; "
+                f"it goes on trying: see waltz status"
+            )
+        time.sleep(_POLL_S)
+
+
+def missing(status: dict[str, Any]) -> list[str]:
+    """What a starting cluster still lacks. A replica that refuses to start is not waited for: see ``warnings``."""
+    replicas = [
+        f"replica {replica_id} ({replica.get('reason') or replica['state']})"
+        for replica_id, replica in status["replicas"].items()
+        if replica["state"] not in ("SERVING", "REFUSED")
+    ]
+    ready = {
+        partition_id
+        for server in status["servers"].values()
+        for partition_id, partition in server.get("partitions", {}).items()
+        if partition["state"] == "READY"
+    }
+    trouble = status["manager"]["supervision_error"]
+    return (
+        ([f"actors ({trouble})"] if trouble else [])
+        + replicas
+        + [f"partition {p['partition']}" for p in status["partitions"] if str(p["partition"]) not in ready]
+    )
+
+
+def _warnings(status: dict[str, Any]) -> list[str]:
+    return [replica["reason"] for replica in status["replicas"].values() if replica["state"] == "REFUSED"]
