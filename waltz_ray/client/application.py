@@ -1,0 +1,145 @@
+"""What an application writes and reads: callbacks, transaction contexts, transactions.
+
+Order promised for one partition: ``on_completion(True)`` of a context, then ``apply_transaction`` of its
+transaction; transactions in the order of their IDs, each at least once, none skipped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.ids import LockId, ReqId
+
+__all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
+
+
+class TransactionSource(Protocol):
+    """Where a transaction's less used parts come from when somebody asks."""
+
+    def req_id(self, index: int) -> ReqId: ...
+
+    def data(self, index: int) -> bytes: ...
+
+
+class Transaction:
+    """One committed transaction.
+
+    ``data`` is fetched from the server when it is first read if the client was connected with
+    ``feed="headers"`` (``DataUnavailable`` if that fails); otherwise it is already here.
+    """
+
+    __slots__ = ("_data", "_index", "_source", "header", "partition_id", "transaction_id")
+
+    def __init__(
+        self, partition_id: int, transaction_id: int, header: int, source: TransactionSource, index: int
+    ) -> None:
+        self.partition_id = partition_id
+        self.transaction_id = transaction_id
+        self.header = header
+        self._source = source
+        self._index = index
+        self._data: bytes | None = None
+
+    @property
+    def req_id(self) -> ReqId:
+        """Who asked for it."""
+        return self._source.req_id(self._index)
+
+    @property
+    def data(self) -> bytes:
+        """The application's bytes."""
+        if self._data is None:
+            self._data = self._source.data(self._index)
+        return self._data
+
+    def __repr__(self) -> str:
+        return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"
+
+
+class Callbacks(ABC):
+    """How a client tells the application about committed transactions.
+
+    Called on the client's apply thread, never at the same time for one client; ``client_high_water_mark`` is also
+    called on the thread that connects. The application keeps its own mark, best in the same database transaction
+    as what it derives, so that a restart neither skips nor repeats anything.
+    """
+
+    @abstractmethod
+    def client_high_water_mark(self, partition_id: int) -> int:
+        """ID of the last transaction the application has applied, -1 = none."""
+
+    @abstractmethod
+    def apply_transaction(self, transaction: Transaction) -> None:
+        """Apply one committed transaction. An exception means it was not applied; it comes again."""
+
+    def apply_transactions(self, partition_id: int, transactions: Sequence[Transaction]) -> None:
+        """Apply consecutive transactions of one partition; override to do many in one database transaction.
+
+        After an exception the client asks ``client_high_water_mark`` how far it came.
+        """
+        for transaction in transactions:
+            self.apply_transaction(transaction)
+
+    @abstractmethod
+    def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
+        """Applying (or completing) ``transaction_id`` raised ``error``. It is tried again after a short pause."""
+
+
+class TransactionBuilder:
+    """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks."""
+
+    __slots__ = ("append_locks", "data", "header", "read_locks", "write_locks")
+
+    def __init__(self) -> None:
+        self.header = 0
+        self.data: bytes | None = None
+        self.write_locks: list[LockId] = []
+        self.read_locks: list[LockId] = []
+        self.append_locks: list[LockId] = []
+
+    def write_lock(self, name: str, id: int) -> None:
+        """Refuse this transaction if anything newer than the client's mark wrote or appended under the lock."""
+        self.write_locks.append(LockId(name, id))
+
+    def read_lock(self, name: str, id: int) -> None:
+        """The same check as a write lock; taking it refuses nobody else."""
+        self.read_locks.append(LockId(name, id))
+
+    def append_lock(self, name: str, id: int) -> None:
+        """No check; refuses others' write and read locks that do not know of this transaction yet."""
+        self.append_locks.append(LockId(name, id))
+
+
+class TransactionContext(ABC):
+    """Application code that builds a transaction; run again until the transaction commits or the code gives up."""
+
+    @abstractmethod
+    def partition_id(self, partitions: int) -> int:
+        """Which of the cluster's partitions this transaction belongs to."""
+
+    @abstractmethod
+    def execute(self, builder: TransactionBuilder) -> bool:
+        """Read the application's state, fill in the builder; False = give up.
+
+        The client notes its high-water mark before this is called, so whatever is applied meanwhile makes a lock
+        fail rather than pass. Runs on a thread of the client's pool, possibly several times.
+        """
+
+    def on_completion(self, committed: bool) -> None:  # noqa: B027 - a hook, empty on purpose
+        """Once, at the end: the transaction has committed (called before it is applied), or the code gave up."""
+
+    def on_exception(self, error: BaseException) -> None:  # noqa: B027 - a hook, empty on purpose
+        """Instead of ``on_completion``: ``execute`` raised, or the client could not append."""
+
+    def on_lock_failure(self, transaction_id: int) -> None:  # noqa: B027 - a hook, empty on purpose
+        """A lock was refused because of ``transaction_id``; it has been applied now and ``execute`` comes next."""
+
+
+def checked_header(header: int) -> int:
+    """``header`` if it fits in a signed 32-bit integer."""
+    if not -(1 << 31) <= header < 1 << 31:
+        raise InvalidInput(f"a transaction header must be a signed 32-bit integer, not {header}")
+    return header

@@ -1,0 +1,225 @@
+"""The apply thread: the only thread that runs an application's callbacks.
+
+It takes all that is waiting of one partition at a time: first ``on_completion(True)`` of the contexts among it,
+then ``apply_transactions``. Feed credit goes back to the server only after that, so what waits here is bounded by
+``feed_credit_bytes`` per partition.
+
+When the application raises, the transactions stay here, the mark is asked from the application again, and after a
+pause the rest is applied again. If the application went further back than what is here (it restored an older
+database), the partition is *rewound*: the server feeds it again from there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from waltz_ray.client.application import Callbacks, Transaction
+from waltz_ray.client.fates import Completion
+from waltz_ray.client.feeds import Fetch, transactions_of
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.wire.batches import FeedBatch
+
+__all__ = ["Applier", "ApplyQueue"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+
+Delivery = tuple[RecordBatch | FeedBatch | None, Sequence[Completion], int, int]  # feed, contexts, frame bytes, epoch
+
+
+class ApplyQueue:
+    """What of one partition has been delivered and not applied, and how far the application is."""
+
+    def __init__(
+        self,
+        partition_id: int,
+        mark: int,
+        give_credit: Callable[[int], None],
+        rewind: Callable[[int, int], None],
+    ) -> None:
+        self.partition_id = partition_id
+        self.mark = mark
+        """ID of the last transaction applied."""
+        self.give_credit = give_credit
+        self.rewind = rewind
+        self.deliveries: deque[Delivery] = deque()
+        self.kept: list[Transaction] = []  # refused by the application
+        self.kept_bytes = 0
+        self.epoch = 0
+        self.queued = False
+        self.pause_s = _FIRST_PAUSE_S
+        self.waiters: list[tuple[int, int, Callable[[], None]]] = []  # heap: (transaction ID, tie-break, action)
+
+
+class Applier:
+    """One thread for all partitions of a client."""
+
+    def __init__(
+        self,
+        callbacks: Callbacks | None,
+        fetch: Fetch,
+        completed: Callable[[Completion], BaseException | None],
+    ) -> None:
+        self._callbacks = callbacks
+        self._fetch = fetch
+        self._completed = completed
+        self._changed = threading.Condition()
+        self._ready: deque[ApplyQueue] = deque()
+        self._paused: list[tuple[float, int, ApplyQueue]] = []  # heap by time
+        self._reports: deque[tuple[int, int, BaseException]] = deque()
+        self._ties = count()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="waltz-apply", daemon=True)
+        self._thread.start()
+
+    def deliver(self, queue: ApplyQueue, delivery: Delivery) -> None:
+        """From the IO thread."""
+        with self._changed:
+            queue.deliveries.append(delivery)
+            if not queue.queued:
+                queue.queued = True
+                self._ready.append(queue)
+                self._changed.notify()
+
+    def report(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
+        """Tell the application of an error that is not its own."""
+        with self._changed:
+            self._reports.append((partition_id, transaction_id, error))
+            self._changed.notify()
+
+    def when_applied(self, queue: ApplyQueue, transaction_id: int, action: Callable[[], None]) -> None:
+        """Call ``action`` once ``transaction_id`` has been applied, on the apply thread or at once."""
+        with self._changed:
+            if queue.mark < transaction_id:
+                heapq.heappush(queue.waiters, (transaction_id, next(self._ties), action))
+                return
+        action()
+
+    def stop(self) -> None:
+        """Nothing more is applied; waits for the callback that is running, unless that is who calls."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                work = self._next()
+                if self._stopped:
+                    return
+                deliveries = list(work.deliveries) if work else []
+                if work:
+                    work.deliveries.clear()
+                reports = list(self._reports)
+                self._reports.clear()
+            for report in reports:
+                self._uncaught(*report)
+            if work:
+                self._apply(work, deliveries)
+
+    def _next(self) -> ApplyQueue | None:
+        """The next partition with something to do; waits for one. None: only reports."""
+        while not self._stopped:
+            now = time.monotonic()
+            if self._paused and self._paused[0][0] <= now:
+                queue = heapq.heappop(self._paused)[2]
+                queue.queued = False
+                return queue
+            if self._ready:
+                queue = self._ready.popleft()
+                queue.queued = False
+                return queue
+            if self._reports:
+                return None
+            self._changed.wait(self._paused[0][0] - now if self._paused else None)
+        return None
+
+    def _apply(self, queue: ApplyQueue, deliveries: list[Delivery]) -> None:
+        transactions, frame_bytes = queue.kept, queue.kept_bytes
+        last = transactions[-1].transaction_id if transactions else queue.mark
+        for feed, completions, size, epoch in deliveries:
+            for completion in completions:
+                self._complete(queue, completion)
+            frame_bytes += size
+            if feed is not None and epoch == queue.epoch:
+                transactions += transactions_of(feed, last, self._fetch)
+                last = max(last, feed.first_id + len(feed) - 1)
+        queue.kept, queue.kept_bytes = [], 0
+        if not transactions or self._applied(queue, transactions):
+            self._settle(queue, frame_bytes)
+        else:
+            queue.kept_bytes = frame_bytes
+
+    def _settle(self, queue: ApplyQueue, frame_bytes: int) -> None:
+        queue.pause_s = _FIRST_PAUSE_S
+        if frame_bytes:
+            queue.give_credit(frame_bytes)
+
+    def _applied(self, queue: ApplyQueue, transactions: list[Transaction]) -> bool:
+        """Hand them to the application; False if some of them have to come again."""
+        assert self._callbacks is not None, "a client without callbacks is fed nothing"
+        try:
+            self._callbacks.apply_transactions(queue.partition_id, transactions)
+        except BaseException as error:  # noqa: BLE001 - application code may raise anything; it is told
+            return self._refused(queue, transactions, error)
+        self._move(queue, transactions[-1].transaction_id)
+        return True
+
+    def _refused(self, queue: ApplyQueue, transactions: list[Transaction], error: BaseException) -> bool:
+        first_id = transactions[0].transaction_id
+        failed_id = max(first_id, self._application_mark(queue, first_id - 1) + 1)
+        self._uncaught(queue.partition_id, min(failed_id, transactions[-1].transaction_id), error)
+        mark = self._application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
+        self._move(queue, mark)
+        if mark + 1 < first_id:
+            queue.epoch += 1
+            queue.rewind(mark, queue.epoch)
+        else:
+            queue.kept = [one for one in transactions if one.transaction_id > mark]
+        pause_s, queue.pause_s = queue.pause_s, min(2 * queue.pause_s, _LONGEST_PAUSE_S)
+        with self._changed:
+            if queue.queued:
+                self._ready.remove(queue)
+            queue.queued = True  # deliveries wait for the pause to end
+            heapq.heappush(self._paused, (time.monotonic() + pause_s, next(self._ties), queue))
+        return False
+
+    def _application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
+        assert self._callbacks is not None
+        try:
+            return self._callbacks.client_high_water_mark(queue.partition_id)
+        except BaseException as error:  # noqa: BLE001 - told like any other; nothing is taken for applied
+            self._uncaught(queue.partition_id, otherwise + 1, error)
+            return otherwise
+
+    def _move(self, queue: ApplyQueue, mark: int) -> None:
+        actions = []
+        with self._changed:
+            queue.mark = mark
+            while queue.waiters and queue.waiters[0][0] <= mark:
+                actions.append(heapq.heappop(queue.waiters)[2])
+        for action in actions:
+            action()
+
+    def _complete(self, queue: ApplyQueue, completion: Completion) -> None:
+        error = self._completed(completion)
+        if error is not None:
+            self._uncaught(queue.partition_id, completion[1], error)
+
+    def _uncaught(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
+        if self._callbacks is None:
+            logger.error("partition %d, transaction %d: %r", partition_id, transaction_id, error, exc_info=error)
+            return
+        try:
+            self._callbacks.uncaught_exception(partition_id, transaction_id, error)
+        except BaseException:
+            logger.exception("partition %d: Callbacks.uncaught_exception itself failed", partition_id)

@@ -1,0 +1,169 @@
+"""Runs transaction contexts: execute, append, and again until the transaction commits or the code gives up."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
+from waltz_ray.client.requests import Append, check_size
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed, InvalidInput
+
+__all__ = ["ContextPort", "ContextRun", "ContextRunner"]
+
+
+class ContextPort(Protocol):
+    """What a context needs of one partition."""
+
+    @property
+    def applied_mark(self) -> int | None:
+        """The client's high-water mark; None if this client applies nothing."""
+
+    def put(self, append: Append) -> None: ...
+
+    def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None: ...
+
+
+class ContextRun:
+    """One ``submit``: a context, its future, and nothing that lasts beyond them."""
+
+    def __init__(self, runner: ContextRunner, context: TransactionContext) -> None:
+        self._runner = runner
+        self.context = context
+        self.conflict: int | None = None  # the transaction that refused the latest attempt
+        self.future: Future[bool] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """No further attempt: the client cannot append."""
+        self._runner.fail(self, error)
+
+
+class ContextRunner:
+    """A pool of threads for ``execute``. The other hooks run there too, but for ``on_completion(True)``,
+    which runs on the apply thread, before the transaction is applied.
+    """
+
+    def __init__(self, partitions: int, config: ClientConfig, port: Callable[[int], ContextPort]) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._port = port
+        self._pool = ThreadPoolExecutor(config.context_threads, thread_name_prefix="waltz-context")
+        self._lock = threading.Lock()
+        self._runs: set[ContextRun] = set()
+        self._closed = False
+
+    def submit(self, context: TransactionContext) -> Future[bool]:
+        run = ContextRun(self, context)
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed; connect again")
+            self._runs.add(run)
+        self.again(run)
+        return run.future
+
+    def open_futures(self) -> list[Future[bool]]:
+        """Of every context that has not ended."""
+        with self._lock:
+            return [run.future for run in self._runs]
+
+    def again(self, run: ContextRun) -> None:
+        """The next attempt, on a thread of the pool."""
+        self._in_pool(self._execute, run)
+
+    def lock_failed(self, run: ContextRun, port: ContextPort, transaction_id: int) -> None:
+        """The next attempt as soon as the transaction that was in the way has been applied."""
+        run.conflict = transaction_id
+        port.when_applied(transaction_id, lambda: self.again(run))
+
+    def committed(self, run: ContextRun) -> BaseException | None:
+        """On the apply thread: tell the context; what it raises is returned, the transaction stays committed."""
+        return self._complete(run, True)
+
+    def fail(self, run: ContextRun, error: BaseException) -> None:
+        """End without commit because of ``error``."""
+        self._in_pool(self._end_in_error, run, error)
+
+    def close(self, wait: bool) -> None:
+        """End what is left with ClientClosed. ``wait`` for the threads, unless this is one of them."""
+        with self._lock:
+            self._closed = True
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+        with self._lock:
+            left = list(self._runs)
+        for run in left:
+            self._end_in_error(run, ClientClosed("the client was closed before the transaction had its fate"))
+
+    def _in_pool(self, function: Callable[..., None], run: ContextRun, *args: object) -> None:
+        with self._lock:
+            if not self._closed:  # else close() ends it
+                self._pool.submit(function, run, *args)
+
+    def _execute(self, run: ContextRun) -> None:
+        try:
+            if run.conflict is not None:
+                conflict, run.conflict = run.conflict, None
+                run.context.on_lock_failure(conflict)
+            partition_id = run.context.partition_id(self._partitions)
+            port = self._port(partition_id)
+            mark = port.applied_mark  # before the application reads its state: later is too bold (DESIGN 4.1)
+            builder = TransactionBuilder()
+            if run.context.execute(builder):
+                port.put(self._append(run, partition_id, builder, mark))
+                return
+        except BaseException as error:  # noqa: BLE001 - application code may raise anything; its future carries it
+            self._end_in_error(run, error)
+            return
+        error_in_hook = self._complete(run, False)
+        if error_in_hook is not None:
+            raise error_in_hook
+
+    def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> Append:
+        if builder.data is None:
+            raise InvalidInput(f"{type(run.context).__name__}.execute returned True but set no builder.data")
+        data = bytes(builder.data)
+        locks = builder.write_locks, builder.read_locks, builder.append_locks
+        check_size(partition_id, len(data), sum(map(len, locks)), self._config.max_frame_bytes)
+        append = Append(data, checked_header(builder.header), zlib.crc32(data), run=run)
+        if any(locks):
+            if mark is None:
+                raise InvalidInput(
+                    "a context that takes locks needs a client with callbacks: this one applies nothing, "
+                    "so it cannot say how much its application knows"
+                )
+            write, read, appended = ([lock.hash for lock in kind] for kind in locks)
+            append.take_locks(mark, (write, read, appended))
+        return append
+
+    def _complete(self, run: ContextRun, committed: bool) -> BaseException | None:
+        if not self._take_out(run):
+            return None
+        problem: BaseException | None = None
+        try:
+            run.context.on_completion(committed)
+        except BaseException as error:  # noqa: BLE001 - the fate stands whatever the hook does
+            problem = error
+        run.future.set_result(committed)
+        return problem
+
+    def _end_in_error(self, run: ContextRun, error: BaseException) -> None:
+        if not self._take_out(run):
+            return
+        try:
+            run.context.on_exception(error)
+        except BaseException as hook_error:  # noqa: BLE001 - the future carries both
+            hook_error.__cause__ = error
+            error = hook_error
+        run.future.set_exception(error)
+
+    def _take_out(self, run: ContextRun) -> bool:
+        """True for the one caller that may end it."""
+        with self._lock:
+            if run not in self._runs:
+                return False
+            self._runs.discard(run)
+            return True

@@ -1,0 +1,75 @@
+"""The stream for mounts: appends go out, fates and feeds come in, for every partition mounted at one server."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from waltz_ray.client.stream import Stream
+from waltz_ray.errors import WireError
+from waltz_ray.wire.batches import (
+    AppendedBatch,
+    ErrorMessage,
+    FeedBatch,
+    FeedRecords,
+    LockFailureBatch,
+    Mounted,
+    NotReady,
+    Rejected,
+)
+from waltz_ray.wire.codec import ClientMessage
+
+__all__ = ["MountMessage", "MountStream", "Mountable"]
+
+MountMessage = AppendedBatch | FeedBatch | FeedRecords | LockFailureBatch | Mounted | NotReady | Rejected
+
+
+class Mountable(Protocol):
+    """A partition that mounts over a stream."""
+
+    def stream_message(self, stream: MountStream, message: MountMessage, frame_bytes: int) -> None: ...
+
+    def stream_lost(self, stream: MountStream, error: Exception) -> None: ...
+
+    def stream_writable(self) -> None: ...
+
+
+class MountStream(Stream):
+    """Hands every message to the partition it is about; one that has left gets nothing any more."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        super().__init__(max_frame_bytes)
+        self._partitions: dict[int, Mountable] = {}
+
+    def attach(self, partition_id: int, partition: Mountable) -> None:
+        """From now on messages about ``partition_id`` go to ``partition``."""
+        self._partitions[partition_id] = partition
+
+    def detach(self, partition_id: int, partition: Mountable) -> None:
+        """``partition`` takes no more messages from here."""
+        if self._partitions.get(partition_id) is partition:
+            del self._partitions[partition_id]
+
+    def message_received(self, message: ClientMessage, frame_bytes: int) -> None:
+        if isinstance(message, FeedRecords):
+            partition_id = message.batch.partition_id
+        elif isinstance(message, Mounted):
+            partition_id = message.req_id.partition_id
+        elif isinstance(message, AppendedBatch | FeedBatch | LockFailureBatch | NotReady | Rejected):
+            partition_id = message.partition_id
+        elif isinstance(message, ErrorMessage):
+            raise WireError(f"the server closes the connection: {message.message}")
+        else:
+            raise WireError(f"the server sent {type(message).__name__}, which is none of its answers to a mount")
+        partition = self._partitions.get(partition_id)
+        if partition is not None:
+            partition.stream_message(self, message, frame_bytes)
+
+    def stream_lost(self, error: Exception) -> None:
+        partitions = list(self._partitions.values())
+        self._partitions.clear()
+        for partition in partitions:
+            partition.stream_lost(self, error)
+
+    def writable(self) -> None:
+        for partition in list(self._partitions.values()):
+            partition.stream_writable()

@@ -1,0 +1,178 @@
+"""Ranges of committed records over plain blocking sockets: no threads, no event loop, no Ray.
+
+For Spark's Python workers and the command line, which want bytes and not a client.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from waltz_ray.client.rpc import READ_BYTES, checked_batch
+from waltz_ray.client.stream import check_version, hello_frame
+from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireError
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.wire.batches import (
+    DataRangeRequest,
+    DataRangeResponse,
+    ErrorMessage,
+    PartitionStateRequest,
+    PartitionStateResponse,
+)
+from waltz_ray.wire.client_messages import MountState
+from waltz_ray.wire.codec import BATCH_VERSION, decode_client, encode_client
+from waltz_ray.wire.framing import MAGIC_CLIENT, Frame, FrameDecoder, encode_frame
+
+__all__ = ["RangeReader"]
+
+_RECEIVE_BYTES = 256 * 1024
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+
+T = TypeVar("T")
+
+
+class _Connection:
+    """One greeted connection; one question at a time."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int) -> None:
+        self._frames: list[Frame] = []
+        self._decoder = FrameDecoder(max_frame_bytes)
+        self._next_id = 0
+        self._socket = socket.create_connection(endpoint, timeout_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(hello_frame())
+            check_version(self._frame())
+            self._decoder.expect(MAGIC_CLIENT, BATCH_VERSION)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, make: Callable[[int], DataRangeRequest | PartitionStateRequest], timeout_s: float) -> object:
+        self._next_id += 1
+        self._socket.settimeout(max(0.001, timeout_s))
+        question = make(self._next_id)
+        self._socket.sendall(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *encode_client(BATCH_VERSION, question)))
+        answer = decode_client(BATCH_VERSION, self._frame().payload)
+        if isinstance(answer, ErrorMessage):
+            raise WireError(f"the server closes the connection: {answer.message}")
+        if not isinstance(answer, DataRangeResponse | PartitionStateResponse) or answer.request_id != self._next_id:
+            raise WireError(f"the server sent {type(answer).__name__}, which is no answer to the question")
+        return answer
+
+    def _frame(self) -> Frame:
+        while not self._frames:
+            data = self._socket.recv(_RECEIVE_BYTES)
+            if not data:
+                self._decoder.eof()
+                raise ConnectionResetError("the server closed the connection")
+            self._frames = self._decoder.feed(data)
+        return self._frames.pop(0)
+
+
+class RangeReader:
+    """Reads from whichever server ``resolve(partition_id)`` names (None: nobody at the moment).
+
+    ``resolve`` is asked again whenever a server cannot be used; after ``timeout_s`` without an answer
+    DataUnavailable names the partition and the reason. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        resolve: Callable[[int], Endpoint | None],
+        timeout_s: float = 30.0,
+        max_frame_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        self._resolve = resolve
+        self._timeout_s = timeout_s
+        self._max_frame_bytes = max_frame_bytes
+        self._connections: dict[Endpoint, _Connection] = {}
+
+    def read_range(
+        self, partition_id: int, first_id: int, end_id: int, max_bytes: int = READ_BYTES
+    ) -> Iterator[RecordBatch]:
+        """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
+
+        Ends early where the log ends.
+        """
+        if first_id < 0 or max_bytes < 1:
+            raise InvalidInput(f"a range needs first_id >= 0 and max_bytes >= 1, not {first_id} and {max_bytes}")
+        while first_id < end_id:
+            batch = self._read(partition_id, first_id, end_id, max_bytes)
+            if not len(batch):
+                return
+            yield batch
+            first_id = batch.end_id
+
+    def high_water_mark(self, partition_id: int) -> int:
+        """The server's high-water mark, -1 = none."""
+
+        def ask(connection: _Connection, timeout_s: float) -> int:
+            answer = connection.ask(lambda number: PartitionStateRequest(number, partition_id), timeout_s)
+            if not isinstance(answer, PartitionStateResponse):
+                raise WireError(f"the server answered a state request with {type(answer).__name__}")
+            if answer.state != MountState.READY:
+                raise DataUnavailable(f"partition {partition_id} is not ready at its server")
+            return answer.high_water_mark
+
+        return self._until_answered(partition_id, ask)
+
+    def close(self) -> None:
+        """Close the connections; the reader may be used again."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+        def ask(connection: _Connection, timeout_s: float) -> RecordBatch:
+            answer = connection.ask(
+                lambda number: DataRangeRequest(number, partition_id, first_id, end_id, max_bytes), timeout_s
+            )
+            if not isinstance(answer, DataRangeResponse):
+                raise WireError(f"the server answered a read with {type(answer).__name__}")
+            return checked_batch(answer, partition_id, first_id)
+
+        return self._until_answered(partition_id, ask)
+
+    def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T]) -> T:
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = _FIRST_PAUSE_S
+        trouble: Exception = DataUnavailable("no server owns it")
+        while (left_s := deadline - time.monotonic()) > 0:
+            endpoint = self._resolve(partition_id)
+            if endpoint is not None:
+                try:
+                    return ask(self._connection(endpoint, left_s), left_s)
+                except (OSError, WaltzError) as error:
+                    trouble = error
+                    self._forget(endpoint)
+            time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        raise DataUnavailable(
+            f"partition {partition_id} could not be read within {self._timeout_s} s: {trouble or repr(trouble)}"
+        )
+
+    def _connection(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
+        if endpoint not in self._connections:
+            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes)
+        return self._connections[endpoint]
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        connection = self._connections.pop(endpoint, None)
+        if connection is not None:
+            connection.close()
