@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.util.metrics import Gauge
 
-__all__ = ["Gauges"]
+__all__ = ["Gauges", "ServerGauges"]
 
 _PER_REPLICA = {
     "waltz_replica_serving": "1 if the replica serves, else 0",
@@ -58,3 +58,35 @@ class Gauges:
             for name in ("last_id", "low_water_mark", "session"):
                 self._gauges[f"waltz_replica_{name}"].set(partition[name], tags=tags)
             self._gauges["waltz_replica_damaged"].set(int(partition["damaged"] is not None), tags=tags)
+
+
+_PER_SERVER_PARTITION = {
+    "waltz_partition_ready": "1 if the partition is open on this server, else 0",
+    "waltz_partition_high_water_mark": "ID of the last committed transaction",
+    "waltz_partition_session": "session that is running",
+    "waltz_partition_generation": "generation of the assignment",
+    "waltz_partition_members": "replicas whose acknowledgements count",
+    "waltz_partition_in_flight_bytes": "bytes of records that are admitted and not committed",
+    "waltz_partition_subscribers": "mounted clients",
+}
+
+
+class ServerGauges:
+    """The gauges of one partition server, tagged with the cluster, the server and the partition."""
+
+    def __init__(self, cluster: str, server: str) -> None:
+        self._gauges = {
+            name: Gauge(name, description=text, tag_keys=("cluster", "server", "partition"))
+            for name, text in _PER_SERVER_PARTITION.items()
+        }
+        for gauge in self._gauges.values():
+            gauge.set_default_tags({"cluster": cluster, "server": server})
+
+    def server(self, status: Mapping[str, Any]) -> None:
+        """Set everything from one ``Server.status()``."""
+        for partition_id, partition in status["partitions"].items():
+            values = {**partition, "ready": partition["state"] == "READY", "members": len(partition["members"])}
+            for name, gauge in self._gauges.items():
+                value = values[name.removeprefix("waltz_partition_")]
+                if value is not None:
+                    gauge.set(float(value), tags={"partition": partition_id})

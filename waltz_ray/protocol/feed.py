@@ -21,7 +21,7 @@ from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.wire.batches import AppendedBatch, FeedMode, Mounted
 from waltz_ray.wire.client_messages import MountState
 
-__all__ = ["FEED_READ_BYTES", "FeedHub", "Subscriber", "feed_frame_bytes", "own_entries"]
+__all__ = ["FEED_READ_BYTES", "FeedHub", "Subscriber", "feed_batch_bytes", "feed_frame_bytes", "own_entries"]
 
 FEED_READ_BYTES = 1024 * 1024
 """How much a subscriber that is behind is read and sent at a time."""
@@ -34,7 +34,12 @@ def feed_frame_bytes(mode: FeedMode, batch: RecordBatch) -> int:
     """Size of the feed frame with its header: what it costs of a subscriber's credit."""
     if mode is FeedMode.RECORDS:
         return _FEED_RECORDS_BYTES + _FEED_RECORDS_RECORD_BYTES * len(batch) + batch.size_bytes
-    return _FEED_BATCH_BYTES + _FEED_BATCH_RECORD_BYTES * len(batch)
+    return feed_batch_bytes(len(batch))
+
+
+def feed_batch_bytes(count: int) -> int:
+    """Size of a frame of ``count`` feed entries without data."""
+    return _FEED_BATCH_BYTES + _FEED_BATCH_RECORD_BYTES * count
 
 
 def own_entries(batch: RecordBatch) -> Iterator[tuple[int, Int32s, Int64s]]:

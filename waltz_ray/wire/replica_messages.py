@@ -25,6 +25,7 @@ from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, record_parts
 
 __all__ = [
+    "APPEND_REQUEST",
     "REPLICA_NAMES",
     "REPLICA_VERSION",
     "REPLICA_VERSIONS",
@@ -241,6 +242,7 @@ _TYPES: dict[type[Any], int] = {
     Closed: 14,
     Refused: 15,
 }
+APPEND_REQUEST = _TYPES[Append]
 REPLICA_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
 _REQUEST_TYPES = frozenset((1, 3, 5, 7, 9, 11, 13))
 

@@ -1,0 +1,128 @@
+"""Requests that clients and operators ask on the RPC stream: they read, or change preferences; none of them appends."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from waltz_ray.errors import ReplicaRefused, WaltzError
+from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.wire.batches import (
+    DataRangeRequest,
+    DataRangeResponse,
+    PartitionStateRequest,
+    PartitionStateResponse,
+)
+from waltz_ray.wire.client_messages import (
+    AddPreferredRequest,
+    AddPreferredResponse,
+    AssignmentRequest,
+    AssignmentResponse,
+    CheckConnectivityRequest,
+    CheckConnectivityResponse,
+    DataRequest,
+    DataResponse,
+    HealthRequest,
+    HealthResponse,
+    HighWaterMarkRequest,
+    HighWaterMarkResponse,
+    MountState,
+    RemovePreferredRequest,
+    RemovePreferredResponse,
+)
+from waltz_ray.wire.codec import ClientMessage
+
+if TYPE_CHECKING:
+    from waltz_ray.actors.server import Server
+
+__all__ = ["RpcRequest", "answer"]
+
+RpcRequest = (
+    DataRangeRequest
+    | PartitionStateRequest
+    | DataRequest
+    | HighWaterMarkRequest
+    | CheckConnectivityRequest
+    | AssignmentRequest
+    | HealthRequest
+    | AddPreferredRequest
+    | RemovePreferredRequest
+)
+
+
+async def answer(server: Server, request: RpcRequest) -> ClientMessage:
+    """The answer to one request; what goes wrong is in it, where the message has a place for that."""
+    match request:
+        case DataRangeRequest():
+            return await _data_range(server, request)
+        case DataRequest(req_id, transaction_id):
+            try:
+                batch = await server.read(req_id.partition_id, transaction_id, transaction_id + 1, 1)
+            except (WaltzError, ConnectionError) as error:
+                return DataResponse(req_id, transaction_id, None, 0, str(error))
+            checksum = int(batch.fields["data_checksum"][0])
+            return DataResponse(req_id, transaction_id, batch.data(0), checksum, None)
+        case PartitionStateRequest():
+            return _state(server, request)
+        case HighWaterMarkRequest(req_id):
+            machine = server.machine_of(req_id.partition_id)
+            return HighWaterMarkResponse(req_id, -1 if machine is None else machine.high_water_mark)
+        case CheckConnectivityRequest(req_id):
+            return CheckConnectivityResponse(req_id, {str(link.endpoint): link.up for link in server.links.values()})
+        case AssignmentRequest(req_id):
+            return AssignmentResponse(req_id, tuple(sorted(server.assigned)))
+        case HealthRequest(req_id):
+            return HealthResponse(req_id, {p: server.driver(p).machine.ready for p in sorted(server.assigned)})
+        case AddPreferredRequest(req_id, partitions):
+            return AddPreferredResponse(req_id, await _prefer(server, set(partitions), set()))
+        case RemovePreferredRequest(req_id, partitions):
+            return RemovePreferredResponse(req_id, await _prefer(server, set(), set(partitions)))
+
+
+async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse:
+    machine = server.machine_of(request.partition_id)
+    if machine is None or not machine.ready:
+        return DataRangeResponse(
+            request.request_id, None, -1, f"partition {request.partition_id} is not served by server {server.server_id}"
+        )
+    mark = machine.high_water_mark
+    if request.first_id > mark or request.first_id >= request.end_id:
+        return DataRangeResponse(request.request_id, None, mark, None)
+    limit = min(request.max_bytes, server.config.max_frame_bytes // 2)
+    try:
+        batch = await server.read(request.partition_id, request.first_id, request.end_id, limit)
+    except (ReplicaRefused, ConnectionError) as error:
+        return DataRangeResponse(request.request_id, None, mark, f"transaction {request.first_id}: {error}")
+    return DataRangeResponse(request.request_id, batch, mark, None)
+
+
+def _state(server: Server, request: PartitionStateRequest) -> PartitionStateResponse:
+    machine = server.machine_of(request.partition_id)
+    if machine is None or not machine.ready:
+        generation = -1 if machine is None else machine.generation
+        return PartitionStateResponse(
+            request.request_id, request.partition_id, generation, NO_SESSION, -1, MountState.NOT_READY
+        )
+    session_id = NO_SESSION if machine.session is None else machine.session.session_id
+    return PartitionStateResponse(
+        request.request_id,
+        request.partition_id,
+        machine.generation,
+        session_id,
+        machine.high_water_mark,
+        MountState.READY,
+    )
+
+
+async def _prefer(server: Server, more: set[int], fewer: set[int]) -> bool:
+    """Change the persisted preferences; the manager moves partitions accordingly."""
+
+    def change() -> None:
+        before = set(server.store.preferred(server.server_id))
+        server.store.set_preferred(server.server_id, sorted((before | more) - fewer))
+
+    try:
+        await server.in_thread(partial(change))
+    except WaltzError:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""An asyncio stream of frames: HELLO first, whole frames in, frames out written once per turn of the loop.
+
+Used for both data-plane protocols (magic ``L`` from clients, magic ``R`` to replicas). The subclass gets
+``on_ready`` after the HELLOs, ``on_payload`` per frame and ``on_closed`` exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from waltz_ray.errors import WireError
+from waltz_ray.wire.framing import MAGIC_HELLO, FrameDecoder, Hello, decode_hello, encode_hello, negotiate
+
+__all__ = ["FramedStream"]
+
+log = logging.getLogger(__name__)
+
+
+class FramedStream(asyncio.Protocol):
+    """One connection. All methods run in the event loop."""
+
+    def __init__(self, magic: int, versions: tuple[int, ...], max_frame_bytes: int, greeting: str) -> None:
+        self.magic = magic
+        self.version = -1  # negotiated; -1 before the peer's HELLO
+        self.peer = "?"
+        self.closed = False
+        self._versions = versions
+        self._greeting = greeting
+        self._decoder = FrameDecoder(max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self._reason = "closed by the peer"
+
+    # ---- for the subclass -------------------------------------------------------------------------------
+
+    def on_ready(self) -> None:
+        """HELLOs are exchanged, ``version`` is set."""
+
+    def on_payload(self, payload: memoryview) -> None:
+        """One frame. A WireError raised here closes the connection after ``on_protocol_error``."""
+        raise NotImplementedError
+
+    def on_protocol_error(self, error: WireError) -> None:
+        """The peer broke the protocol; the connection is closed right after."""
+
+    def on_closed(self, reason: str) -> None:
+        """The connection is gone."""
+
+    # ---- out --------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Queue one whole frame; everything queued in a turn of the loop goes out in one write."""
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return buffered + sum(map(len, self._out))
+
+    def abort(self, reason: str) -> None:
+        """Close at once, dropping what is unsent."""
+        self._reason = reason
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+    def finish(self, reason: str) -> None:
+        """Close after what is queued has been sent."""
+        self._reason = reason
+        if self._transport is not None and not self.closed:
+            self._flush()
+            self._transport.close()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self.closed:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # ---- asyncio ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = str(transport.get_extra_info("peername"))
+        self._transport.write(encode_hello(Hello(self._versions, self._greeting)))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._decoder.feed(data):
+                if self.closed:
+                    return
+                if self.version >= 0:
+                    self._check(frame.magic, frame.version)
+                    self.on_payload(frame.payload)
+                else:
+                    self._hello(frame.magic, frame.payload)
+        except WireError as error:
+            log.warning("closing the connection with %s: %s", self.peer, error)
+            self.on_protocol_error(error)
+            self.finish(str(error))
+
+    def _hello(self, magic: int, payload: memoryview) -> None:
+        if magic != MAGIC_HELLO:
+            raise WireError(f"the first frame must be a HELLO, not one with magic {magic:#04x}")
+        self.version = negotiate(self._versions, decode_hello(payload).versions)
+        self._decoder.expect(self.magic, self.version)
+        self.on_ready()
+
+    def _check(self, magic: int, version: int) -> None:
+        # Frames that came in one piece with the HELLO were cut before the decoder knew what to expect.
+        if magic != self.magic or version != self.version:
+            raise WireError(f"expected magic {self.magic:#04x} version {self.version}, got {magic:#04x} {version}")
+
+    def eof_received(self) -> bool:
+        try:
+            self._decoder.eof()
+        except WireError as error:
+            log.warning("%s: %s", self.peer, error)
+            self._reason = str(error)
+        return False
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._out.clear()
+            self.on_closed(str(exc) if exc is not None else self._reason)

@@ -1,0 +1,185 @@
+"""``server/<n>``: the Ray shell around a partition server, with the actor-handle transport (DESIGN 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from waltz_ray.actors.metrics import ServerGauges
+from waltz_ray.actors.server import Server
+from waltz_ray.config import ServerConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+
+__all__ = ["Channel", "PartitionServer"]
+
+log = logging.getLogger(__name__)
+
+_LONG_POLL_S = 1.0
+_METRICS_INTERVAL_S = 5.0
+
+
+class PartitionServer:
+    """An async actor. Every method may be called again after a lost answer; none is on the data path but channels."""
+
+    def __init__(self, cluster: str, zookeeper: str, server_id: int, config: ServerConfig) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._cluster = cluster
+        self._zookeeper = zookeeper
+        self._server_id = server_id
+        self._config = config
+        self._server: Server | None = None
+        self._client: KazooZooKeeper | None = None
+        self._starting: asyncio.Task[Server] | None = None
+        self._channels: dict[str, Channel] = {}
+        self._metrics: asyncio.Task[None] | None = None
+
+    async def start(self) -> dict[str, Any]:
+        """Idempotent: the endpoint is bound and registered when it returns. Errors say what to do."""
+        server = await self._started()
+        return {"endpoint": str(server.endpoint), "pid": os.getpid()}
+
+    async def health(self) -> bool:
+        """Whether the server serves."""
+        return self._server is not None
+
+    async def status(self) -> dict[str, Any]:
+        """See ``Server.status``, with the process's ID."""
+        server = await self._started()
+        return {**server.status(), "pid": os.getpid()}
+
+    async def shutdown(self) -> None:
+        """Leave the cluster; the actor is of no use afterwards."""
+        if self._metrics is not None:
+            self._metrics.cancel()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+            self._client = None
+
+    async def _started(self) -> Server:
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            return await asyncio.shield(self._starting)
+        except BaseException:
+            if self._starting is not None and self._starting.done():
+                self._starting = None  # the next call tries again
+            raise
+
+    async def _start(self) -> Server:
+        def connect() -> ClusterStore:
+            self._client = KazooZooKeeper(self._zookeeper, self._config.zookeeper_session_ms)
+            store = ClusterStore(self._client, self._cluster)
+            store.info()
+            return store
+
+        store = await asyncio.to_thread(connect)
+        server = Server(self._server_id, store, self._config)
+        await server.start()
+        self._server = server
+        gauges = ServerGauges(self._cluster, str(self._server_id))
+        self._metrics = asyncio.ensure_future(_export(gauges, server.status))
+        return server
+
+    # ---- the actor-handle transport: the frames of a TCP connection, carried by numbered calls -------------
+
+    async def channel_open(self) -> str:
+        """A new virtual connection; HELLO follows as on TCP."""
+        server = await self._started()
+        channel = Channel(server)
+        name = uuid.uuid4().hex
+        self._channels[name] = channel
+        return name
+
+    async def channel_send(self, channel: str, number: int, data: bytes) -> None:
+        """Chunk ``number`` (from 0) of what the client sends; calls may arrive in any order."""
+        found = self._channels.get(channel)
+        if found is not None:
+            found.receive(number, data)
+
+    async def channel_receive(self, channel: str, number: int) -> bytes | None:
+        """Chunk ``number`` of what the server sends: b"" = nothing within a second, None = closed."""
+        found = self._channels.get(channel)
+        return None if found is None else await found.next_chunk(number)
+
+    async def channel_close(self, channel: str) -> None:
+        """Idempotent."""
+        found = self._channels.pop(channel, None)
+        if found is not None:
+            found.close()
+
+
+async def _export(gauges: ServerGauges, status: Callable[[], dict[str, Any]]) -> None:
+    while True:
+        gauges.server(status())
+        await asyncio.sleep(_METRICS_INTERVAL_S)
+
+
+class Channel(asyncio.Transport):
+    """The transport of one virtual connection: what is written waits for the client's next long poll."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._early: dict[int, bytes] = {}
+        self._next_in = 0
+        self._out: list[bytes] = []
+        self._sent: tuple[int, bytes] = (-1, b"")  # the last chunk, again if its answer was lost
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._connection = server.new_connection()
+        self._connection.connection_made(self)
+
+    def receive(self, number: int, data: bytes) -> None:
+        if number >= self._next_in:
+            self._early[number] = data
+        while self._next_in in self._early:
+            chunk = self._early.pop(self._next_in)
+            self._next_in += 1
+            if not self._closed:
+                self._connection.data_received(chunk)
+
+    async def next_chunk(self, number: int) -> bytes | None:
+        if number == self._sent[0]:
+            return self._sent[1]
+        if not self._out and not self._closed:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(_LONG_POLL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                return b""
+        if not self._out:
+            return None if self._closed else b""
+        chunk, self._out = b"".join(self._out), []
+        self._sent = (number, chunk)
+        return chunk
+
+    # ---- asyncio.Transport, as far as FramedStream uses it -----------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._out.append(bytes(data))
+        self._wake.set()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._out))
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return "an actor channel" if name == "peername" else default
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._wake.set()
+            self._loop.call_soon(self._connection.connection_lost, None)
+
+    def abort(self) -> None:
+        self._out.clear()
+        self.close()

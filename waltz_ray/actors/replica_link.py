@@ -1,0 +1,297 @@
+"""A server's link to one storage replica: a live stream (fences, appends, marks) and a bulk stream (reads).
+
+Both are shared by all partitions of the server. The link reconnects for ever and follows the replica's announced
+endpoint; partitions hear of it as ReplicaLost / ReplicaAvailable with session NO_SUCH_SESSION. Every order given
+through it ends in one event, whatever happens to the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable
+
+from waltz_ray.actors.framed_stream import FramedStream
+from waltz_ray.config import ServerConfig
+from waltz_ray.errors import ReplicaRefused, WireError
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.partition_types import NO_SUCH_SESSION
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import (
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+    SessionEvent,
+)
+from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
+from waltz_ray.wire.replica_messages import (
+    APPEND_REQUEST,
+    REPLICA_VERSION,
+    REPLICA_VERSIONS,
+    Appended,
+    Open,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+    ReplicaReply,
+    ReplicaRequest,
+    SetLowWaterMark,
+    StateReply,
+    Truncate,
+    Truncated,
+    decode_replica,
+    encode_replica,
+)
+
+__all__ = ["BULK_READ_BYTES", "ReplicaLink"]
+
+log = logging.getLogger(__name__)
+
+BULK_READ_BYTES = 4 * 1024 * 1024
+"""How much one read of a catch-up asks for."""
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
+_REFUSED_RETRY_S = 1.0
+
+Deliver = Callable[[int | None, SessionEvent], None]
+"""Takes (partition ID or None for all, event)."""
+
+
+def _frame(message: ReplicaRequest) -> bytes:
+    return encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(message))
+
+
+class _Stream(FramedStream):
+    """One TCP connection to the replica."""
+
+    def __init__(self, link: ReplicaLink, bulk: bool) -> None:
+        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, link.config.max_frame_bytes, "waltz_ray server")
+        self.link = link
+        self.bulk = bulk
+
+    def on_ready(self) -> None:
+        self.link.stream_ready(self)
+
+    def on_payload(self, payload: memoryview) -> None:
+        message = decode_replica(payload)
+        self.link.heard_at = self._loop.time()
+        if not isinstance(message, ReplicaReply):
+            raise WireError(f"a replica must not send {type(message).__name__}")
+        if self.bulk:
+            self.link.on_bulk(message)
+        else:
+            self.link.on_live(message)
+
+    def on_closed(self, reason: str) -> None:
+        self.link.stream_closed(self, reason)
+
+
+class ReplicaLink:
+    """See the module's docstring. All methods run in the event loop."""
+
+    def __init__(self, replica_id: int, cluster_key: uuid.UUID, config: ServerConfig, deliver: Deliver) -> None:
+        self.replica_id = replica_id
+        self.config = config
+        self.heard_at = 0.0
+        self.sync_acks = 0
+        self._cluster_key = cluster_key
+        self._deliver = deliver
+        self._endpoint: Endpoint | None = None
+        self._changed = asyncio.Event()
+        self._live: _Stream | None = None
+        self._bulk: _Stream | None = None
+        self._ready: set[bool] = set()
+        self._up = False
+        self._waiting: dict[tuple[int, int], int] = {}  # (partition, session) -> last ID sent and not acknowledged
+        self._orders = 0  # live orders without an answer
+        self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    # ---- connection -------------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """Whether both streams work."""
+        return self._up
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the replica announced itself last."""
+        return self._endpoint
+
+    def move_to(self, endpoint: Endpoint) -> None:
+        """The replica has announced itself at ``endpoint``."""
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            self._changed.set()
+            self._disconnect(f"it moved to {endpoint}")
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._disconnect("the server is closing")
+
+    async def _keep_connected(self) -> None:
+        delay = _FIRST_RETRY_S
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            if self._endpoint is not None and self._live is None and self._bulk is None:
+                host, port = self._endpoint
+                try:
+                    await loop.create_connection(lambda: self._new_stream(False), host, port)
+                    await loop.create_connection(lambda: self._new_stream(True), host, port)
+                    delay = _FIRST_RETRY_S
+                    if self._live is None or self._bulk is None:
+                        self._disconnect("lost while connecting")
+                except OSError as error:
+                    log.debug("replica %d at %s: %s", self.replica_id, self._endpoint, error)
+                    self._disconnect(f"cannot connect to {self._endpoint}: {error}")
+            try:
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
+                    delay = _FIRST_RETRY_S
+            except TimeoutError:
+                delay = min(2 * delay, _LAST_RETRY_S)
+            self._check_progress(loop.time())
+
+    def _new_stream(self, bulk: bool) -> _Stream:
+        stream = _Stream(self, bulk)
+        if bulk:
+            self._bulk = stream
+        else:
+            self._live = stream
+        return stream
+
+    def stream_ready(self, stream: _Stream) -> None:
+        self._ready.add(stream.bulk)
+        if len(self._ready) == 2 and not self._up:
+            self._up = True
+            self._deliver(None, ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
+
+    def stream_closed(self, stream: _Stream, reason: str) -> None:
+        if stream in (self._live, self._bulk):
+            self._disconnect(reason)
+            self._changed.set()  # try again at once: a restarted replica may listen already
+
+    def _disconnect(self, reason: str) -> None:
+        """Both streams go together; every open order ends in ReplicaLost or a failed read."""
+        streams = (self._live, self._bulk)
+        self._live = self._bulk = None
+        self._ready.clear()
+        self._waiting.clear()
+        self._orders = 0
+        for stream in streams:
+            if stream is not None:
+                stream.abort(reason)
+        reads, self._reads = self._reads, deque()
+        for _, future in reads:
+            if not future.done():
+                future.set_exception(ConnectionError(reason))
+        if self._up:
+            self._up = False
+            self._deliver(None, ReplicaLost(NO_SUCH_SESSION, self.replica_id, reason))
+
+    def _check_progress(self, now: float) -> None:
+        if not self._up:
+            return
+        assert self._live is not None
+        if not (self._waiting or self._orders or self._reads):
+            self.heard_at = now
+        elif (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
+            self._disconnect(f"no answer for {self.config.replica_timeout_ms} ms")
+        if self._live is not None and self._live.unsent_bytes > self.config.replica_lag_bytes:
+            self._disconnect(f"more than {self.config.replica_lag_bytes} bytes behind")
+
+    # ---- orders -----------------------------------------------------------------------------------------
+
+    def open(self, partition_id: int, session_id: int, joined_session_id: int) -> None:
+        self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id))
+
+    def truncate(self, partition_id: int, session_id: int, last_id: int) -> None:
+        self._order(Truncate(partition_id, session_id, last_id))
+
+    def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None:
+        self._order(SetLowWaterMark(partition_id, session_id, low_water_mark, low_water_mark))
+
+    def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None:
+        """``frame`` is a whole Append frame that ends with ``last_id``; one frame serves all replicas."""
+        if self._up and self._live is not None:
+            if not self._waiting and not self._orders:
+                self.heard_at = asyncio.get_running_loop().time()
+            self._waiting[partition_id, session_id] = last_id
+            self._live.send(frame)
+        else:
+            self._deliver(partition_id, ReplicaLost(session_id, self.replica_id, "not connected"))
+
+    async def read(self, request: Read) -> RecordBatch:
+        """Records from the replica. ReplicaRefused or ConnectionError say why not."""
+        if not self._up or self._bulk is None:
+            raise ConnectionError(f"replica {self.replica_id} is not connected")
+        future: asyncio.Future[RecordBatch] = asyncio.get_running_loop().create_future()
+        self._reads.append((request, future))
+        self._bulk.send(_frame(request))
+        return await future
+
+    def _order(self, request: Open | Truncate | SetLowWaterMark) -> None:
+        if self._up and self._live is not None:
+            self._orders += 1
+            self._live.send(_frame(request))
+        else:
+            lost = ReplicaLost(request.session_id, self.replica_id, "not connected")
+            self._deliver(request.partition_id, lost)
+
+    # ---- answers ----------------------------------------------------------------------------------------
+
+    def on_live(self, message: ReplicaReply) -> None:
+        partition_id, session_id, me = message.partition_id, message.session_id, self.replica_id
+        if isinstance(message, Appended):
+            self.sync_acks += 1
+            if self._waiting.get((partition_id, session_id), -1) <= message.last_id:
+                self._waiting.pop((partition_id, session_id), None)
+            self._deliver(partition_id, ReplicaAppended(session_id, me, message.last_id))
+            return
+        if isinstance(message, Refused) and message.request_type == APPEND_REQUEST:
+            self._waiting.pop((partition_id, session_id), None)
+        else:
+            self._orders = max(0, self._orders - 1)
+        if isinstance(message, StateReply):
+            opened = ReplicaOpened(session_id, me, message.local_low_water_mark, message.last_id, message.damaged)
+            self._deliver(partition_id, opened)
+        elif isinstance(message, Truncated):
+            self._deliver(partition_id, ReplicaTruncated(session_id, me, message.last_id))
+        elif isinstance(message, Refused):
+            self._on_refused(message)
+
+    def _on_refused(self, refused: Refused) -> None:
+        if refused.code is RefusalCode.FENCED:
+            fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
+            self._deliver(refused.partition_id, fenced)
+            return
+        log.warning("replica %d: %s", self.replica_id, refused.message)
+        self._deliver(refused.partition_id, ReplicaLost(refused.session_id, self.replica_id, refused.message))
+        # The link works, so nothing else would announce the replica again: let it be tried from time to time.
+        asyncio.get_running_loop().call_later(_REFUSED_RETRY_S, self._try_again, refused)
+
+    def _try_again(self, refused: Refused) -> None:
+        if self._up:
+            self._deliver(refused.partition_id, ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
+
+    def on_bulk(self, message: ReplicaReply) -> None:
+        if not self._reads:
+            raise WireError(f"unexpected {type(message).__name__} on the bulk stream")
+        request, future = self._reads.popleft()
+        if future.done():
+            return
+        if isinstance(message, Records):
+            future.set_result(message.batch)
+        elif isinstance(message, Refused):
+            future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
+        else:
+            raise WireError(f"{type(message).__name__} does not answer {type(request).__name__}")

@@ -1,0 +1,239 @@
+"""A partition server without Ray: endpoint for clients, links to replicas, its partitions, its ZooKeeper nodes.
+
+It listens first and registers after that, so that an endpoint found in ZooKeeper has always been bound. It serves
+what ZooKeeper assigns to its ID and follows every change; it asks nobody for permission to go on while ZooKeeper is
+away (the replicas' fences protect the log).
+
+Killed at any point, it leaves: an ephemeral registration (removed by its successor, by the manager, or by time), at
+most some taken session IDs, and replicas that have records above the high-water mark, which the next session adopts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from waltz_ray.actors.client_connection import ClientConnection
+from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.actors.replica_link import ReplicaLink
+from waltz_ray.config import ServerConfig
+from waltz_ray.coordination.api import EphemeralNode
+from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
+from waltz_ray.errors import ConfigError, ReplicaRefused
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.protocol.partition_types import Assigned, ServerMessage, Unassigned
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import SessionEvent
+from waltz_ray.wire.batches import FeedBatch, FeedRecords
+from waltz_ray.wire.codec import BATCH_VERSION, encode_client
+from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
+
+__all__ = ["Server"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_UNSENT_LIMIT_BYTES = 256 * 1024 * 1024
+"""A client that takes nothing while this much waits for it is cut off (feed frames are bounded by credit already)."""
+
+
+class Server:
+    """See the module's docstring. Made and used in one event loop; ``start`` before anything else."""
+
+    def __init__(self, server_id: int, store: ClusterStore, config: ServerConfig) -> None:
+        self.server_id = server_id
+        self.store = store
+        self.config = config
+        self.info = store.info()
+        self.partitions = self.info.partitions
+        self.links: dict[int, ReplicaLink] = {}
+        self.assigned: dict[int, int] = {}  # partition -> generation
+        self.endpoint: Endpoint | None = None
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
+        self._drivers: dict[int, PartitionDriver] = {}
+        self._connections: dict[int, ClientConnection] = {}
+        self._next_connection_id = 1
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._registration: EphemeralNode | None = None
+        self._watches: list[Any] = []
+
+    # ---- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
+        try:
+            self._listener = await self._loop.create_server(self.new_connection, self.config.host, self.config.port)
+        except OSError as error:
+            raise ConfigError(
+                f"server {self.server_id} cannot listen on {self.config.host}:{self.config.port}: {error.strerror}; "
+                "choose another port, or 0 for any free one"
+            ) from error
+        self.endpoint = Endpoint(self.config.host, self._listener.sockets[0].getsockname()[1])
+        for replica_id in self.info.replica_ids:
+            self.links[replica_id] = ReplicaLink(replica_id, self.info.cluster_key, self.config, self._deliver_all)
+        endpoint = self.endpoint
+
+        def register() -> None:
+            self._watches.append(self.store.watch_replicas(self._from_thread(self._on_replicas)))
+            preferred = self.store.preferred(self.server_id)
+            self._registration = self.store.register_server(self.server_id, endpoint, preferred)
+            self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
+
+        await self.in_thread(register)
+
+    async def close(self) -> None:
+        """Leave: no new work, partitions dropped (clients are told), registration removed."""
+        registration, self._registration = self._registration, None
+        watches, self._watches = self._watches, []
+
+        def leave() -> None:
+            for watch in watches:
+                watch.cancel()
+            if registration is not None:
+                registration.cancel()
+
+        await self.in_thread(leave)
+        self._on_assignment(Assignment(), 0)
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections.values()):
+            connection.finish("the server is closing")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(driver.close() for driver in self._drivers.values()))
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+        self._threads.shutdown(wait=True)
+
+    def _from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
+        """kazoo's callbacks come in its own threads."""
+
+        def forward(*arguments: object) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(call, *arguments)
+
+        return forward
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run a blocking ZooKeeper call off the loop."""
+        return await self._loop.run_in_executor(self._threads, call)
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run in the background; a failure is logged with its traceback by the loop's handler."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler({"message": "a request failed", "exception": task.exception()})
+
+    # ---- what ZooKeeper says ----------------------------------------------------------------------------
+
+    def _on_replicas(self, replicas: dict[int, ReplicaEndpoint]) -> None:
+        for replica_id, announced in replicas.items():
+            self.links[replica_id].move_to(announced.endpoint)
+
+    def _on_assignment(self, assignment: Assignment, version: int) -> None:
+        mine = assignment.partitions_of(self.server_id)
+        before, self.assigned = self.assigned, mine
+        for partition_id in before.keys() - mine.keys():
+            self.driver(partition_id).handle(Unassigned("assigned to another server"))
+        for partition_id, generation in mine.items():
+            self.driver(partition_id).handle(Assigned(generation))
+
+    # ---- partitions -------------------------------------------------------------------------------------
+
+    def driver(self, partition_id: int) -> PartitionDriver:
+        """The driver of any partition of the cluster; one that is not assigned here is idle and says so."""
+        driver = self._drivers.get(partition_id)
+        if driver is None:
+            driver = self._drivers[partition_id] = PartitionDriver(partition_id, self)
+        return driver
+
+    def machine_of(self, partition_id: int) -> Partition | None:
+        """The machine of a partition this server has, else None."""
+        return self._drivers[partition_id].machine if partition_id in self.assigned else None
+
+    async def read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+        """Committed records, at least one. ReplicaRefused or ConnectionError."""
+        machine = self.machine_of(partition_id)
+        if machine is None or first_id < 0 or first_id > machine.high_water_mark:
+            raise ReplicaRefused(f"partition {partition_id}: transaction {first_id} is not committed on this server")
+        return await self._drivers[partition_id].read(first_id, end_id, max_bytes)
+
+    def _deliver_all(self, partition_id: int | None, event: SessionEvent) -> None:
+        if partition_id is not None:
+            self.driver(partition_id).handle(event)
+            return
+        for driver in list(self._drivers.values()):
+            driver.handle(event)
+
+    # ---- connections ------------------------------------------------------------------------------------
+
+    def new_connection(self) -> ClientConnection:
+        """For the listener, and for channels of the actor-handle transport."""
+        connection = ClientConnection(self._next_connection_id, self)
+        self._next_connection_id += 1
+        return connection
+
+    def connected(self, connection: ClientConnection) -> None:
+        self._connections[connection.connection_id] = connection
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        self._connections.pop(connection.connection_id, None)
+
+    def send(self, connection_id: int, message: ServerMessage) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.deliver(message)
+
+    def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
+        frame = encode_frame(MAGIC_CLIENT, BATCH_VERSION, *encode_client(BATCH_VERSION, message))
+        for connection_id in connection_ids:
+            connection = self._connections.get(connection_id)
+            if connection is not None:
+                connection.deliver_feed(message, frame)
+
+    def check_unsent(self, connection: ClientConnection) -> None:
+        if connection.unsent_bytes > _UNSENT_LIMIT_BYTES:
+            connection.abort(f"the client has not taken {connection.unsent_bytes} bytes")
+
+    # ---- for operators ----------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: endpoint, connections, replica links, and per assigned partition its state."""
+        return {
+            "server_id": self.server_id,
+            "endpoint": None if self.endpoint is None else str(self.endpoint),
+            "connections": len(self._connections),
+            "links": {str(r): {"up": link.up, "endpoint": str(link.endpoint)} for r, link in self.links.items()},
+            "partitions": {str(p): _partition_status(self._drivers[p].machine) for p in sorted(self.assigned)},
+        }
+
+
+def _partition_status(machine: Partition) -> dict[str, Any]:
+    session = machine.session
+    return {
+        "generation": machine.generation,
+        "state": "READY" if machine.ready and machine.stage is not Stage.IDLE else "NOT_READY",
+        "stage": machine.stage.value,
+        "session": None if session is None else session.session_id,
+        "low_water_mark": None if session is None else session.low_water_mark,
+        "high_water_mark": machine.high_water_mark,
+        "members": [] if session is None else list(session.members),
+        "replicas": {}
+        if session is None
+        else {str(r): {"phase": phase.value, "last_id": last} for r, (phase, last) in session.phases().items()},
+        "in_flight_bytes": machine.in_flight_bytes,
+        "subscribers": machine.subscribers,
+    }
