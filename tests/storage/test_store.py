@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,12 @@ def test_the_fence() -> None:
     with pytest.raises(Fenced):
         log.open_session(4)
     assert log.open_session(9) == 5
-    for action in (
+    actions: list[Callable[[], object]] = [
         lambda: log.append(5, records(3, 1)),
         lambda: log.truncate(5, 0),
         lambda: log.set_low_water_mark(5, 0, 0),
-    ):
+    ]
+    for action in actions:
         with pytest.raises(Fenced):
             action()
     disk.crash()
@@ -364,7 +366,7 @@ def test_a_failed_sync_stops_the_store_for_good() -> None:
         store.sync([0])
     assert log.synced_id == -1
     disk.fail_sync = False
-    for action in (
+    actions: list[Callable[[], object]] = [
         lambda: store.sync([0]),
         lambda: append(log, 1),
         lambda: log.read(0, 1, 100),
@@ -372,7 +374,8 @@ def test_a_failed_sync_stops_the_store_for_good() -> None:
         lambda: log.truncate(1, -1),
         lambda: log.set_low_water_mark(1, -1, -1),
         lambda: append(store.partition(1), 1),
-    ):
+    ]
+    for action in actions:
         with pytest.raises(SyncFailed):
             action()
     store.close()

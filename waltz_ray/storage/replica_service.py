@@ -217,6 +217,13 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             RefusalCode.WRONG_CLUSTER,
             f"{store.directory} belongs to the cluster with key {store.cluster_key}, not to {request.cluster_key}",
         )
+    if log.session_id < request.joined_session_id:
+        raise _No(
+            RefusalCode.LOST_FILES,
+            f"{store.directory} has lost the files of partition {log.partition_id}: it had joined session "
+            f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
+            "operator says `waltz replace-replica`",
+        )
     previous = _refusing(lambda: log.open_session(request.session_id))
     return _state(log, request.session_id, previous)
 

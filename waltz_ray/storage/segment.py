@@ -76,7 +76,7 @@ class ActiveSegment:
         self.count = 0  # records
         self.end = HEADER_BYTES  # where the next record goes
         self.flushed_count = 0  # entries the index file has
-        self.index_header = header.encode()  # as found; empty if it is wrong
+        self._index_header_is_good = True
         self._allocated = HEADER_BYTES  # length of the file
         self._tail: list[Int64s] = []  # offsets of the records the index file does not have yet
 
@@ -158,13 +158,14 @@ class ActiveSegment:
     def _trusted_index(self) -> Int64s:
         """The entries that can be right: after a good header, beginning at 128, ascending by a record or more."""
         disk = self.disk.disk
-        raw = self.index_header = disk.pread(self.index_handle, HEADER_BYTES, 0)
+        raw = disk.pread(self.index_handle, HEADER_BYTES, 0)
+        # The same name may have been unlinked and made again, and a crash may have brought the old file back.
+        self._index_header_is_good = raw == self.header.encode()
         try:
             SegmentHeader.check(
                 raw, self.index_path, self.header.cluster_key, self.header.partition_id, self.header.first_id
             )
         except Corruption:
-            self.index_header = b""
             return _NO_OFFSETS  # rebuilt from the segment by settle()
         count = (disk.size(self.index_handle) - HEADER_BYTES) // INDEX_ENTRY_BYTES
         entries = read_index(disk, self.index_handle, 0, count)
@@ -181,7 +182,7 @@ class ActiveSegment:
         disk.fsync(self.handle, self.path)
         self._allocated = self.end
         self.cut_index()
-        if not self.index_header:
+        if not self._index_header_is_good:
             disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
         self.flush_index()
         disk.fsync(self.index_handle, self.index_path)

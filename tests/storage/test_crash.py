@@ -1,0 +1,238 @@
+"""A crash before every single change of the gate, with unsynced writes kept, lost or torn.
+
+What must hold after the restart: it opens, every synced record is there, what is there beyond is a prefix of what was
+written, the fence and the marks are at least those that were answered, and the log can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
+from tests.storage.helpers import (
+    DIRECTORY,
+    KEY,
+    SMALL,
+    SMALL_AHEAD,
+    append,
+    assert_verifies,
+    contents,
+    create,
+    data_of,
+    reopen,
+)
+from tests.storage.originals import original_directory
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import ControlFileMissing
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.store import ReplicaStore
+
+SURVIVALS = [Survival(1.0), Survival(0.0), Survival(0.5), Survival(0.3, 0.5), Survival(0.0, 1.0)]
+
+
+@dataclass
+class Promise:
+    """What the replica has answered so far, and what it may have begun."""
+
+    log: PartitionLog
+    records: list[bytes] = field(default_factory=list)  # all that were handed to the log
+    synced: int = 0  # how many of them were reported durable
+    shortest: int = 0  # how few may be left: lower than ``synced`` once a truncation has begun
+    session_id: int = -1
+    marks: tuple[int, int] = (-1, -1)
+
+    def open(self, session_id: int) -> None:
+        self.log.open_session(session_id)
+        self.session_id, self.shortest = session_id, len(self.records)
+
+    def append(self, count: int, tag: int = 0) -> None:
+        first = len(self.records)
+        self.records += [data_of(i, tag) for i in range(first, first + count)]
+        append(self.log, count, tag)
+
+    def sync(self) -> None:
+        assert self.log.sync() == len(self.records) - 1
+        self.shortest = len(self.records)
+
+    def mark(self, low: int) -> None:
+        self.log.set_low_water_mark(self.session_id, low, low)
+        self.marks, self.shortest = (low, low), len(self.records)
+
+    def truncate(self, last_id: int) -> None:
+        self.shortest = min(self.shortest, last_id + 1)
+        low = min(self.marks[0], last_id)
+        self.marks = (low, low)
+        self.log.truncate(self.session_id, last_id)
+        del self.records[last_id + 1 :]
+
+
+def append_and_roll(promise: Promise) -> None:
+    promise.open(3)
+    for count in (1, 2, 9, 1, 30, 4):
+        promise.append(count)
+        promise.sync()
+    promise.append(3)
+
+
+def truncate_and_go_on(promise: Promise) -> None:
+    promise.open(3)
+    promise.append(40)
+    promise.mark(35)
+    for tag, last_id in ((1, 30), (2, 12), (3, -1)):
+        promise.truncate(last_id)
+        promise.append(15, tag)
+        promise.sync()
+
+
+def sessions_and_marks(promise: Promise) -> None:
+    for session_id in (1, 2, 7):
+        promise.open(session_id)
+        promise.append(5)
+        promise.mark(len(promise.records) - 2)
+        promise.mark(len(promise.records) - 4)
+    promise.append(2)
+    promise.open(8)
+
+
+def close_and_open(promise: Promise) -> None:
+    promise.open(1)
+    promise.append(17)
+    promise.log.close()
+    promise.shortest = len(promise.records)
+
+
+SCENARIOS = [append_and_roll, truncate_and_go_on, sessions_and_marks, close_and_open]
+
+
+def run(
+    disk: FaultyDisk, config: StorageConfig, scenario: Callable[[Promise], None], crash_after: int | None
+) -> Promise:
+    promise = Promise(create(disk, config).partition(0))
+    disk.crash_after = crash_after
+    scenario(promise)
+    return promise
+
+
+def check(disk: FaultyDisk, config: StorageConfig, promise: Promise) -> None:
+    store = reopen(disk, config)
+    log = store.partition(0)
+    assert log.damaged is None, str(log.damaged)
+    assert log.session_id >= promise.session_id
+    assert log.last_id + 1 >= promise.shortest
+    assert log.low_water_mark == log.local_low_water_mark <= log.last_id
+    found = contents(log)
+    assert found == promise.records[: len(found)]
+    log.open_session(log.session_id + 1)
+    append(log, 25, tag=8)
+    log.sync()
+    disk.crash()
+    store = reopen(disk, config)
+    assert contents(store.partition(0)) == found + [data_of(i, 8) for i in range(len(found), len(found) + 25)]
+    store.close()
+    assert_verifies(disk, len(found) + 24)
+
+
+@pytest.mark.parametrize("config", [SMALL, SMALL_AHEAD], ids=["exact", "ahead"])
+@pytest.mark.parametrize("survival", SURVIVALS, ids=str)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_crash_before_every_change(
+    scenario: Callable[[Promise], None], survival: Survival, config: StorageConfig
+) -> None:
+    counting = FaultyDisk()
+    create(counting, config)
+    before = counting.changes()
+    counting = FaultyDisk()
+    run(counting, config, scenario, None)
+    steps = counting.changes() - before
+    assert steps > 10
+    for step in range(steps):
+        disk = FaultyDisk(seed=step)
+        promise = Promise(create(disk, config).partition(0))
+        disk.crash_after = step
+        with pytest.raises(Crashed):
+            scenario(promise)
+        disk.crash(survival)
+        if promise.marks != (-1, -1) and scenario is not truncate_and_go_on:
+            assert reopen_marks(disk, config) >= promise.session_id
+        check(disk, config, promise)
+
+
+def reopen_marks(disk: FaultyDisk, config: StorageConfig) -> int:
+    store = reopen(disk, config)
+    session_id = store.partition(0).session_id
+    store.close()
+    return session_id
+
+
+@pytest.mark.parametrize("survival", SURVIVALS, ids=str)
+def test_crash_while_a_crash_is_recovered_from(survival: Survival) -> None:
+    for first in range(20, 60, 3):
+        for second in range(12):
+            disk = FaultyDisk(seed=first * 100 + second)
+            promise = Promise(create(disk, SMALL_AHEAD).partition(0))
+            disk.crash_after = first
+            with pytest.raises(Crashed):
+                truncate_and_go_on(promise)
+            disk.crash(survival)
+            disk.crash_after = second
+            with contextlib.suppress(Crashed):  # the restart is cut short, too
+                reopen(disk, SMALL_AHEAD).partition(0)
+            disk.crash(survival)
+            check(disk, SMALL_AHEAD, promise)
+
+
+@pytest.mark.parametrize("survival", SURVIVALS, ids=str)
+def test_crash_while_a_directory_is_made(survival: Survival) -> None:
+    disk = FaultyDisk()
+    create(disk)
+    for step in range(disk.changes()):
+        disk = FaultyDisk(seed=step)
+        disk.crash_after = step
+        with pytest.raises(Crashed):
+            create(disk)
+        disk.crash(survival)
+        try:
+            store = reopen(disk)
+        except ControlFileMissing:
+            store = create(disk)
+        assert store.partition(0).last_id == -1
+
+
+@pytest.mark.parametrize("survival", SURVIVALS, ids=str)
+def test_crash_while_an_original_directory_is_converted(survival: Survival) -> None:
+    disk = original_directory(FaultyDisk())
+    before = disk.changes()
+    reopen(disk).close()
+    steps = disk.changes() - before
+    assert steps >= 8
+    for step in range(steps):
+        disk = original_directory(FaultyDisk(seed=step))
+        disk.crash_after = step
+        with pytest.raises(Crashed):
+            ReplicaStore.open(disk, DIRECTORY, KEY, SMALL)
+        disk.crash(survival)
+        log = reopen(disk).partition(0)
+        assert (log.session_id, log.low_water_mark, log.local_low_water_mark) == (4, 12, 11)
+        assert log.last_id == 19
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_acknowledgement_without_its_sync(kept: bool) -> None:
+    """Teeth: were ``sync`` to skip the flush, lost writes would be missed here."""
+    disk = FaultyDisk()
+    promise = run(disk, SMALL, append_and_roll, None)
+    if not kept:
+        disk.fail_sync = False
+        promise.log._disk.fdatasync = lambda handle, path: None  # type: ignore[method-assign]
+    promise.append(2)
+    promise.sync()
+    disk.crash(Survival(0.0))
+    if kept:
+        check(disk, SMALL, promise)
+    else:
+        with pytest.raises(AssertionError):
+            check(disk, SMALL, promise)

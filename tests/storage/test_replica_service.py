@@ -1,0 +1,205 @@
+"""Requests in, replies out: order, merging, one sync a turn, and every refusal."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.helpers import DIRECTORY, KEY, SMALL, create, data_of, records, reopen
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import SyncFailed
+from waltz_ray.storage.replica_service import REQUEST_TYPES, ReplicaService
+from waltz_ray.wire.replica_messages import (
+    Append,
+    Appended,
+    Close,
+    Closed,
+    LowWaterMarkSet,
+    Open,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+    ReplicaReply,
+    ReplicaRequest,
+    SetLowWaterMark,
+    State,
+    StateReply,
+    Truncate,
+    Truncated,
+    encode_replica,
+)
+
+BIG = StorageConfig(preallocate_bytes=0)
+
+
+def service(disk: FaultyDisk, config: StorageConfig = BIG, partitions: int = 3) -> ReplicaService:
+    made = ReplicaService(create(disk, config, partitions))
+    for partition_id in range(partitions):
+        reply = made.handle([Open(partition_id, 1, KEY)])
+        assert reply == [StateReply(partition_id, 1, -1, -1, -1, -1, False)]
+    disk.calls.clear()
+    return made
+
+
+def append(partition_id: int, first_id: int, count: int, session_id: int = 1) -> Append:
+    batch = records(first_id, count, partition_id=partition_id)
+    return Append(partition_id, session_id, first_id, batch.lengths, memoryview(batch.records))
+
+
+def calls(disk: FaultyDisk, name: str) -> int:
+    return sum(called == name for called, _ in disk.calls)
+
+
+def refusal(replies: list[ReplicaReply]) -> tuple[RefusalCode, int, int, int]:
+    (reply,) = replies
+    assert isinstance(reply, Refused)
+    assert reply.message
+    return reply.code, reply.request_type, reply.current_session_id, reply.last_id
+
+
+def test_a_turn_is_one_write_one_sync_and_one_acknowledgement_per_partition() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    replies = replica.handle([append(0, 0, 3), append(0, 3, 4), append(0, 7, 1)])
+    assert replies == [Appended(0, 1, 7)]
+    assert (calls(disk, "pwrite"), calls(disk, "fdatasync")) == (1, 1)
+    disk.calls.clear()
+    replies = replica.handle([append(1, 0, 2), append(2, 0, 1), append(1, 2, 2)])
+    assert replies == [Appended(1, 1, 3), Appended(2, 1, 0)]
+    assert (calls(disk, "pwrite"), calls(disk, "fdatasync")) == (3, 2)
+
+
+def test_other_requests_wait_for_the_sync_of_what_came_before_them() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    replies = replica.handle([append(0, 0, 3), State(1, 1), append(0, 3, 1), Truncate(0, 1, 1), append(0, 2, 1)])
+    assert replies == [
+        Appended(0, 1, 2),
+        StateReply(1, 1, 1, -1, -1, -1, False),
+        Appended(0, 1, 3),
+        Truncated(0, 1, 1),
+        Appended(0, 1, 2),
+    ]
+
+
+def test_every_acknowledged_record_survives_a_crash_right_after_the_turn() -> None:
+    disk = FaultyDisk()
+    replica = service(disk, SMALL)
+    acknowledged = -1
+    for turn in range(8):
+        first = acknowledged + 1
+        (reply,) = replica.handle([append(0, first, 3), append(0, first + 3, turn)])
+        assert isinstance(reply, Appended)
+        acknowledged = reply.last_id
+        disk.crash()
+        replica = ReplicaService(reopen(disk, SMALL))
+        assert replica.handle([Open(0, 1, KEY)]) == [StateReply(0, 1, 1, -1, -1, acknowledged, False)]
+
+
+def test_a_failed_sync_is_never_an_acknowledgement() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    disk.fail_sync = True
+    with pytest.raises(SyncFailed):
+        replica.handle([append(0, 0, 3)])
+    disk.fail_sync = False
+    for request in (append(0, 3, 1), append(1, 0, 1), Open(0, 2, KEY), State(0, 1)):
+        with pytest.raises(SyncFailed):
+            replica.handle([request])
+
+
+def test_sessions_fence() -> None:
+    replica = service(FaultyDisk())
+    replica.handle([append(0, 0, 2)])
+    assert replica.handle([Open(0, 4, KEY)]) == [StateReply(0, 4, 1, -1, -1, 1, False)]
+    requests: list[ReplicaRequest] = [
+        Open(0, 3, KEY),
+        State(0, 3),
+        append(0, 2, 1, session_id=3),
+        Read(0, 3, 0, 1, 10),
+        Truncate(0, 3, 0),
+        SetLowWaterMark(0, 3, 0, 0),
+        Close(0, 3),
+    ]
+    for request in requests:
+        kind = REQUEST_TYPES[type(request)]
+        assert refusal(replica.handle([request])) == (RefusalCode.FENCED, kind, 4, 1)
+    assert refusal(replica.handle([append(0, 2, 1, session_id=5)]))[0] == RefusalCode.NOT_OPEN
+    assert replica.handle([append(0, 2, 1, session_id=4)]) == [Appended(0, 4, 2)]
+
+
+def test_a_restarted_replica_wants_to_be_opened_again() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    replica.handle([append(0, 0, 1)])
+    disk.crash()
+    replica = ReplicaService(reopen(disk))
+    assert refusal(replica.handle([append(0, 1, 1)]))[0] == RefusalCode.NOT_OPEN
+    assert replica.handle([Open(0, 1, KEY), append(0, 1, 1)])[1] == Appended(0, 1, 1)
+
+
+def test_refusals() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    assert refusal(replica.handle([Open(0, 2, uuid.uuid4())]))[0] == RefusalCode.WRONG_CLUSTER
+    assert refusal(replica.handle([Open(3, 2, KEY)])) == (RefusalCode.UNKNOWN_PARTITION, 1, -1, -1)
+    assert refusal(replica.handle([append(0, 1, 1)])) == (RefusalCode.NOT_CONTIGUOUS, 5, 1, -1)
+    assert refusal(replica.handle([Read(0, 1, 0, 1, 10)]))[0] == RefusalCode.NOT_CONTIGUOUS
+    replies = replica.handle([append(0, 0, 2), append(0, 5, 1), append(0, 6, 1), append(0, 2, 1)])
+    assert [type(reply).__name__ for reply in replies] == ["Appended", "Refused", "Refused", "Appended"]
+    disk.capacity_bytes = 0
+    assert refusal(replica.handle([append(0, 3, 9)])) == (RefusalCode.DISK_FULL, 5, 1, 2)
+    disk.capacity_bytes = None
+    assert replica.handle([append(0, 3, 9)]) == [Appended(0, 1, 11)]
+
+
+def test_damage_is_told_and_not_served() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    replica.handle([append(0, 0, 9), SetLowWaterMark(0, 1, 8, 8)])
+    disk.crash()
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 150)
+    replica = ReplicaService(reopen(disk, BIG))
+    (state,) = replica.handle([Open(0, 2, KEY)])
+    assert isinstance(state, StateReply)
+    if not state.damaged:  # it lies before the index's last checkpoint: the first reader finds it
+        assert refusal(replica.handle([Read(0, 2, 0, 9, 1000)]))[0] == RefusalCode.DAMAGED
+        (state,) = replica.handle([State(0, 2)])
+        assert isinstance(state, StateReply)
+    assert (state.damaged, state.last_id) == (True, -1)
+    assert refusal(replica.handle([append(0, 0, 1, session_id=2)])) == (RefusalCode.DAMAGED, 5, 2, -1)
+    assert replica.handle([Truncate(0, 2, -1), append(0, 0, 1, session_id=2)]) == [
+        Truncated(0, 2, -1),
+        Appended(0, 2, 0),
+    ]
+
+
+def test_reading_and_marks() -> None:
+    replica = service(FaultyDisk())
+    replica.handle([append(0, 0, 9)])
+    (reply,) = replica.handle([Read(0, 1, 2, 5, 100_000)])
+    assert isinstance(reply, Records)
+    assert [bytes(data) for data in reply.batch.datas()] == [data_of(i) for i in (2, 3, 4)]
+    assert refusal(replica.handle([Read(0, -1, 0, 9, 100_000)]))[0] == RefusalCode.NOT_CONTIGUOUS
+    assert replica.handle([SetLowWaterMark(0, 1, 6, 6)]) == [LowWaterMarkSet(0, 1)]
+    (reply,) = replica.handle([Read(0, -1, 0, 9, 100_000)])
+    assert isinstance(reply, Records)
+    assert len(reply.lengths) == 7
+    assert replica.handle([Close(0, 1)]) == [Closed(0, 1)]
+
+
+def test_request_types_are_the_wire_s() -> None:
+    samples: list[Any] = [
+        Open(0, 1, KEY),
+        State(0, 1),
+        append(0, 0, 1),
+        Read(0, 1, 0, 1, 1),
+        Truncate(0, 1, 0),
+        SetLowWaterMark(0, 1, 0, 0),
+        Close(0, 1),
+    ]
+    assert {type(sample): bytes(encode_replica(sample)[0])[0] for sample in samples} == REQUEST_TYPES
