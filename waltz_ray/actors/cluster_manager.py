@@ -258,7 +258,7 @@ class ClusterManager:
         answers = statuses(self._cluster, [*replicas.values(), *servers.values()])
         return self._host.view() | {
             "zookeeper": self._connect_string,
-            "servers": {s: answers[name] for s, name in servers.items()},
+            "servers": {s: {"state": "SERVING"} | answers[name] for s, name in servers.items()},
             "replicas": {r: answers[name] for r, name in replicas.items()},
         }
 

@@ -1,4 +1,4 @@
-"""What Prometheus sees of a replica: gauges through ``ray.util.metrics``, set every few seconds from ``status()``.
+"""What Prometheus sees: gauges through ``ray.util.metrics``, set every few seconds from ``status()``.
 
 Ray exports them at each node's metrics port with the prefix ``ray_`` (``deploy/prometheus.yml``).
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from waltz_ray.actors.manager_logic import NodeView
 from waltz_ray.actors.settings import Settings
@@ -22,6 +22,7 @@ __all__ = [
     "RaySupervisor",
     "alive_nodes",
     "ask",
+    "cluster_names",
     "end_actor",
     "ensure_actor",
     "ensure_data_plane",
@@ -92,13 +93,36 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
 
 
 class RaySupervisor:
-    """The manager's hand in Ray."""
+    """The manager's hand in Ray. A server that Ray has started again begins to serve when it is told to ``start``."""
 
     def __init__(self, zookeeper: str) -> None:
         self._zookeeper = zookeeper
+        self._starts: dict[int, Any] = {}  # server -> the call that has no answer yet
 
     def ensure(self, settings: Settings) -> None:
+        """Every replica and server exists and every server has been told to start. Raises what a server answered."""
         ensure_data_plane(settings, self._zookeeper)
+        failures = [
+            f"server {s}: {failure}" for s in range(settings.config.servers) if (failure := self._start(settings, s))
+        ]
+        if failures:
+            raise ClusterNotFound("; ".join(failures))
+
+    def _start(self, settings: Settings, server_id: int) -> str:
+        handle = find_actor(settings.config.name, server_name(server_id))
+        if server_id not in self._starts and handle is not None:
+            self._starts[server_id] = handle.start.remote()
+        call = self._starts.get(server_id)
+        if call is None or not ray.wait([call], timeout=0.5)[0]:
+            return ""  # still starting
+        del self._starts[server_id]
+        try:
+            ray.get(call)
+        except (ActorUnavailableError, ActorDiedError):
+            return ""  # Ray is starting it again; told the next time
+        except Exception as error:  # noqa: BLE001 - the server's own words, whatever they are
+            return _last_line(error)
+        return ""
 
 
 def find_actor(cluster: str, name: str) -> Handle | None:
@@ -107,6 +131,16 @@ def find_actor(cluster: str, name: str) -> Handle | None:
         return ray.get_actor(name, namespace_of(cluster))
     except ValueError:
         return None
+
+
+def cluster_names() -> list[str]:
+    """The clusters that have a manager on this Ray."""
+    entries = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(
+        entry["namespace"].removeprefix("waltz-")
+        for entry in entries
+        if entry["name"] == MANAGER and entry["namespace"].startswith("waltz-")
+    )
 
 
 def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:

@@ -1,1 +1,54 @@
+"""The ``waltz`` command. Commands live in modules of their own; each has ``register(app)``."""
 
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from waltz_ray.cli import inspect, replicas, status, up, verify
+from waltz_ray.errors import WaltzError
+
+__all__ = ["main", "make_app"]
+
+
+def make_app() -> typer.Typer:
+    """The command line application."""
+    app = typer.Typer(
+        name="waltz",
+        help="A distributed, replicated write-ahead log on Ray.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for module in (up, status, inspect, verify, replicas):
+        module.register(app)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit: 0, 1 with one line on stderr for a WaltzError, 2 for usage, 130 for Ctrl-C.
+
+    WALTZ_TRACEBACK=1 in the environment shows the traceback of a WaltzError too.
+    """
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        result = make_app()(args=arguments, standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        return int(leaving.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return int(error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return 130
+    except WaltzError as error:
+        if os.environ.get("WALTZ_TRACEBACK") == "1":
+            raise
+        print("waltz: " + " ".join(str(error).split()), file=sys.stderr)
+        return 1
+    return result if isinstance(result, int) else 0

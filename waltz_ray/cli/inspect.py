@@ -1,0 +1,64 @@
+"""``waltz inspect``: what is in a storage directory."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.errors import InvalidInput
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.inspect import describe_directory
+
+__all__ = ["StorageDirectory", "register", "storage_directories"]
+
+StorageDirectory = Annotated[str, typer.Argument(metavar="DIR", help="A replica's directory, or a cluster's.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("inspect")(inspect)
+
+
+def storage_directories(directory: str) -> list[str]:
+    """``directory`` itself, or its replica-* below it if it is a cluster's. InvalidInput if it does not exist."""
+    path = Path(directory)
+    if not path.is_dir():
+        raise InvalidInput(f"{directory} is not a directory; give a replica's or a cluster's")
+    replicas = sorted(str(child) for child in path.glob("replica-*") if child.is_dir())
+    return replicas or [str(path)]
+
+
+def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
+    """Show the control file, segments and indexes of a storage directory; nothing is checked, nothing changed."""
+    found = [describe_directory(OsDisk(), each) for each in storage_directories(directory)]
+    if as_json:
+        print_json(found)
+        return
+    console = Console()
+    for each in found:
+        created = datetime.fromtimestamp(each["created_ms"] / 1000, UTC)
+        console.print(f"{each['directory']}", style="bold", soft_wrap=True)
+        console.print(
+            f"cluster key {each['cluster_key']}, made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
+        )
+        console.print(_table(each["partitions"]))
+
+
+def _table(partitions: list[dict[str, Any]]) -> Table:
+    table = Table("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
+    for partition in partitions:
+        control = partition["control"] or {}
+        table.add_row(
+            str(partition["partition_id"]),
+            *(str(control.get(key, "?")) for key in ("session_id", "low_water_mark", "local_low_water_mark")),
+            str(partition["last_id"]),
+            str(len(partition["segments"])),
+            f"{sum(segment['size_bytes'] for segment in partition['segments']):,}",
+        )
+    return table
