@@ -275,7 +275,9 @@ class ReplicaLink:
             self._deliver(refused.partition_id, fenced)
             return
         log.warning("replica %d: %s", self.replica_id, refused.message)
-        self._deliver(refused.partition_id, ReplicaLost(refused.session_id, self.replica_id, refused.message))
+        lost_files = refused.code is RefusalCode.LOST_FILES
+        lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files)
+        self._deliver(refused.partition_id, lost)
         # The link works, so nothing else would announce the replica again: let it be tried from time to time.
         asyncio.get_running_loop().call_later(_REFUSED_RETRY_S, self._try_again, refused)
 

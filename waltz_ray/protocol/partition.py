@@ -60,6 +60,7 @@ from waltz_ray.protocol.session_types import (
     RecordConflict,
     RecordWritten,
     ReopenWanted,
+    ReplicaLost,
     SessionEffect,
     SessionEvent,
     SessionFailed,
@@ -205,6 +206,8 @@ class Partition:
                 self._taking = None
                 self._read_record()
             case _:
+                if isinstance(event, ReplicaLost) and event.lost_files and self.stage is Stage.OPEN:
+                    self._effects.append(ReadRecord())
                 self._step_session(event)
         effects, self._effects = self._effects, []
         return effects
@@ -226,6 +229,10 @@ class Partition:
         self._effects.append(ReadRecord())
 
     def _on_record(self, record: PartitionRecord, version: int) -> None:
+        if self.stage is Stage.OPEN and self.session is not None and not self.session.writing:
+            if version != self.session.version:
+                self._reopen()  # an operator has declared the replica replaced (or we are fenced: it will show)
+            return
         if self.stage is not Stage.READING:
             return
         if record.generation > self.generation:

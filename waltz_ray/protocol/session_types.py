@@ -70,11 +70,15 @@ class ReplicaOpened:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """The replica did not do what it was told: link down, timed out, disk full, damaged, storage of a stranger."""
+    """The replica did not do what it was told: link down, timed out, disk full, damaged, storage of a stranger.
+
+    ``lost_files``: it does not remember the session that ZooKeeper says it has joined.
+    """
 
     session_id: int
     replica_id: int
     reason: str
+    lost_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
