@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from typing import cast
 
-import click
 import typer
 
 from waltz_ray.cli import inspect, replicas, status, up, verify
 from waltz_ray.errors import WaltzError
 
 __all__ = ["main", "make_app"]
+
+# Some versions of typer bring a click of their own: this is the one whose errors it raises.
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 
 def make_app() -> typer.Typer:
@@ -37,15 +41,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> int:
+    kazoo_log = logging.getLogger("kazoo")  # lost connections reach the user as ZooKeeperUnreachable, in one line
+    kazoo_log.addHandler(logging.NullHandler())
+    kazoo_log.propagate = False
     try:
         result = make_app()(args=arguments, standalone_mode=False)
-    except click.exceptions.Exit as leaving:
+    except typer.Exit as leaving:
         return int(leaving.exit_code)
-    except click.ClickException as error:
-        error.show()
-        return int(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return 130
+    except _UsageError as error:
+        print("waltz: " + error.format_message(), file=sys.stderr)
+        return 2
     except WaltzError as error:
         if os.environ.get("WALTZ_TRACEBACK") == "1":
             raise

@@ -44,9 +44,8 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
     for each in found:
         created = datetime.fromtimestamp(each["created_ms"] / 1000, UTC)
         console.print(f"{each['directory']}", style="bold", soft_wrap=True)
-        console.print(
-            f"cluster key {each['cluster_key']}, made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
-        )
+        made = f"made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
+        console.print(f"cluster key {each['cluster_key']}, {made}", soft_wrap=True)
         console.print(_table(each["partitions"]))
 
 
@@ -59,6 +58,6 @@ def _table(partitions: list[dict[str, Any]]) -> Table:
             *(str(control.get(key, "?")) for key in ("session_id", "low_water_mark", "local_low_water_mark")),
             str(partition["last_id"]),
             str(len(partition["segments"])),
-            f"{sum(segment['size_bytes'] for segment in partition['segments']):,}",
+            f"{sum(segment['bytes'] for segment in partition['segments']):,}",
         )
     return table
