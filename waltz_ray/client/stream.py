@@ -55,12 +55,15 @@ class Stream(ABC):
         self._greeted = False
         self._error: Exception | None = None
         self.ended = False
+        self.over = asyncio.Event()
         self.on_end: Callable[[], None] = lambda: None
 
     async def open(self, transport: Transport, location: Location) -> None:
         """Connect and greet; ``OSError`` or ``WireError`` if that fails."""
         try:
             self._channel = await transport.connect(location, self)
+            if self._error is not None:  # the server's first bytes came before we had the channel to close
+                self._channel.close()
             self._channel.write([hello_frame()])
             await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_TIMEOUT_S)
         except BaseException:
@@ -118,6 +121,7 @@ class Stream(ABC):
         if self.ended:
             return
         self.ended = True
+        self.over.set()
         reason = self._error or error or ConnectionResetError("the server closed the connection")
         if not self._hello.done():
             self._hello.set_exception(reason)
@@ -165,8 +169,8 @@ class StreamPool(Generic[S]):
         """End every stream and wait for what is still being opened."""
         tasks = list(self._streams.values())
         for task in tasks:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().close()
-            else:
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            task.cancel()  # one that has its stream is not affected
+        for stream in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(stream, Stream):
+                stream.close()
+                await stream.over.wait()

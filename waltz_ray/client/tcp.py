@@ -29,8 +29,14 @@ class TcpTransport:
             raise ConnectionError(f"server {location.server_id} is not registered")
         host, port = location.endpoint
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(lambda: _TcpChannel(receiver), host, port)
-        _, channel = await asyncio.wait_for(opening, self._connect_timeout_s)
+        channel = _TcpChannel(receiver)
+        try:
+            # Not wait_for: cancelled at the wrong moment it loses a connection that has just been made.
+            async with asyncio.timeout(self._connect_timeout_s):
+                await loop.create_connection(lambda: channel, host, port)
+        except BaseException:
+            channel.abandon()
+            raise
         return channel
 
 
@@ -39,6 +45,7 @@ class _TcpChannel(asyncio.Protocol):
         self._receiver = receiver
         self._transport: asyncio.Transport | None = None
         self._busy = False
+        self._abandoned = False
 
     @property
     def busy(self) -> bool:
@@ -52,8 +59,16 @@ class _TcpChannel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()  # nothing that still waits to be sent matters to a side that gives up
 
+    def abandon(self) -> None:
+        """Nobody waits for this connection any more, whether it is made or about to be."""
+        self._abandoned = True
+        self.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._abandoned:
+            self._transport.abort()
+            return
         self._transport.set_write_buffer_limits(high=_BUSY_BYTES)
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,333 @@
+"""Limits, moves, refusals, errors and the end of a client."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import (
+    AppendFailed,
+    AppendTimeout,
+    ClientClosed,
+    DataUnavailable,
+    InvalidInput,
+    PartitionNotReady,
+)
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.wire.batches import RejectionCode
+
+
+@pytest.mark.parametrize("limits", [{"outstanding_appends": 5}, {"outstanding_bytes": 500}])
+def test_append_blocks_at_the_limit(server: FakeServer, make_client: MakeClient, limits: dict[str, int]) -> None:
+    client = make_client(config=ClientConfig(**limits))
+    client.append(0, b"").result(PATIENCE_S)
+    server.script.hold_appends = True
+    futures = [client.append(0, b"x" * 100) for _ in range(5)]
+    sixth: list[Future[int]] = []
+    thread = threading.Thread(target=lambda: sixth.append(client.append(0, b"x" * 100)))
+    thread.start()
+    while sum(server.batch_sizes) < 6:
+        assert not sixth
+    thread.join(0.05)
+    assert thread.is_alive()
+    server.script.hold_appends = False
+    server.drop_connections()  # what was held was never admitted: sent again
+    thread.join(PATIENCE_S)
+    assert sorted(future.result(PATIENCE_S) for future in [*futures, *sixth]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_limit_gives_up_when_nothing_moves(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client(config=ClientConfig(outstanding_appends=1, mount_timeout_ms=50))
+    server.script.hold_appends = True
+    client.append(0, b"x")
+    with pytest.raises(PartitionNotReady, match=r"1 appends .* none got one within 50 ms"):
+        client.append(0, b"y")
+
+
+def test_append_many_beyond_the_limit_passes_in_parts(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client(config=ClientConfig(outstanding_appends=3))
+    assert client.append_many(0, [b"%d" % i for i in range(10)]).result(PATIENCE_S).tolist() == list(range(10))
+    assert max(server.batch_sizes) == 3
+
+
+def test_partition_that_never_becomes_ready(server: FakeServer, make_client: MakeClient) -> None:
+    server.script.hold_mounts = True
+    client = make_client(config=ClientConfig(mount_timeout_ms=50))
+    with pytest.raises(PartitionNotReady, match="partition 0 was not ready within 50 ms"):
+        client.append(0, b"x").result(PATIENCE_S)
+    with pytest.raises(PartitionNotReady):
+        client.wait_ready(0.05)
+
+
+def test_nobody_owns_the_partition(server: FakeServer, directory: FakeDirectory, make_client: MakeClient) -> None:
+    directory.move(0, None)
+    client = make_client(config=ClientConfig(mount_timeout_ms=50))
+    with pytest.raises(PartitionNotReady, match="no server owns it"):
+        client.append(0, b"x").result(PATIENCE_S)
+    future = client.append(0, b"y")
+    directory.move(0, server.location(0))
+    assert future.result(PATIENCE_S) == 0
+
+
+def test_a_refused_connection_is_tried_again(
+    server: FakeServer, directory: FakeDirectory, make_client: MakeClient
+) -> None:
+    directory.move(0, Location(1, 1, Endpoint("127.0.0.1", 1)))
+    client = make_client()
+    future = client.append(0, b"x")
+    directory.move(0, server.location(0))
+    assert future.result(PATIENCE_S) == 0
+
+
+def test_mount_refused_then_accepted(server: FakeServer, make_client: MakeClient) -> None:
+    server.script.not_ready_mounts = 2
+    client = make_client()
+    assert client.append(0, b"x").result(PATIENCE_S) == 0
+    assert client.statistics()["reconnects"] == 2
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_partition_moves_to_another_server(
+    server: FakeServer, directory: FakeDirectory, make_client: MakeClient, announced: bool
+) -> None:
+    recorder = Recorder()
+    client = make_client(recorder, partitions=[0])
+    assert client.append(0, b"0").result(PATIENCE_S) == 0
+    with FakeServer(server_id=2, logs=server.logs) as other:
+        other.generations[0] = 2
+        server.script.hold_appends = True  # the old server hangs
+        future = client.append(0, b"1")
+        while sum(server.batch_sizes) < 2:
+            assert not future.done()
+        if announced:
+            server.leave(0)
+        directory.move(0, other.location(0))
+        assert future.result(PATIENCE_S) == 1
+        recorder.wait_for(lambda: recorder.ids() == [0, 1])
+        assert other.logs[0].batches[-1].fields["generation"].tolist() == [2]
+
+
+def test_a_wrong_generation_is_refused_and_mounted_again(
+    server: FakeServer, directory: FakeDirectory, make_client: MakeClient
+) -> None:
+    client = make_client()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.generations[0] = 5
+    future = client.append(0, b"1")
+    while client.statistics()["reconnects"] < 2:
+        assert not future.done()
+    directory.move(0, server.location(0))
+    assert future.result(PATIENCE_S) == 1
+
+
+def test_queue_full_is_sent_again(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.queue_full = 3
+    assert client.append(0, b"1").result(PATIENCE_S) == 1
+    assert server.batch_sizes == [1, 1, 1, 1, 1]
+    assert client.statistics()["reconnects"] == 0
+
+
+def test_without_retry_a_refusal_is_told(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.queue_full = 1
+    with pytest.raises(AppendFailed, match="QUEUE_FULL"):
+        client.append(0, b"1", retry=False).result(PATIENCE_S)
+    server.script.drop_before_admitting = 1
+    with pytest.raises(AppendFailed, match="not in the log"):
+        client.append(0, b"2", retry=False).result(PATIENCE_S)
+    assert server.logs[0].data() == [b"0"]
+
+
+@pytest.mark.parametrize("code", [RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE])
+def test_what_cannot_succeed_is_not_sent_again(
+    server: FakeServer, make_client: MakeClient, code: RejectionCode
+) -> None:
+    client = make_client()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.reject_code = code
+    with pytest.raises(AppendFailed, match=code.name):
+        client.append(0, b"1").result(PATIENCE_S)
+    assert client.append(0, b"2").result(PATIENCE_S) == 1
+
+
+def test_an_own_entry_fails_older_ones(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.lose_first = 3
+    ids = client.append_many(0, [b"a", b"b", b"c", b"d", b"e"]).result(PATIENCE_S).tolist()
+    assert ids == [3, 4, 5, 1, 2]  # "d" and "e" were in the log first; the others were sent again
+    assert server.logs[0].data() == [b"0", b"d", b"e", b"a", b"b", b"c"]
+    assert client.statistics()["retries"] == 1
+
+
+def test_own_mode_resumes_below_what_is_pending(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.append(0, b"mine").result(PATIENCE_S)
+    server.append_directly(0, [b"other"] * 3)
+    server.script.drop_after_admitting = 1
+    assert client.append(0, b"mine again").result(PATIENCE_S) == 4
+    assert server.mount_marks[0] == -2
+    assert 0 <= server.mount_marks[1] < 4
+
+
+def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
+    client = make_client(config=ClientConfig(max_frame_bytes=10_000), partitions=[0])
+    with pytest.raises(InvalidInput, match="there is no partition 7; this cluster has 0 to 1"):
+        client.append(7, b"x")
+    with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
+        client.append(1, b"x")
+    with pytest.raises(InvalidInput, match="does not fit in a frame"):
+        client.append(0, b"x" * 10_000)
+    with pytest.raises(InvalidInput, match="does not fit in a frame"):
+        client.append_many(0, [b"", b"x" * 10_000])
+    with pytest.raises(InvalidInput, match="signed 32-bit"):
+        client.append(0, b"x", header=1 << 31)
+    with pytest.raises(InvalidInput, match="headers of shape"):
+        client.append_many(0, [b"", b""], headers=[1])
+    with pytest.raises(InvalidInput, match="no partition -1"):
+        client.read(-1, 0, 1)
+    assert client.append(0, b"x" * 9_000).result(PATIENCE_S) == 0
+
+
+def test_a_server_that_is_too_old(server: FakeServer, make_client: MakeClient) -> None:
+    server.script.hello_versions = (0, 1, 2, 3, 4)
+    client = make_client(config=ClientConfig(mount_timeout_ms=100))
+    with pytest.raises(PartitionNotReady, match="speaks version 4 at most"):
+        client.append(0, b"x").result(PATIENCE_S)
+
+
+def test_flush(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.flush(0)
+    server.script.hold_appends = True
+    future = client.append(0, b"x")
+    with pytest.raises(AppendTimeout, match="1 of 1 appends"):
+        client.flush(0.02)
+    server.script.hold_appends = False
+    server.drop_connections()
+    client.flush(PATIENCE_S)
+    assert future.done()
+
+
+def test_close_with_pending(server: FakeServer, directory: FakeDirectory, make_client: MakeClient) -> None:
+    client = make_client(config=ClientConfig(outstanding_appends=1))
+    server.script.hold_appends = True
+    future = client.append(0, b"x")
+    errors: list[BaseException] = []
+
+    def blocked() -> None:
+        try:
+            client.append(0, b"y")
+        except ClientClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=blocked)
+    thread.start()
+    client.close()
+    thread.join(PATIENCE_S)
+    with pytest.raises(ClientClosed, match="may or may not be in the log"):
+        future.result(0)
+    assert len(errors) == 1
+    assert directory.closed
+    with pytest.raises(ClientClosed):
+        client.append(0, b"z")
+    with pytest.raises(ClientClosed):
+        client.server_high_water_mark(0)
+    client.close()
+
+
+def test_no_thread_is_left(server: FakeServer, directory: FakeDirectory) -> None:
+    before = set(threading.enumerate())
+    with WaltzClient(directory, TcpTransport(), Recorder()) as client:
+        client.append(0, b"x").result(PATIENCE_S)
+        assert len(set(threading.enumerate()) - before) >= 2
+    assert set(threading.enumerate()) <= before
+
+
+def test_close_in_a_callback_of_the_application(server: FakeServer, make_client: MakeClient) -> None:
+    recorder = Recorder()
+    client = make_client(recorder, partitions=[0])
+    recorder.on_uncaught = lambda partition, transaction: client.close()
+    recorder.fail_on = {0}
+    client.append(0, b"x")
+    recorder.wait_for(lambda: bool(recorder.uncaught))
+    client.close()
+
+
+def test_waiting_for_the_io_thread_on_the_io_thread_is_refused(make_client: MakeClient) -> None:
+    client = make_client()
+    errors: list[BaseException] = []
+    told = threading.Event()
+
+    def callback(future: Future[int]) -> None:
+        for action in (client.close, client.flush, client.wait_ready, lambda: client.server_high_water_mark(0)):
+            try:
+                action()
+            except InvalidInput as error:
+                errors.append(error)
+        told.set()
+
+    client.append(0, b"x").add_done_callback(callback)
+    assert told.wait(PATIENCE_S)
+    assert len(errors) == 4
+
+
+def test_read_and_feed(server: FakeServer, make_client: MakeClient) -> None:
+    for start in range(0, 30, 10):
+        server.append_directly(0, [b"%d" % i for i in range(start, start + 10)], header=start)
+    client = make_client()
+    read = list(client.read(0, 5, 25))
+    assert [one.transaction_id for one in read] == list(range(5, 25))
+    assert [one.data for one in read] == [b"%d" % i for i in range(5, 25)]
+    assert [one.header for one in read][:6] == [0, 0, 0, 0, 0, 10]
+    assert (read[0].req_id.client_id, read[0].req_id.sequence_number) == (999_999, 5)
+    assert [one.transaction_id for one in client.feed(0, start=28)] == [28, 29]
+    assert list(client.read(0, 30, 40)) == []
+    assert list(client.read(1, 0, 40)) == []
+
+
+def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
+    server.append_directly(0, [b"0", b"1", b"2"])
+    client = make_client()
+    feed = client.feed(0, start=1, follow=True)
+    assert [next(feed).data for _ in range(2)] == [b"1", b"2"]
+    server.append_directly(0, [b"3"])
+    assert next(feed).transaction_id == 3
+    server.drop_connections()
+    server.append_directly(0, [b"4"])
+    assert next(feed).transaction_id == 4
+    client.close()
+    with pytest.raises(ClientClosed):
+        next(feed)
+
+
+def test_data_that_cannot_be_read(directory: FakeDirectory, make_client: MakeClient) -> None:
+    directory.move(0, None)
+    client = make_client(config=ClientConfig(request_timeout_ms=50))
+    with pytest.raises(DataUnavailable, match="partition 0 could not be read within 50 ms: no server owns"):
+        list(client.read(0, 0, 1))
+
+
+def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: FakeDirectory) -> None:
+    before = set(threading.enumerate())
+    for round_number in range(30):
+        client = WaltzClient(directory, TcpTransport())
+        future = client.append(0, b"x")
+        while round_number % 3 == 2 and not server.mount_marks:
+            continue
+        if round_number % 3 == 1:
+            future.result(PATIENCE_S)
+        client.close()
+        assert future.done()
+        server.mount_marks.clear()
+    assert set(threading.enumerate()) <= before
