@@ -124,7 +124,7 @@ def test_the_life_of_an_original_client(cluster: Cluster, version: int) -> None:
 
 
 def test_the_feed_is_suspended_after_a_hundred_entries_and_goes_on_when_asked(cluster: Cluster) -> None:
-    client, generation = mounted(cluster, 4)
+    client, _generation = mounted(cluster, 4)
     assert isinstance(client.receive(), MountResponse)
     with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
         for n in range(250):
@@ -148,7 +148,7 @@ def test_the_feed_is_suspended_after_a_hundred_entries_and_goes_on_when_asked(cl
 def test_a_mount_gets_everything_before_it_is_ready(cluster: Cluster) -> None:
     with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
         writer.append_many(0, [b"x"] * 777).result(20)
-    client, generation = mounted(cluster, 3, mark=99)
+    client, _generation = mounted(cluster, 3, mark=99)
     messages = [client.receive()]
     while not isinstance(messages[-1], MountResponse):
         messages.append(client.receive())
