@@ -43,6 +43,7 @@ __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+_CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
 
 STARTING, SERVING, REFUSED, STOPPED = "STARTING", "SERVING", "REFUSED", "STOPPED"
@@ -161,7 +162,7 @@ class ReplicaHost:
         self._state, self._reason = state, reason
 
     def _start(self) -> None:
-        zookeeper = KazooZooKeeper(self._zookeeper)
+        zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
         try:
             cluster_store = ClusterStore(zookeeper, self._cluster)
             if self._store is None:

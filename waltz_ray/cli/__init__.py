@@ -51,7 +51,8 @@ def _run(arguments: list[str] | None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except _UsageError as error:
-        print("waltz: " + error.format_message(), file=sys.stderr)
+        if message := error.format_message():  # there is none when the help has been shown instead
+            print("waltz: " + message, file=sys.stderr)
         return 2
     except WaltzError as error:
         if os.environ.get("WALTZ_TRACEBACK") == "1":

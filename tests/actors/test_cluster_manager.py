@@ -1,0 +1,191 @@
+"""The manager's shell over a real ZooKeeper; servers are listening sockets, Ray is a counter."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from waltz_ray.actors.cluster_manager import ManagerHost
+from waltz_ray.actors.endpoint_probe import EndpointProbe
+from waltz_ray.actors.manager_logic import EndpointAnswered, EndpointRefused
+from waltz_ray.actors.settings import Settings, from_json, to_json
+from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig
+from waltz_ray.coordination.api import EphemeralNode
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ConfigError, CoordinationError
+from waltz_ray.protocol.ids import Endpoint
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 20 s: {what}"
+        time.sleep(0.005)
+
+
+class FakeServer:
+    """A listening socket and its registration, by a ZooKeeper session of its own."""
+
+    def __init__(self, zookeeper: str, cluster: str, server_id: int) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = Endpoint("127.0.0.1", self.listener.getsockname()[1])
+        self.client = KazooZooKeeper(zookeeper, 10_000)
+        self.registration: EphemeralNode = ClusterStore(self.client, cluster).register_server(server_id, self.endpoint)
+        self.accepted: list[socket.socket] = []
+
+    def accept(self) -> None:
+        self.accepted.append(self.listener.accept()[0])
+
+    def die(self) -> None:
+        """As by SIGKILL: the kernel closes the sockets, ZooKeeper knows nothing."""
+        self.registration._end()  # nobody is left who would register again
+        self.listener.close()
+        for connection in self.accepted:
+            connection.close()
+
+    def close(self) -> None:
+        self.die()
+        self.client.close()
+
+
+class CountingSupervisor:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.failure: Exception | None = None
+
+    def ensure(self, settings: Settings) -> None:
+        self.calls += 1
+        if self.failure is not None:
+            raise self.failure
+
+
+class Rig:
+    def __init__(self, zookeeper: str, stack: ExitStack) -> None:
+        self.zookeeper, self._stack = zookeeper, stack
+        self.cluster = f"manager-{uuid.uuid4().hex[:8]}"
+        self.store = self.new_store()
+        config = ClusterConfig(name=self.cluster, directory="/nowhere", partitions=4, replicas=1, servers=2)
+        self.store.initialize(4, [0], to_json(Settings(config, {0: "node:127.0.0.1"})))
+        self.supervisor = CountingSupervisor()
+
+    def new_client(self) -> KazooZooKeeper:
+        client = KazooZooKeeper(self.zookeeper, 2000)
+        self._stack.callback(client.close)
+        return client
+
+    def new_store(self) -> ClusterStore:
+        return ClusterStore(self.new_client(), self.cluster)
+
+    def manager(self, settle_s: float = 20.0) -> ManagerHost:
+        manager = ManagerHost(self.new_client(), self.cluster, self.supervisor, settle_s)
+        self._stack.callback(manager.close)
+        return manager
+
+    def server(self, server_id: int) -> FakeServer:
+        server = FakeServer(self.zookeeper, self.cluster, server_id)
+        self._stack.callback(server.close)
+        return server
+
+    def owners(self) -> list[int]:
+        return sorted(owner.server_id for owner in self.store.assignment()[0].owners.values())
+
+
+@pytest.fixture
+def rig(zookeeper_server: str) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        yield Rig(zookeeper_server, stack)
+
+
+def test_a_killed_servers_partitions_move_long_before_its_session_ends(rig: Rig) -> None:
+    rig.manager()
+    servers = [rig.server(0), rig.server(1)]
+    until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    servers[0].accept()
+    before = time.monotonic()
+    servers[0].die()
+    until(lambda: rig.owners() == [1, 1, 1, 1], "the other one has everything")
+    assert time.monotonic() - before < 1.0
+    assert set(rig.store.servers()) == {1}
+
+
+def test_a_silent_server_is_left_to_its_session(rig: Rig) -> None:
+    manager = rig.manager()
+    rig.server(0)
+    silent = rig.server(1)  # accepts into its backlog and never says a word, like a stopped process
+    until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    until(lambda: 1 in manager._probes, "the manager watches it")
+    assert set(rig.store.servers()) == {0, 1}
+    silent.client.close()  # its session ends
+    until(lambda: rig.owners() == [0, 0, 0, 0], "the other one has everything")
+
+
+def test_a_successor_goes_on_where_the_manager_died(rig: Rig) -> None:
+    first, second = rig.manager(), rig.manager()
+    servers = [rig.server(0), rig.server(1)]
+    until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    assert [first.leading, second.leading].count(True) == 1
+    before = rig.store.assignment()
+    leader, other = (first, second) if first.leading else (second, first)
+    leader.close()
+    until(lambda: other.leading, "the other manager leads")
+    assert rig.store.assignment() == before, "a new leader changes nothing that is right"
+    servers[1].die()
+    until(lambda: rig.owners() == [0, 0, 0, 0], "it does its work")
+
+
+def test_after_the_settle_time_one_server_gets_everything(rig: Rig) -> None:
+    rig.manager(settle_s=0.2)
+    rig.server(1)
+    until(lambda: rig.owners() == [1, 1, 1, 1], "whoever is there has everything")
+
+
+def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:
+    rig.supervisor.failure = RuntimeError("Ray said no")
+    manager = rig.manager()
+    until(lambda: manager.supervision_error == "Ray said no", "the failure is shown")
+    rig.supervisor.failure = None
+    until(lambda: manager.supervision_error == "", "the failure is over")
+    assert rig.supervisor.calls >= 2
+
+
+def test_the_view_is_json_of_what_zookeeper_says(rig: Rig) -> None:
+    manager = rig.manager()
+    servers = [rig.server(0), rig.server(1)]
+    until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    view = manager.view()
+    assert view["registered_servers"] == {str(s): str(servers[s].endpoint) for s in range(2)}
+    assert [p["partition"] for p in view["partitions"]] == [0, 1, 2, 3]
+    assert view["partitions"][0]["generation"] == 1
+    assert view["placement"] == {"0": "node:127.0.0.1"}
+
+
+def test_a_probe_takes_a_wrong_suspicion_back() -> None:
+    reports: list[EndpointRefused | EndpointAnswered] = []
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        endpoint = Endpoint("127.0.0.1", reserved.getsockname()[1])
+    probe = EndpointProbe(3, endpoint, reports.append)
+    try:
+        until(lambda: reports == [EndpointRefused(3, endpoint)], "refused is reported once")
+        with socket.create_server(endpoint):
+            until(lambda: reports[1:] == [EndpointAnswered(3, endpoint)], "answered is reported")
+            probe.stop()
+    finally:
+        probe.stop()
+
+
+def test_settings_survive_zookeeper_and_say_what_is_wrong() -> None:
+    config = ClusterConfig(
+        name="x", directory="/d", partitions=7, server=ServerConfig(lock_table_size=5), storage=StorageConfig(9)
+    )
+    settings = Settings(config, {0: "a", 1: "b"})
+    assert from_json(to_json(settings)) == settings
+    with pytest.raises(CoordinationError, match="waltz up"):
+        from_json({})
+    with pytest.raises(ConfigError, match="did you mean 'partitions'"):
+        from_json({"config": {"partition": 3}, "placement": {}})

@@ -1,0 +1,229 @@
+"""Which start is a first start, which is refused, and what a replica's endpoint does with a real disk below it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.actors.replica_client import connected
+from waltz_ray.actors.storage_replica import REFUSED, SERVING, STOPPED, ReplicaHost, open_storage, replica_directory
+from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ControlFileMissing, ForeignStorage, StorageError
+from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.records import RecordBatch, build_records
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.wire.replica_messages import Append, Appended, Open, StateReply
+
+CONFIG = StorageConfig(preallocate_bytes=0)
+
+
+def batch(partition_id: int, first_id: int, count: int, size: int = 100) -> RecordBatch:
+    zeros = np.zeros(count, dtype=np.int32)
+    lengths = np.full(count, size, dtype=np.int32)
+    return build_records(
+        partition_id, first_id, 1, 1, (zeros, zeros, lengths, np.zeros(count, dtype=np.uint32)), bytes(size * count)
+    )
+
+
+@pytest.fixture
+def store() -> ClusterStore:
+    store = ClusterStore(MemoryZooKeeperServer().client(), "c")
+    store.initialize(2, [0, 1, 2], {})
+    return store
+
+
+def join_session(store: ClusterStore, replica_id: int) -> None:
+    record, version = store.partition(1)
+    entries = dict(record.replicas) | {replica_id: ReplicaEntry(5, None)}
+    store.set_partition(1, PartitionRecord(5, 1, entries), version)
+
+
+def test_the_first_start_creates_and_the_next_opens(tmp_path: Path, store: ClusterStore) -> None:
+    directory = replica_directory(str(tmp_path), 2)
+    for _ in range(2):
+        storage = open_storage(OsDisk(), directory, store, 2, CONFIG)
+        assert storage.cluster_key == store.info().cluster_key
+        assert list(storage.partition_ids) == [0, 1]
+        storage.close()
+
+
+def test_a_joined_replica_without_its_disk_is_an_impostor(tmp_path: Path, store: ClusterStore) -> None:
+    join_session(store, 2)
+    directory = replica_directory(str(tmp_path), 2)
+    with pytest.raises(ControlFileMissing, match=r"replica 2: .*partitions 1: .*waltz replace-replica 2"):
+        open_storage(OsDisk(), directory, store, 2, CONFIG)
+    assert not os.path.exists(directory), "a refused start must leave nothing"
+    open_storage(OsDisk(), replica_directory(str(tmp_path), 1), store, 1, CONFIG).close()  # the others are not meant
+
+
+def test_a_lost_control_file_is_never_papered_over(tmp_path: Path, store: ClusterStore) -> None:
+    directory = replica_directory(str(tmp_path), 0)
+    storage = open_storage(OsDisk(), directory, store, 0, CONFIG)
+    storage.partition(0).open_session(1)
+    storage.partition(0).append(1, batch(0, 0, 1))
+    storage.close()
+    os.unlink(f"{directory}/waltz-storage.ctl")
+    with pytest.raises(StorageError):
+        open_storage(OsDisk(), directory, store, 0, CONFIG)
+
+
+def test_another_clusters_disk_is_refused(tmp_path: Path, store: ClusterStore) -> None:
+    other = ClusterStore(MemoryZooKeeperServer().client(), "c")
+    other.initialize(2, [0], {})
+    open_storage(OsDisk(), replica_directory(str(tmp_path), 0), other, 0, CONFIG).close()
+    with pytest.raises(ForeignStorage):
+        open_storage(OsDisk(), replica_directory(str(tmp_path), 0), store, 0, CONFIG)
+
+
+# -- with a real ZooKeeper ----------------------------------------------------------------------------------
+
+
+class Rig:
+    def __init__(self, zookeeper: str, directory: Path) -> None:
+        self.cluster = f"replica-{uuid.uuid4().hex[:8]}"
+        self.zookeeper, self.directory = zookeeper, directory
+        self.client = KazooZooKeeper(zookeeper)
+        self.store = ClusterStore(self.client, self.cluster)
+        self.info = self.store.initialize(2, [0, 1], {})
+
+    def host(self, replica_id: int = 0) -> ReplicaHost:
+        return ReplicaHost(self.cluster, self.zookeeper, replica_id, str(self.directory), CONFIG, "127.0.0.1")
+
+
+@pytest.fixture
+def rig(zookeeper_server: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(zookeeper_server, tmp_path)
+    yield rig
+    rig.client.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 20 s: {what}"
+        time.sleep(0.01)
+
+
+def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -> None:
+    host = rig.host()
+    try:
+        until(lambda: host.health() == SERVING, "the replica serves")
+        first = rig.store.replicas()[0]
+        records = batch(1, 0, 100, 1000)
+        with connected(first.endpoint) as peer:
+            opened = peer.ask(Open(1, 7, rig.info.cluster_key))
+            assert isinstance(opened, StateReply)
+            assert opened.last_id == -1
+            assert peer.ask(Append(1, 7, 0, records.lengths, records.records)) == Appended(1, 7, 99)
+        status = host.status()
+        assert status["partitions"]["1"]["last_id"] == status["partitions"]["1"]["synced_id"] == 99
+        assert status["traffic"]["records"] == 100
+    finally:
+        host.shutdown()
+    assert host.health() == STOPPED
+    again = rig.host()
+    try:
+        until(lambda: again.health() == SERVING, "the replica serves again")
+        second = rig.store.replicas()[0]
+        assert second.incarnation != first.incarnation
+        with connected(second.endpoint) as peer:
+            assert peer.ask(Open(1, 8, rig.info.cluster_key)) == StateReply(1, 8, 7, -1, -1, 99, False)
+    finally:
+        again.shutdown()
+
+
+def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> None:
+    join_session(rig.store, 0)
+    host = rig.host()
+    try:
+        until(lambda: host.health() == REFUSED, "the start is refused")
+        assert "waltz replace-replica 0" in host.status()["reason"]
+        assert rig.store.replicas() == {}
+    finally:
+        host.shutdown()
+    # another session is opened without it, then a person decides
+    _, version = rig.store.partition(1)
+    entries = {0: ReplicaEntry(5, 41), 1: ReplicaEntry(6, None)}
+    rig.store.set_partition(1, PartitionRecord(6, 1, entries), version)
+    rig.store.replace_replica(0)
+    again = rig.host()
+    try:
+        until(lambda: again.health() == SERVING, "the replaced replica serves")
+    finally:
+        again.shutdown()
+
+
+def test_a_second_replica_on_the_same_directory_waits_for_the_lock(rig: Rig) -> None:
+    first = rig.host()
+    try:
+        until(lambda: first.health() == SERVING, "the first serves")
+        second = rig.host()
+        try:
+            until(lambda: "has not begun" not in second.status()["reason"], "the second has tried")
+            assert second.health() == "STARTING"
+            first.shutdown()
+            until(lambda: second.health() == SERVING, "the second follows")
+        finally:
+            second.shutdown()
+    finally:
+        first.shutdown()
+
+
+CHILD = """
+import sys
+from waltz_ray.actors.storage_replica import ReplicaHost
+from waltz_ray.config import StorageConfig
+host = ReplicaHost(sys.argv[1], sys.argv[2], 0, sys.argv[3], StorageConfig(), "127.0.0.1")
+sys.stdin.read()
+"""
+
+
+def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, rig.cluster, rig.zookeeper, str(tmp_path)], stdin=subprocess.PIPE
+    )
+    acknowledged = -1
+    try:
+        until(lambda: bool(rig.store.replicas()), "the child announces itself")
+        with connected(rig.store.replicas()[0].endpoint) as peer:
+            peer.ask(Open(0, 3, rig.info.cluster_key))
+            batches = [batch(0, first_id, 10, 500) for first_id in range(0, 400, 10)]
+            peer.send(*[Append(0, 3, b.first_id, b.lengths, b.records) for b in batches])
+            reply: Any = peer.receive()
+            assert isinstance(reply, Appended)
+            acknowledged = reply.last_id
+            child.send_signal(signal.SIGKILL)
+    finally:
+        child.kill()
+        child.communicate()
+    host = rig.host()
+    try:
+        until(lambda: host.health() == SERVING, "the successor serves")
+        partition = host.status()["partitions"]["0"]
+        assert partition["last_id"] >= acknowledged >= 0
+        assert partition["session"] == 3, "the fence is not forgotten"
+    finally:
+        host.shutdown()
+
+
+def test_a_replica_waits_for_zookeeper(tmp_path: Path) -> None:
+    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), CONFIG, "127.0.0.1")
+    try:
+        until(lambda: "127.0.0.1:1" in host.status()["reason"], "the reason names ZooKeeper's address")
+        assert host.health() == "STARTING"
+    finally:
+        host.shutdown()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,24 @@
+"""One ZooKeeper and one Ray for the whole test session; both end with it, also when tests fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.zookeeper_fixture import zookeeper_server
+
+__all__ = ["ray_head", "zookeeper_server"]
+
+
+@pytest.fixture(scope="session")
+def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Ray that this process has joined; "127.0.0.1:port"."""
+    from waltz_ray.actors import local_ray
+
+    head = local_ray.start(tmp_path_factory.mktemp("ray"), dashboard=False)
+    try:
+        yield local_ray.join(head.address)
+    finally:
+        local_ray.leave()
+        local_ray.stop(head)
