@@ -66,8 +66,9 @@ class Subscriber:
     mode: FeedMode
     position: int
     credit_bytes: int
-    req_id: ReqId | None  # of the mount that is not answered yet
+    req_id: ReqId  # of the mount
     mount_target: int
+    answered: bool = False
     live: bool = False
     reading: bool = False
 
@@ -87,6 +88,14 @@ class FeedHub:
         """The newest connection of a mounted client."""
         subscriber = self._subscribers.get(client_id)
         return None if subscriber is None else subscriber.connection_id
+
+    def has_newer_mount(self, connection_id: int, req_id: ReqId) -> bool:
+        """Whether the client of ``req_id`` has mounted over another connection with a later request."""
+        subscriber = self._subscribers.get(req_id.client_id)
+        if subscriber is None or subscriber.connection_id == connection_id:
+            return False
+        distance = (subscriber.req_id.sequence_number - req_id.sequence_number) & 0xFFFFFFFF
+        return 0 < distance < 1 << 31  # sequence numbers wrap around
 
     def mount(self, subscriber: Subscriber) -> None:
         """The newest mount of a client replaces an older one."""
@@ -192,8 +201,8 @@ class FeedHub:
             if s.mode is FeedMode.OWN and not s.live and s.position >= high_water_mark:
                 s.live = True
             reached = high_water_mark if s.live else s.position
-            if s.req_id is not None and reached >= s.mount_target:
+            if not s.answered and reached >= s.mount_target:
                 mounted = Mounted(s.req_id, MountState.READY, self.generation, high_water_mark)
                 effects.append(SendMessage(s.connection_id, mounted))
-                s.req_id = None
+                s.answered = True
         return effects

@@ -344,7 +344,11 @@ class Partition:
     def _lose_log(self, reason: str) -> None:
         """Another server's session is (or may be) ahead: what was in flight here gets its fate there."""
         for subscriber in self._feed.take_all():
-            self._send(subscriber.connection_id, NotReady(self.partition_id, self.generation))
+            if subscriber.answered:
+                self._send(subscriber.connection_id, NotReady(self.partition_id, self.generation))
+            else:  # every mount gets its own answer: a bare NotReady may be about an earlier one
+                not_ready = Mounted(subscriber.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION)
+                self._send(subscriber.connection_id, not_ready)
         for connection_id, mount in self._held_mounts:
             self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
         for arrival in self._arrivals:
@@ -448,6 +452,10 @@ class Partition:
             return
         if self._log is None:
             self._held_mounts.append((connection_id, mount))
+            return
+        if self._feed.has_newer_mount(connection_id, mount.req_id):
+            # Two connections of one client have no order between them: this is what is left of the older one.
+            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
             return
         self._admit()  # what came over an older connection of this client is settled before READY
         if client_mark > self._log.high_water_mark:

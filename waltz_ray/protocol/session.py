@@ -293,7 +293,8 @@ class Session:
         self._choose_low_water_mark()
         if self.low_water_mark is None:
             return
-        for replica in self._replicas.values():
+        # Longest first: who holds X now is a source for those after it, and no further event need come for them.
+        for replica in sorted(self._replicas.values(), key=lambda r: -r.last_id):
             if replica.phase is Phase.OPENED:
                 self._advance_replica(replica, self.low_water_mark)
         if self.published:

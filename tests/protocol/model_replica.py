@@ -1,0 +1,200 @@
+"""A storage replica and ZooKeeper as the machines see them: small, in memory, crashing as the real ones do.
+
+What a crash of a replica leaves: its fence (persisted before an Open is answered), its low-water mark, every record
+up to ``durable`` and perhaps some that were written and not synced. What it forgets: which session was open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+
+from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
+from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, Event, ReadRecord, RecordRead
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import (
+    AppendToReplicas,
+    OpenReplica,
+    RangeRead,
+    RangeReadFailed,
+    ReadRange,
+    RecordConflict,
+    RecordWritten,
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+    SetLowWaterMark,
+    TruncateReplica,
+    WriteRecord,
+)
+
+__all__ = ["Link", "Order", "Replica", "ZooKeeper", "records_of"]
+
+Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetLowWaterMark
+
+
+def records_of(batch: RecordBatch) -> list[bytes]:
+    """The bytes of every record of a batch."""
+    bounds = batch.offsets.tolist()
+    return [bytes(batch.records[a:b]) for a, b in pairwise(bounds)]
+
+
+def batch_of(first_id: int, records: list[bytes]) -> RecordBatch:
+    return RecordBatch(0, first_id, np.array([len(r) for r in records], dtype=np.int32), b"".join(records))
+
+
+@dataclass(slots=True)
+class Link:
+    """One server's connection to one replica: both directions are first in, first out."""
+
+    to_replica: deque[Order] = field(default_factory=deque)
+    to_server: deque[Event] = field(default_factory=deque)
+    up: bool = True
+    unacknowledged: tuple[int, int] | None = None  # (session, last ID) written and not answered yet
+
+    def order(self, order: Order, replica_id: int) -> None:
+        """Send; over a dead link everything that waits for an answer is answered ReplicaLost."""
+        if self.up:
+            self.to_replica.append(order)
+        elif not isinstance(order, SetLowWaterMark):
+            self.to_server.append(ReplicaLost(order.session_id, replica_id, "no connection"))
+            if isinstance(order, ReadRange):
+                failed = RangeReadFailed(order.session_id, order.source_id, order.target_id, "no connection")
+                self.to_server.append(failed)
+
+    def cut(self, replica_id: int) -> None:
+        """What is under way is lost; the server notices."""
+        self.up, self.unacknowledged = False, None
+        reads = [order for order in self.to_replica if isinstance(order, ReadRange)]
+        self.to_replica.clear()
+        self.to_server.clear()
+        self.to_server.append(ReplicaLost(NO_SUCH_SESSION, replica_id, "connection lost"))
+        for read in reads:
+            self.to_server.append(RangeReadFailed(read.session_id, replica_id, read.target_id, "connection lost"))
+
+    def restore(self, replica_id: int) -> None:
+        self.up = True
+        self.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
+
+
+class Replica:
+    """One storage actor's copy of the partition."""
+
+    def __init__(self, replica_id: int) -> None:
+        self.replica_id = replica_id
+        self.log: list[bytes] = []
+        self.durable = 0  # records that survive a crash
+        self.fence = NO_SESSION
+        self.low_water_mark = NO_TRANSACTION
+        self.opened: int | None = None
+        self.damaged_from: int | None = None  # records from here on are unreadable
+        self.up = True
+
+    @property
+    def readable(self) -> int:
+        """Number of records before the damage."""
+        return len(self.log) if self.damaged_from is None else self.damaged_from
+
+    def crash(self, random: Random) -> None:
+        del self.log[random.randint(self.durable, len(self.log)) :]
+        self.up, self.opened = False, None
+
+    def restart(self) -> None:
+        self.durable = len(self.log)
+        self.up = True
+
+    def sync(self, link: Link) -> None:
+        """One fdatasync, one cumulative answer to ``link``."""
+        self.durable = len(self.log)
+        if link.unacknowledged is not None:
+            session_id, last_id = link.unacknowledged
+            link.unacknowledged = None
+            link.to_server.append(ReplicaAppended(session_id, self.replica_id, last_id))
+
+    def handle(self, order: Order, link: Link, random: Random) -> bool:
+        """Do one order. False: refused in a way that ends the connection."""
+        if isinstance(order, OpenReplica):
+            return self._open(order, link)
+        if order.session_id < self.fence:
+            self.sync(link)
+            link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
+            return True
+        if order.session_id != self.opened or order.session_id != self.fence:
+            return False
+        if isinstance(order, AppendToReplicas):
+            return self._append(order, link, random)
+        self.sync(link)
+        if isinstance(order, TruncateReplica):
+            self._truncate(order.last_id)
+            link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, self.readable - 1))
+        elif isinstance(order, ReadRange):
+            self._read(order, link, random)
+        else:
+            assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
+            self.low_water_mark = order.low_water_mark
+        return True
+
+    def _open(self, order: OpenReplica, link: Link) -> bool:
+        self.sync(link)
+        if self.fence < order.joined_session_id:
+            return False
+        if order.session_id < self.fence:
+            link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
+            return True
+        self.fence = self.opened = order.session_id
+        damaged = self.damaged_from is not None
+        mark = min(self.low_water_mark, self.readable - 1)
+        link.to_server.append(
+            ReplicaOpened(order.session_id, self.replica_id, mark, self.readable - 1, damaged),
+        )
+        return True
+
+    def _append(self, order: AppendToReplicas, link: Link, random: Random) -> bool:
+        if self.damaged_from is not None or order.batch.first_id != len(self.log):
+            return False
+        self.log += records_of(order.batch)
+        link.unacknowledged = (order.session_id, len(self.log) - 1)
+        if random.random() < 0.5:
+            self.sync(link)
+        return True
+
+    def _truncate(self, last_id: int) -> None:
+        del self.log[last_id + 1 :]
+        self.durable = min(self.durable, len(self.log))
+        self.low_water_mark = min(self.low_water_mark, len(self.log) - 1)
+        if self.damaged_from is not None and self.damaged_from >= len(self.log):
+            self.damaged_from = None
+
+    def _read(self, order: ReadRange, link: Link, random: Random) -> None:
+        end = min(order.end_id, self.readable, order.first_id + random.randint(1, 6))
+        if end <= order.first_id:
+            failed = RangeReadFailed(order.session_id, self.replica_id, order.target_id, "nothing there")
+            link.to_server.append(failed)
+            return
+        batch = batch_of(order.first_id, self.log[order.first_id : end])
+        link.to_server.append(RangeRead(order.session_id, self.replica_id, order.target_id, batch))
+
+
+class ZooKeeper:
+    """The partition's record under compare-and-set. Each server's requests are done in order."""
+
+    def __init__(self, record: PartitionRecord) -> None:
+        self.record = record
+        self.version = 0
+        self.away = False
+
+    def do(self, request: ReadRecord | WriteRecord) -> Event:
+        if isinstance(request, ReadRecord):
+            return RecordRead(self.record, self.version)
+        if request.version != self.version:
+            return RecordConflict(request.session_id)
+        self.record, self.version = request.record, self.version + 1
+        return RecordWritten(request.session_id, self.version)
