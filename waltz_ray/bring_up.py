@@ -82,13 +82,21 @@ def bring_up(
     Path(config.directory).mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(config.directory):
         found = _known(config)
-        known = _with_ray(found, address, progress)
-        cluster_file.write(known)
-        known = _with_zookeeper(known, config, progress)
-        cluster_file.write(known)
-        _initialise(known, config)
-        was_running = found.running and _manager_runs(config.name)
-        status = _start_and_wait(known, progress, deadline_s)
+        known = found
+        try:
+            known = _with_ray(found, address, progress)
+            cluster_file.write(known)
+            known = _with_zookeeper(known, config, progress)
+            cluster_file.write(known)
+            _initialise(known, config)
+            was_running = found.running and find_actor(config.name, MANAGER) is not None
+            status = _start_and_wait(known, progress, deadline_s)
+        except PartitionNotReady:
+            raise  # it goes on trying, and can be looked at
+        except BaseException:
+            if known.ray is not None and known.ray != found.ray:
+                take_down(known, progress)  # a Ray that was started for nothing
+            raise
     return Cluster(
         name=known.name,
         directory=known.directory,
@@ -198,10 +206,13 @@ def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFi
         return replace(known, address=local_ray.join(address))
     if known.ray is not None:
         local_ray.stop(known.ray)  # its head was killed: what it left behind holds the replicas' locks
-    head = local_ray.start(Path(known.directory), progress)
-    started = replace(known, address=head.address, ray=head)
-    cluster_file.write(started)  # before anything can fail, so that `waltz down` can end it
-    local_ray.join(head.address)
+    progress("starting Ray")
+
+    def named(head: local_ray.LocalRay) -> ClusterFile:
+        return replace(known, address=head.address, ray=head)
+
+    started = named(local_ray.start(Path(known.directory), lambda head: cluster_file.write(named(head))))
+    local_ray.join(started.address)
     return started
 
 
@@ -248,10 +259,6 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
                 f"ZooKeeper at {known.zookeeper} records cluster {known.name!r} with {what} {found}, not {wanted}; "
                 f"use what is recorded or another name"
             )
-
-
-def _manager_runs(name: str) -> bool:
-    return find_actor(name, MANAGER) is not None
 
 
 def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -> dict[str, Any]:

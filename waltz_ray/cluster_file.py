@@ -1,8 +1,7 @@
 """``DIR/cluster.json``: how a command finds the cluster of a directory again, and whom ``waltz down`` may end.
 
-It is a hint, never the truth: what the cluster *is* stands in ZooKeeper and on the disks. A crash between starting
-Ray and writing the file leaves a Ray that no file names; the next ``waltz up`` of the directory finds it by its
-working directory, as ``running_clusters`` does.
+It is a hint, never the truth: what the cluster *is* stands in ZooKeeper and on the disks. Ray's head is written down
+right after its process was made. A crash in between leaves a Ray that no file names and that holds nothing of ours.
 """
 
 from __future__ import annotations

@@ -63,10 +63,15 @@ class LocalRay:
         return process if ours else None
 
 
-def start(directory: Path, progress: Callable[[str], None] = lambda text: None, dashboard: bool = True) -> LocalRay:
-    """Start a head; its output goes to ``directory``/ray.log. RayNotRunning quotes the log if it does not."""
+def start(
+    directory: Path, launched: Callable[[LocalRay], None] = lambda head: None, dashboard: bool = True
+) -> LocalRay:
+    """Start a head and wait until it serves; its output goes to ``directory``/ray.log.
+
+    ``launched`` is called as soon as there is a process, so that it can be written down whom to end. RayNotRunning,
+    quoting the log, if it does not come up; then, or if this is interrupted, nothing of it is left running.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    progress("starting Ray")
     ports = _free_ports(6)
     port, client_port, dashboard_port, agent_port = ports[:4]
     command = [
@@ -95,15 +100,23 @@ def start(directory: Path, progress: Callable[[str], None] = lambda text: None, 
         head.pid,
         psutil.Process(head.pid).create_time(),
     )
+    try:
+        launched(ray_of_ours)
+        _wait_until_started(head, log_path, begin)
+    except BaseException:
+        stop(ray_of_ours)
+        raise
+    return ray_of_ours
+
+
+def _wait_until_started(head: subprocess.Popen[bytes], log_path: Path, begin: int) -> None:
     deadline = time.monotonic() + _START_DEADLINE_S
     while b"Ray runtime started" not in _read(log_path, begin):
         if head.poll() is not None:
             raise RayNotRunning(f"Ray ended while starting: {_last_line(log_path)} (all of it: {log_path})")
         if time.monotonic() > deadline:
-            stop(ray_of_ours)
             raise RayNotRunning(f"Ray did not start within {_START_DEADLINE_S:g} s: {_last_line(log_path)}")
         time.sleep(_POLL_S)
-    return ray_of_ours
 
 
 def stop(head: LocalRay) -> None:

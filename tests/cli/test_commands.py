@@ -1,0 +1,190 @@
+"""Commands without a cluster: exit codes, one line for an error, verify and inspect on real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from pathlib import Path
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from waltz_ray import cluster_file
+from waltz_ray.actors.local_ray import LocalRay
+from waltz_ray.cli import main
+from waltz_ray.cluster_file import ClusterFile
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.protocol.records import build_records
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.store import ReplicaStore
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(list(arguments))
+    assert isinstance(leaving.value.code, int)
+    return leaving.value.code
+
+
+@pytest.fixture
+def cluster_directory(tmp_path: Path) -> Path:
+    """Two replicas with ten records in partition 1."""
+    for replica_id in range(2):
+        directory = str(tmp_path / f"replica-{replica_id}")
+        store = ReplicaStore.create(OsDisk(), directory, uuid.UUID(int=7), 2, StorageConfig(preallocate_bytes=0))
+        zeros, lengths = np.zeros(10, dtype=np.int32), np.full(10, 20, dtype=np.int32)
+        columns = (zeros, zeros, lengths, np.full(10, zlib.crc32(bytes(20)), dtype=np.uint32))
+        store.partition(0).open_session(2)
+        partition = store.partition(1)
+        partition.open_session(3)
+        partition.append(3, build_records(1, 0, 1, 1, columns, bytes(200)))
+        partition.sync()
+        store.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["up", "--help"], ["status", "--help"]])
+def test_help_is_success(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up"], ["bogus"], ["status", "--bogus"], ["up", "--dir", "x", "--servers", "a"]]
+)
+def test_usage_errors_are_2_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_error_is_one_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", str(tmp_path / "nowhere")) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("waltz: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_the_traceback_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALTZ_TRACEBACK", "1")
+    with pytest.raises(InvalidInput):
+        main(["inspect", str(tmp_path / "nowhere")])
+
+
+def test_interrupted_is_130_and_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(directory: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_file, "read", interrupted)
+    assert run("up", "--dir", str(tmp_path)) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_verify_is_ok_for_a_cluster_and_for_one_replica(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("verify", str(cluster_directory)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1].split(",")[0] for line in lines] == ["ok", "ok"]
+    assert run("verify", str(cluster_directory / "replica-1"), "--json") == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["ok"]
+    assert report["partitions"][1]["records"] == 10
+
+
+def test_verify_names_the_damage_and_exits_1(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = next((cluster_directory / "replica-1" / "1").glob("*.seg"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[128 + 3 * 60 + 45] ^= 1
+    segment.write_bytes(damaged)
+    assert run("verify", str(cluster_directory)) == 1
+    captured = capsys.readouterr()
+    assert "replica-0: ok" in captured.out
+    assert "replica-1: DAMAGED" in captured.out
+    assert f"{segment}: damaged at byte" in captured.err
+    assert run("verify", str(cluster_directory), "--json") == 1
+    reports = json.loads(capsys.readouterr().out)
+    assert [report["ok"] for report in reports] == [True, False]
+    assert reports[1]["damages"][0]["file"] == str(segment)
+
+
+def test_a_directory_in_use_is_not_verified_unless_told(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = str(cluster_directory / "replica-0")
+    store = ReplicaStore.open(OsDisk(), directory, uuid.UUID(int=7), StorageConfig())
+    try:
+        assert run("verify", directory) == 1
+        assert directory in capsys.readouterr().err
+        assert run("verify", directory, "--running") == 0
+    finally:
+        store.close()
+
+
+def test_inspect_shows_what_is_there(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", str(cluster_directory)) == 0
+    assert str(uuid.UUID(int=7)) in capsys.readouterr().out
+    assert run("inspect", str(cluster_directory), "--json") == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [each["partitions"][1]["last_id"] for each in described] == [9, 9]
+
+
+# -- finding clusters ---------------------------------------------------------------------------------------
+
+
+def cluster(directory: Path, **more: object) -> ClusterFile:
+    values: dict[str, object] = {"name": "c", "directory": str(directory), "partitions": 4, "replicas": 3, "servers": 2}
+    return ClusterFile(**values | more)  # type: ignore[arg-type]
+
+
+def this_process() -> LocalRay:
+    return LocalRay("127.0.0.1:1", "", os.getpid(), psutil.Process().create_time())
+
+
+def test_the_cluster_file_is_read_as_written(tmp_path: Path) -> None:
+    assert cluster_file.read(tmp_path) is None
+    written = cluster(tmp_path, ray=this_process(), address="127.0.0.1:1")
+    cluster_file.write(written)
+    assert cluster_file.read(tmp_path) == written
+    assert written.running
+    assert not written.stopped().running
+    assert os.listdir(tmp_path) == ["cluster.json"]
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_not_ours(tmp_path: Path) -> None:
+    ours = this_process()
+    stranger = LocalRay(ours.address, "", ours.pid, ours.started_at - 100)
+    assert stranger.process() is None
+    assert not cluster(tmp_path, ray=stranger, address="127.0.0.1:1").running
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"version": 9}', '{"version": 1, "name": "c"}'])
+def test_a_damaged_cluster_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(InvalidInput, match=r"cluster\.json"):
+        cluster_file.read(tmp_path)
+
+
+def test_not_finding_a_cluster_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClusterNotFound, match="holds no cluster; make one with: waltz up"):
+        cluster_file.find_cluster(str(tmp_path))
+    cluster_file.write(cluster(tmp_path))
+    with pytest.raises(ClusterNotFound, match="not running; start it with: waltz up"):
+        cluster_file.find_cluster(str(tmp_path))
+    with pytest.raises(ClusterNotFound, match="holds cluster 'c', not 'd'"):
+        cluster_file.find_cluster(str(tmp_path), "d")
+    running = [cluster(tmp_path / "a", name="a"), cluster(tmp_path / "b", name="b")]
+    monkeypatch.setattr(cluster_file, "running_clusters", lambda: running)
+    assert cluster_file.find_cluster(name="b") is running[1]
+    with pytest.raises(ClusterNotFound, match=r"several clusters run here: a .*, b .*; say which with --dir"):
+        cluster_file.find_cluster()
+    with pytest.raises(ClusterNotFound, match=r"no cluster 'x'"):
+        cluster_file.find_cluster(name="x")
+    monkeypatch.setattr(cluster_file, "running_clusters", lambda: running[:1])
+    assert cluster_file.find_cluster() is running[0]
