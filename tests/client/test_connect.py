@@ -1,0 +1,150 @@
+"""The directory over ZooKeeper's nodes, and what ``connect`` says when there is no such cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import waltz_ray
+from waltz_ray.client import Location
+from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
+from waltz_ray.connect import StoreDirectory, connect, endpoint_resolver
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.placement import Assignment, Owner
+
+
+def test_the_public_names() -> None:
+    assert waltz_ray.connect is connect
+    assert all(hasattr(waltz_ray, name) for name in waltz_ray.__all__)
+    loaded = "import sys, waltz_ray; print('kazoo' in sys.modules, 'ray' in sys.modules, callable(waltz_ray.connect))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]
+
+
+def test_directory_follows_assignment_and_servers() -> None:
+    server = MemoryZooKeeperServer()
+    store = ClusterStore(MemoryZooKeeper(server), "demo")
+    store.initialize(3, [0, 1, 2])
+    directory = StoreDirectory(MemoryZooKeeper(server), "demo")
+    seen: list[Mapping[int, Location]] = []
+    cancel = directory.watch(seen.append)
+    assert directory.partitions == 3
+    assert directory.next_client_id() != directory.next_client_id()
+    assert seen[-1] == {}
+
+    _, version = store.assignment()
+    store.set_assignment(Assignment({0: Owner(7, 1), 1: Owner(8, 4)}), version)
+    assert seen[-1] == {0: Location(7, 1, None), 1: Location(8, 4, None)}
+    registration = store.register_server(7, Endpoint("127.0.0.1", 4000))
+    assert seen[-1][0] == Location(7, 1, Endpoint("127.0.0.1", 4000))
+    resolve = endpoint_resolver(directory)
+    assert (resolve(0), resolve(1), resolve(2)) == (Endpoint("127.0.0.1", 4000), None, None)
+    registration.cancel()
+    assert seen[-1][0] == Location(7, 1, None)
+
+    cancel()
+    count = len(seen)
+    store.register_server(8, Endpoint("127.0.0.1", 4001))
+    assert len(seen) == count
+    directory.close()
+
+
+def test_unknown_cluster_in_zookeeper() -> None:
+    with pytest.raises(ClusterNotFound, match="no cluster 'demo'"):
+        StoreDirectory(MemoryZooKeeper(MemoryZooKeeperServer()), "demo")
+
+
+def test_unknown_transport() -> None:
+    with pytest.raises(InvalidInput, match="transport must be 'tcp' or 'actor', not 'pigeon'"):
+        connect("demo", zookeeper="127.0.0.1:1", transport="pigeon")  # type: ignore[arg-type]
+
+
+class FakeManagerMethod:
+    def remote(self) -> str:
+        return "127.0.0.1:2181"
+
+
+class FakeRay(types.ModuleType):
+    """As much of ray as the look-up touches."""
+
+    def __init__(self, actors: Mapping[tuple[str, str], Any], local: bool = True) -> None:
+        super().__init__("ray")
+        self.actors = actors
+        self.local = local
+        self.addresses: list[str] = []
+        self.util = self
+        self.exceptions = types.SimpleNamespace(RayActorError=RuntimeError, GetTimeoutError=TimeoutError)
+
+    def is_initialized(self) -> bool:
+        return bool(self.addresses)
+
+    def init(self, address: str, log_to_driver: bool) -> None:
+        if not self.local:
+            raise ConnectionError("Could not find any running Ray instance")
+        self.addresses.append(address)
+
+    def get_actor(self, name: str, namespace: str) -> Any:
+        if (namespace, name) not in self.actors:
+            raise ValueError(f"no actor {name}")
+        return self.actors[(namespace, name)]
+
+    def get(self, value: Any, timeout: float) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def list_named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        return [{"namespace": namespace, "name": name} for namespace, name in self.actors]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, ray: FakeRay) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+def test_the_manager_knows_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = types.SimpleNamespace(zookeeper=FakeManagerMethod())
+    ray = FakeRay({("waltz-demo", "cluster-manager"): manager, ("waltz-demo", "server/3"): "handle"})
+    use(monkeypatch, ray)
+    assert find_zookeeper("demo") == "127.0.0.1:2181"
+    assert ray.addresses == ["auto"]
+    handle_of = server_handles("demo")
+    assert handle_of(3) == "handle"
+    with pytest.raises(ConnectionError, match="no actor server/4"):
+        handle_of(4)
+
+
+def test_an_unknown_cluster_says_which_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = [("waltz-b", "cluster-manager"), ("waltz-a", "cluster-manager"), ("waltz-a", "server/1"), ("x", "y")]
+    use(monkeypatch, FakeRay(dict.fromkeys(actors)))
+    with pytest.raises(ClusterNotFound, match=r"no cluster 'demo' runs on this Ray cluster; running: a, b$"):
+        connect("demo")
+    use(monkeypatch, FakeRay({}))
+    with pytest.raises(ClusterNotFound, match="none does; start one with `waltz up`"):
+        connect("demo")
+
+
+def test_no_ray_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeRay({}, local=False))
+    with pytest.raises(ClusterNotFound, match="no Ray cluster runs here"):
+        connect("demo")
+    with pytest.raises(ClusterNotFound, match="no Ray cluster runs here"):
+        connect("demo", transport="actor")
+
+
+def test_a_manager_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        def remote(self) -> Exception:
+            return TimeoutError("too late")
+
+    manager = types.SimpleNamespace(zookeeper=Dead())
+    use(monkeypatch, FakeRay({("waltz-demo", "cluster-manager"): manager}))
+    with pytest.raises(ClusterNotFound, match="does not answer"):
+        connect("demo")
