@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import waltz_ray
 from waltz_ray.config import ClientConfig
+from waltz_ray.connect import connect
 from waltz_ray.demo.application import AircraftBook, BookCallbacks, FlightContext
 from waltz_ray.demo.flights import read_flights
 
@@ -44,7 +44,7 @@ class FlightClient:
         self._book = AircraftBook(self._database)
         self._callbacks = BookCallbacks(self._book)
         config = ClientConfig(context_threads=_CONTEXT_THREADS)
-        self._client = waltz_ray.connect(cluster, self._callbacks, config=config)
+        self._client = connect(cluster, self._callbacks, config=config)
         self._room = threading.Semaphore(_OUTSTANDING)
         self._lock = threading.Lock()
         self._committed = 0

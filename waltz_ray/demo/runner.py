@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import waltz_ray
 from waltz_ray import cluster_file
 from waltz_ray.bring_up import Cluster, bring_up, take_down
 from waltz_ray.config import ClusterConfig
+from waltz_ray.connect import connect
 from waltz_ray.demo.application import decode_leg, read_legs
 from waltz_ray.demo.checks import compare_spark, compare_tally, tally
 from waltz_ray.demo.expectations import Expectations, expect
@@ -117,7 +117,7 @@ def _submit(
     phase = LoadPhase(cluster.name, directory, expected.flights, CLIENTS, screen.committed, screen.say)
     phase.run(result)
     screen.stage("waiting until everybody has applied everything")
-    with waltz_ray.connect(cluster.name) as client:
+    with connect(cluster.name) as client:
         marks = {p: client.server_high_water_mark(p) for p in range(client.partitions)}
         reports = phase.reports(marks, _APPLY_TIMEOUT_S)
         _count(reports, phase, result)
