@@ -168,6 +168,9 @@ def join(address: str) -> str:
 
     address = _resolved(address)
     if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if here != address:
+            raise RayNotRunning(f"this process is connected to the Ray at {here}, not {address}; ray.shutdown() first")
         return address
     host, _, port = address.rpartition(":")
     try:

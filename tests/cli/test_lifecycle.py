@@ -1,0 +1,201 @@
+"""A whole cluster by its commands: real Ray, ZooKeeper, actors, files; kills; and that nothing is left behind.
+
+The tests build on each other, in order: a cluster costs ten seconds to start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+import waltz_ray
+from waltz_ray import cluster_file
+from waltz_ray.actors import local_ray
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended; a zombie has, its parent has just not asked yet."""
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+class Lifecycle:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.payloads = [f"record {n}".encode() for n in range(200)]
+
+    def waltz(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "waltz_ray", *arguments], capture_output=True, text=True, timeout=200, check=False
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.waltz("status", "--dir", str(self.directory), "--json").stdout)
+        return status
+
+    def file(self) -> cluster_file.ClusterFile:
+        found = cluster_file.read(self.directory)
+        assert found is not None
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that belongs to this directory's cluster."""
+        head = self.file().ray
+        found = local_ray._family(head) if head else []
+        pid = EmbeddedZooKeeper(self.directory / "zookeeper").pid
+        return found + ([psutil.Process(pid)] if pid else [])
+
+    def end(self) -> None:
+        """Whatever happened: nothing of ours stays."""
+        found = cluster_file.read(self.directory)
+        if found is not None and found.ray is not None:
+            local_ray.stop(found.ray)
+        EmbeddedZooKeeper(self.directory / "zookeeper").stop()
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lifecycle]:
+    life = Lifecycle(tmp_path_factory.mktemp("lifecycle"))
+    try:
+        life.waltz("up", "--dir", str(life.directory), "--cluster", "life", "--partitions", "2")
+        yield life
+    finally:
+        life.end()
+
+
+@pytest.fixture
+def store(life: Lifecycle) -> Iterator[ClusterStore]:
+    zookeeper = KazooZooKeeper(life.file().zookeeper)
+    yield ClusterStore(zookeeper, "life")
+    zookeeper.close()
+
+
+def test_everything_is_ready_when_up_returns(life: Lifecycle) -> None:
+    status = life.status()
+    assert {p["state"] for s in status["servers"].values() for p in s["partitions"].values()} == {"READY"}
+    assert {r["state"] for r in status["replicas"].values()} == {"SERVING"}
+    assert [p["members"] for p in status["partitions"]] == [[0, 1, 2], [0, 1, 2]]
+    table = life.waltz("status").stdout  # the only one that runs here is found without being named
+    assert "cluster life" in table
+    assert "READY" in table
+
+
+def test_it_listens_on_loopback_only(life: Lifecycle) -> None:
+    # Ray's metrics agent listens on every address whatever it is told; everything that takes orders must not.
+    open_to_all = [
+        (" ".join(process.cmdline())[:60], connection.laddr)
+        for process in life.processes()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.endswith("127.0.0.1")
+    ]
+    assert open_to_all == []
+
+
+def test_up_again_changes_nothing_and_another_shape_is_refused(life: Lifecycle) -> None:
+    before = life.status()
+    again = life.waltz("up", "--dir", str(life.directory))
+    assert "was running already" in again.stdout
+    refused = life.waltz("up", "--dir", str(life.directory), "--partitions", "8", code=1)
+    assert "partitions 2, not 8" in refused.stderr.splitlines()[-1]
+    after = life.status()
+    for actors in ("servers", "replicas"):
+        assert {k: a["pid"] for k, a in before[actors].items()} == {k: a["pid"] for k, a in after[actors].items()}
+
+
+def test_appends_survive_a_killed_server_and_a_killed_replica(life: Lifecycle, store: ClusterStore) -> None:
+    status = life.status()
+    with waltz_ray.connect("life", zookeeper=life.file().zookeeper) as client:
+        for payload in life.payloads[:100]:
+            client.append(0, payload).result(30)
+        victim = store.assignment()[0].owners[0].server_id
+        incarnation = store.replicas()[1].incarnation
+        os.kill(status["servers"][str(victim)]["pid"], signal.SIGKILL)
+        before = time.monotonic()
+        until(lambda: store.assignment()[0].owners[0].server_id != victim, "the partition is assigned elsewhere")
+        assert time.monotonic() - before < 1.0, "not left to the ZooKeeper session"
+        os.kill(status["replicas"]["1"]["pid"], signal.SIGKILL)
+        for payload in life.payloads[100:]:
+            client.append(0, payload).result(30)
+    until(lambda: store.replicas()[1].incarnation != incarnation, "the replica is back at a new endpoint")
+    until(lambda: victim in store.servers(), "the server is back")
+
+
+def test_the_manager_and_zookeeper_come_back(life: Lifecycle, store: ClusterStore) -> None:
+    pid = life.status()["manager"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    zookeeper = EmbeddedZooKeeper(life.directory / "zookeeper")
+    first = zookeeper.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: zookeeper.pid not in (None, first), "ZooKeeper is started again")
+    life.waltz("up", "--dir", str(life.directory))  # waits until everything is well
+    manager = life.status()["manager"]
+    assert manager["pid"] != pid
+
+
+def test_an_unknown_replica_cannot_be_replaced_nor_a_member(life: Lifecycle) -> None:
+    unknown = life.waltz("replace-replica", "7", "--dir", str(life.directory), code=1)
+    assert "has no replica 7" in unknown.stderr
+    until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "all replicas are members")
+    member = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1)
+    assert len(member.stderr.splitlines()) == 1
+
+
+def test_a_replica_that_lost_its_disk_is_refused_until_replaced_and_then_copied(life: Lifecycle) -> None:
+    (life.directory / "replica-2").rename(life.directory / "lost")
+    os.kill(life.status()["replicas"]["2"]["pid"], signal.SIGKILL)
+    until(lambda: life.status()["replicas"]["2"]["state"] == "REFUSED", "the empty replica is refused")
+    assert "waltz replace-replica 2" in life.waltz("status", "--dir", str(life.directory)).stdout
+    until(lambda: all(p["members"] == [0, 1] for p in life.status()["partitions"]), "sessions go on without it")
+    life.waltz("replace-replica", "2", "--dir", str(life.directory))
+    until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
+    replicas = life.status()["replicas"]
+    last_ids = [replicas[n]["partitions"]["0"]["last_id"] for n in "012"]
+    assert last_ids == [len(life.payloads) - 1] * 3
+
+
+def test_down_ends_everything_and_up_has_it_all_again(life: Lifecycle) -> None:
+    family = life.processes()
+    assert len(family) > 8
+    life.waltz("down", "--dir", str(life.directory))
+    assert alive(family) == []
+    assert "not running" in life.waltz("status", "--dir", str(life.directory), code=1).stderr
+    life.waltz("verify", str(life.directory))
+    life.waltz("up", "--dir", str(life.directory))
+    with waltz_ray.connect("life", zookeeper=life.file().zookeeper) as client:
+        assert [bytes(t.data) for t in client.read(0, 0, len(life.payloads))] == life.payloads
+
+
+def test_what_a_killed_head_leaves_behind_is_ended_by_down(life: Lifecycle) -> None:
+    family = life.processes()
+    head = life.file().ray
+    assert head is not None
+    os.kill(head.pid, signal.SIGKILL)
+    until(lambda: head.process() is None, "the head has died")
+    assert len(life.processes()) > 3, "its children live on"
+    life.waltz("down", "--dir", str(life.directory))
+    assert alive(family) == []
