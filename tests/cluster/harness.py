@@ -160,12 +160,9 @@ class Cluster:
             return
 
     def status(self, partition_id: int) -> dict[str, Any]:
-        """Of the server that has the partition; {} if none says so."""
-        for server in list(self.servers.values()):
-            found = self.call(server.status)["partitions"].get(str(partition_id))
-            if found is not None:
-                return dict(found)
-        return {}
+        """Of the server that has the partition, by the highest generation; {} if none says so."""
+        found = [self.call(s.status)["partitions"].get(str(partition_id)) for s in list(self.servers.values())]
+        return max((dict(f) for f in found if f is not None), key=lambda f: f["generation"], default={})
 
     def wait_members(self, partition_id: int, members: set[int], timeout_s: float = 20.0) -> None:
         wait_until(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import waltz_ray
 from tests.cluster.harness import FAST, Cluster, wait_until
 from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.config import ServerConfig
+from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.errors import LockConflict
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
@@ -28,7 +28,7 @@ def cluster(tmp_path: Path, zookeeper_server: str) -> Iterator[Cluster]:
 
 
 def connect(cluster: Cluster, callbacks: Callbacks | None = None) -> WaltzClient:
-    return waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper, callbacks=callbacks)
+    return waltz_connect(cluster.name, zookeeper=cluster.zookeeper, callbacks=callbacks)
 
 
 def records_on_disk(cluster: Cluster, replica_id: int, partition_id: int) -> bytes:
@@ -220,7 +220,7 @@ def test_two_servers_that_believe_they_own_a_partition(tmp_path: Path, zookeeper
             watch.cancel()
         cluster.start_server(2)
         cluster.place([2])
-        wait_until(lambda: cluster.servers[2].driver(0).machine.ready, "the new owner")
+        wait_until(lambda: cluster.call(lambda: cluster.servers[2].driver(0).machine.ready), "the new owner")
         for replica_id in (0, 1, 2):
             cluster.stop_replica(replica_id)
             cluster.start_replica(replica_id)

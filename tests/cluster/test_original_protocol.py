@@ -6,11 +6,12 @@ import socket
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-import waltz_ray
 from tests.cluster.harness import Cluster
+from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.protocol.ids import LockId, ReqId
 from waltz_ray.wire.batches import ErrorMessage
 from waltz_ray.wire.client_messages import (
@@ -54,11 +55,14 @@ pytestmark = pytest.mark.cluster
 class OriginalClient:
     """A blocking socket that speaks one version, message by message."""
 
+    made: ClassVar[list[OriginalClient]] = []  # closed after each test, passed or failed
+
     def __init__(self, cluster: Cluster, version: int) -> None:
         endpoint = cluster.servers[1].endpoint
         assert endpoint is not None
         self.version = version
         self.socket = socket.create_connection(endpoint, timeout=20)
+        self.made.append(self)
         self._decoder = FrameDecoder(1 << 26)
         self._received: list[ClientMessage] = []
         self.socket.sendall(encode_hello(Hello((version,), "a client of the original")))
@@ -86,7 +90,12 @@ class OriginalClient:
 def cluster(tmp_path: Path, zookeeper_server: str) -> Iterator[Cluster]:
     with Cluster(tmp_path, zookeeper_server) as running:
         running.wait_members(0, {0, 1, 2})
-        yield running
+        try:
+            yield running
+        finally:
+            for client in OriginalClient.made:
+                client.socket.close()
+            OriginalClient.made.clear()
 
 
 def mounted(cluster: Cluster, version: int, client_id: int = 900, mark: int = -1) -> tuple[OriginalClient, int]:
@@ -120,13 +129,12 @@ def test_the_life_of_an_original_client(cluster: Cluster, version: int) -> None:
     assert missing.error is not None
     client.send(HighWaterMarkRequest(ReqId(900, generation, 0, 7)))
     assert client.receive() == HighWaterMarkResponse(ReqId(900, generation, 0, 7), 1)
-    client.socket.close()
 
 
 def test_the_feed_is_suspended_after_a_hundred_entries_and_goes_on_when_asked(cluster: Cluster) -> None:
     client, _generation = mounted(cluster, 4)
     assert isinstance(client.receive(), MountResponse)
-    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
+    with waltz_connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
         for n in range(250):
             writer.append(0, b"%d" % n).result(20)
     seen: list[int] = []
@@ -142,18 +150,16 @@ def test_the_feed_is_suspended_after_a_hundred_entries_and_goes_on_when_asked(cl
             seen.append(message.transaction_id)
     assert seen == list(range(250))
     assert suspended >= 2
-    client.socket.close()
 
 
 def test_a_mount_gets_everything_before_it_is_ready(cluster: Cluster) -> None:
-    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
+    with waltz_connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
         writer.append_many(0, [b"x"] * 777).result(20)
     client, _generation = mounted(cluster, 3, mark=99)
     messages = [client.receive()]
     while not isinstance(messages[-1], MountResponse):
         messages.append(client.receive())
     assert [m.transaction_id for m in messages[:-1] if isinstance(m, FeedData)] == list(range(100, 777))
-    client.socket.close()
 
 
 def test_a_client_ahead_and_a_wrong_generation_are_told(cluster: Cluster) -> None:
@@ -161,7 +167,6 @@ def test_a_client_ahead_and_a_wrong_generation_are_told(cluster: Cluster) -> Non
     assert client.receive() == MountResponse(ReqId(900, generation, 0, 0), MountState.CLIENT_AHEAD)
     client.send(MountRequest(ReqId(900, generation + 1, 0, 1), -1, 1))
     assert client.receive() == MountResponse(ReqId(900, generation + 1, 0, 1), MountState.NOT_READY)
-    client.socket.close()
 
 
 def test_operators_requests(cluster: Cluster) -> None:
@@ -177,7 +182,6 @@ def test_operators_requests(cluster: Cluster) -> None:
     connectivity = client.receive()
     assert isinstance(connectivity, CheckConnectivityResponse)
     assert list(connectivity.replicas.values()) == [True, True, True]
-    client.socket.close()
 
 
 @pytest.mark.parametrize(
@@ -191,14 +195,15 @@ def test_operators_requests(cluster: Cluster) -> None:
 )
 def test_bytes_that_are_not_our_protocol_are_answered_and_closed(cluster: Cluster, garbage: bytes, named: str) -> None:
     client = OriginalClient(cluster, 5)
+    client.send(AssignmentRequest(ReqId(-1, -1, -1, 1)))
+    assert isinstance(client.receive(), AssignmentResponse)
     client.socket.sendall(garbage)
     answer = client.receive()
     assert isinstance(answer, ErrorMessage)
     assert named in answer.message
     with pytest.raises((ConnectionError, OSError)):
         client.receive()
-    client.socket.close()
-    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
+    with waltz_connect(cluster.name, zookeeper=cluster.zookeeper) as writer:
         assert writer.append(1, b"the server lives").result(20) == 0
 
 
@@ -206,4 +211,3 @@ def test_no_common_version_closes_the_connection(cluster: Cluster) -> None:
     client = OriginalClient(cluster, 17)
     with pytest.raises((ConnectionError, AssertionError)):
         client.receive()
-    client.socket.close()

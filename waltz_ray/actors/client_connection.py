@@ -82,7 +82,11 @@ class ClientConnection(FramedStream):
         return self._server.driver(partition_id).machine.high_water_mark
 
     async def _answer(self, request: RpcRequest) -> None:
-        self.write(await answer(self._server, request))
+        try:
+            self.write(await answer(self._server, request))
+        except Exception:
+            self.abort(f"{type(request).__name__} failed")  # a request without an answer would hang the client
+            raise
 
     # ---- out --------------------------------------------------------------------------------------------
 

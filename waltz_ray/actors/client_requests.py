@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from waltz_ray.errors import ReplicaRefused, WaltzError
 from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.batches import (
     DataRangeRequest,
     DataRangeResponse,
@@ -87,7 +90,8 @@ async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeRes
         )
     mark = machine.high_water_mark
     if request.first_id > mark or request.first_id >= request.end_id:
-        return DataRangeResponse(request.request_id, None, mark, None)
+        nothing = RecordBatch(request.partition_id, request.first_id, np.zeros(0, dtype=np.int32), b"")
+        return DataRangeResponse(request.request_id, nothing, mark, None)
     limit = min(request.max_bytes, server.config.max_frame_bytes // 2)
     try:
         batch = await server.read(request.partition_id, request.first_id, request.end_id, limit)

@@ -202,7 +202,7 @@ class EmbeddedZooKeeper:
     def _wait_until_ready(self, process: psutil.Process, port: int, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not self._answers(process, port):
-            if self._find() is None:
+            if not _is_alive(process):
                 raise CoordinationError(f"ZooKeeper of {self._dir} ended while starting: {self._last_log_line()}")
             if time.monotonic() > deadline:
                 raise CoordinationError(
@@ -218,6 +218,14 @@ class EmbeddedZooKeeper:
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Not by its command line, as ``_find`` does: that is empty for a moment while the JVM's launcher executes itself."""
+    child = _children.get(process.pid)
+    if child is not None:
+        return child.poll() is None
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _class_path() -> str:
