@@ -166,6 +166,19 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
         again.shutdown()
 
 
+def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> None:
+    host = rig.host()
+    try:
+        until(lambda: host.health() == SERVING, "the replica serves")
+        assert host.status()["disk_free_bytes"] > 0
+        os.rename(replica_directory(str(rig.directory), 0), rig.directory / "away")
+        status = host.status()
+        assert status["disk_free_bytes"] is None
+        assert status["state"] == SERVING
+    finally:
+        host.shutdown()
+
+
 def test_a_second_replica_on_the_same_directory_waits_for_the_lock(rig: Rig) -> None:
     first = rig.host()
     try:

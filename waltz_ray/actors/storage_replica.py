@@ -24,6 +24,7 @@ import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -122,8 +123,8 @@ class ReplicaHost:
             "incarnation": self._incarnation,
             "directory": self._directory,
             "endpoint": str(endpoint.endpoint) if endpoint else None,
-            "disk_use_bytes": store.disk_use_bytes() if store else None,
-            "disk_free_bytes": self._disk.free_bytes(self._directory) if store else None,
+            "disk_use_bytes": _measured(store.disk_use_bytes) if store else None,
+            "disk_free_bytes": _measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
             "partitions": _partitions(store) if store else {},
             "traffic": asdict(endpoint.statistics()) if endpoint else {},
         }
@@ -179,6 +180,14 @@ class ReplicaHost:
             zookeeper.close()  # nothing of a running replica needs ZooKeeper
         self._because(SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
+
+
+def _measured(measure: Callable[[], int]) -> int | None:
+    """None where the directory has been taken away under us: the status must still be told."""
+    try:
+        return measure()
+    except OSError:
+        return None
 
 
 def _partitions(store: ReplicaStore) -> dict[str, dict[str, Any]]:
