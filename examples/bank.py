@@ -64,7 +64,8 @@ def main(cluster: str) -> None:
     bank = Bank()
     with connect(cluster, callbacks=bank, partitions=[PARTITION]) as client:
         client.wait_ready(30)
-        transfers = [Transfer(bank, *random.sample(range(ACCOUNTS), 2), random.randint(1, 50)) for _ in range(200)]
+        pairs = [random.sample(range(ACCOUNTS), 2) for _ in range(200)]
+        transfers = [Transfer(bank, source, target, random.randint(1, 50)) for source, target in pairs]
         outcomes = [client.submit(transfer) for transfer in transfers]
         done = sum(outcome.result() for outcome in outcomes)
         print(f"{done} transfers committed, {len(transfers) - done} lacked the money; {client.statistics()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
@@ -192,6 +193,12 @@ def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
         client.append_many(0, [b"", b"x" * 10_000])
     with pytest.raises(InvalidInput, match="signed 32-bit"):
         client.append(0, b"x", header=1 << 31)
+    with pytest.raises(InvalidInput, match="signed 32-bit"):
+        client.append_many(0, [b"", b""], headers=np.array([0, 1 << 40]))
+    with pytest.raises(InvalidInput, match="high-water mark must be"):
+        client.append(0, b"x", write_locks=[("a", 1)], client_mark=1 << 70)
+    with pytest.raises(InvalidInput, match="high-water mark must be"):
+        make_client(Recorder({0: -5}))
     with pytest.raises(InvalidInput, match="headers of shape"):
         client.append_many(0, [b"", b""], headers=[1])
     with pytest.raises(InvalidInput, match="no partition -1"):

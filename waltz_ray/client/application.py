@@ -143,3 +143,10 @@ def checked_header(header: int) -> int:
     if not -(1 << 31) <= header < 1 << 31:
         raise InvalidInput(f"a transaction header must be a signed 32-bit integer, not {header}")
     return header
+
+
+def checked_mark(mark: int) -> int:
+    """``mark`` if it can be a client's high-water mark."""
+    if not isinstance(mark, int) or not -1 <= mark < 1 << 63:
+        raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark!r}")
+    return mark

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from waltz_ray.client.application import Callbacks, Transaction
+from waltz_ray.client.application import Callbacks, Transaction, checked_mark
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, transactions_of
 from waltz_ray.protocol.records import RecordBatch
@@ -196,7 +196,7 @@ class Applier:
     def _application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
         assert self._callbacks is not None
         try:
-            return self._callbacks.client_high_water_mark(queue.partition_id)
+            return checked_mark(self._callbacks.client_high_water_mark(queue.partition_id))
         except BaseException as error:  # noqa: BLE001 - told like any other; nothing is taken for applied
             self._uncaught(queue.partition_id, otherwise + 1, error)
             return otherwise

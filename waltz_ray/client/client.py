@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.contexts import ContextRunner
@@ -78,7 +78,9 @@ class WaltzClient:
         if partitions is not None:
             self._partitions = tuple(sorted({self._checked(partition) for partition in partitions}))
         # Before any thread exists: the application's code may raise.
-        marks = {p: callbacks.client_high_water_mark(p) for p in self._partitions} if callbacks is not None else {}
+        marks: dict[int, int] = {}
+        if callbacks is not None:
+            marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in self._partitions}
         self.client_id = directory.next_client_id()
         self._attachments: dict[int, Attachment] = {}
         self._subscriptions: set[Subscription] = set()
@@ -123,7 +125,7 @@ class WaltzClient:
         append = Append(data, checked_header(header), zlib.crc32(data))
         append.retry = retry
         if lock_count:
-            mark = attachment.applied_mark if client_mark is None else client_mark
+            mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
             if mark is None:
                 raise InvalidInput(
                     "an append with locks needs client_mark= in a client without callbacks: "
@@ -148,9 +150,12 @@ class WaltzClient:
         if isinstance(headers, int):
             columns = np.full(count, checked_header(headers), dtype=np.int32)
         else:
-            columns = np.array(headers, dtype=np.int32)
-            if columns.shape != (count,):
-                raise InvalidInput(f"append_many: {count} records but headers of shape {columns.shape}")
+            wide = np.array(headers, dtype=np.int64)
+            if wide.shape != (count,):
+                raise InvalidInput(f"append_many: {count} records but headers of shape {wide.shape}")
+            checked_header(int(wide.min(initial=0)))
+            checked_header(int(wide.max(initial=0)))
+            columns = wide.astype(np.int32)
         append = Append(b"".join(datas), columns, checksums, lengths.astype(np.int32))
         if count:
             attachment.outbox.put(append)

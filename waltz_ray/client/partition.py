@@ -17,6 +17,7 @@ Everything here happens on the IO thread; only the ``Outbox`` is shared.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -51,6 +52,8 @@ from waltz_ray.wire.batches import (
 from waltz_ray.wire.client_messages import MountState
 
 __all__ = ["Partition", "PartitionState", "Sink"]
+
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts to mount; jittered
 _QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
@@ -137,6 +140,7 @@ class Partition:
         """Begin to mount and to go on mounting."""
         self._location = location
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._run_ended)
         self._set_timer("expire", self._expiry_step_s, self._expire)
 
     async def stop(self) -> None:
@@ -167,6 +171,12 @@ class Partition:
         self._epoch = epoch
         self._changed.set()  # mount again at once
         self._end_mount(ConnectionResetError(f"the application went back to transaction {position}"))
+
+    def _run_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug of ours: say so at once, not when the task is collected
+            logger.error("partition %d: the client has stopped mounting it", self.partition_id, exc_info=error)
+            self.trouble = error if isinstance(error, Exception) else None
 
     async def _run(self) -> None:
         while self.state is not PartitionState.AHEAD:
