@@ -51,38 +51,53 @@ def batch_of(first_id: int, records: list[bytes]) -> RecordBatch:
     return RecordBatch(0, first_id, np.array([len(r) for r in records], dtype=np.int32), b"".join(records))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Link:
-    """One server's connection to one replica: both directions are first in, first out."""
+    """One server's connection to one replica. Orders and answers are each first in, first out; reads go beside them.
+
+    ``ghosts`` are orders of a connection that is over: the network may still bring them, much later.
+    """
 
     to_replica: deque[Order] = field(default_factory=deque)
+    reads: deque[ReadRange] = field(default_factory=deque)
     to_server: deque[Event] = field(default_factory=deque)
     up: bool = True
+    connection: int = 0
+    refused: bool = False  # the replica is to be announced again, without a new connection
     unacknowledged: tuple[int, int] | None = None  # (session, last ID) written and not answered yet
+    ghosts: deque[tuple[int, Order]] = field(default_factory=deque)  # (connection, order)
 
     def order(self, order: Order, replica_id: int) -> None:
-        """Send; over a dead link everything that waits for an answer is answered ReplicaLost."""
-        if self.up:
+        """Send; over a dead link everything that waits for an answer is answered with a loss."""
+        if isinstance(order, ReadRange):
+            if self.up:
+                self.reads.append(order)
+            else:
+                self._fail_read(order)
+        elif self.up:
             self.to_replica.append(order)
         elif not isinstance(order, SetLowWaterMark):
             self.to_server.append(ReplicaLost(order.session_id, replica_id, "no connection"))
-            if isinstance(order, ReadRange):
-                failed = RangeReadFailed(order.session_id, order.source_id, order.target_id, "no connection")
-                self.to_server.append(failed)
 
     def cut(self, replica_id: int) -> None:
-        """What is under way is lost; the server notices."""
-        self.up, self.unacknowledged = False, None
-        reads = [order for order in self.to_replica if isinstance(order, ReadRange)]
+        """What is under way is lost; the server notices. The replica may still get what was sent to it."""
+        self.up, self.refused, self.unacknowledged = False, False, None
+        self.ghosts += [(self.connection, order) for order in self.to_replica]
         self.to_replica.clear()
         self.to_server.clear()
         self.to_server.append(ReplicaLost(NO_SUCH_SESSION, replica_id, "connection lost"))
-        for read in reads:
-            self.to_server.append(RangeReadFailed(read.session_id, replica_id, read.target_id, "connection lost"))
+        for read in self.reads:
+            self._fail_read(read)
+        self.reads.clear()
 
     def restore(self, replica_id: int) -> None:
         self.up = True
+        self.connection += 1
         self.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
+
+    def _fail_read(self, read: ReadRange) -> None:
+        failed = RangeReadFailed(read.session_id, read.source_id, read.target_id, "no connection")
+        self.to_server.append(failed)
 
 
 class Replica:
@@ -94,7 +109,7 @@ class Replica:
         self.durable = 0  # records that survive a crash
         self.fence = NO_SESSION
         self.low_water_mark = NO_TRANSACTION
-        self.opened: int | None = None
+        self.opened: tuple[int, Link, int] | None = None  # (session, by whom, over which connection)
         self.damaged_from: int | None = None  # records from here on are unreadable
         self.up = True
 
@@ -119,52 +134,67 @@ class Replica:
             link.unacknowledged = None
             link.to_server.append(ReplicaAppended(session_id, self.replica_id, last_id))
 
-    def handle(self, order: Order, link: Link, random: Random) -> bool:
-        """Do one order. False: refused in a way that ends the connection."""
+    def handle(self, order: Order, link: Link, random: Random) -> None:
+        """Do one order and answer it."""
         if isinstance(order, OpenReplica):
-            return self._open(order, link)
-        if order.session_id < self.fence:
+            self._open(order, link)
+        elif order.session_id < self.fence:
             self.sync(link)
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
-            return True
-        if order.session_id != self.opened or order.session_id != self.fence:
-            return False
-        if isinstance(order, AppendToReplicas):
-            return self._append(order, link, random)
-        self.sync(link)
+        elif not self._obeys(order.session_id, link, link.connection):
+            self._refuse(order, link)
+        elif isinstance(order, AppendToReplicas):
+            self._append(order, link, random)
+        else:
+            self.sync(link)
+            if isinstance(order, TruncateReplica):
+                self._truncate(order.last_id)
+                link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, self.readable - 1))
+            elif isinstance(order, SetLowWaterMark):
+                assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
+                self.low_water_mark = order.low_water_mark
+
+    def haunt(self, link: Link, random: Random) -> None:
+        """An order of a connection that is over arrives after all. Nobody hears the answer."""
+        connection, order = link.ghosts.popleft()
+        if isinstance(order, OpenReplica) or not self._obeys(order.session_id, link, connection):
+            return
         if isinstance(order, TruncateReplica):
             self._truncate(order.last_id)
-            link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, self.readable - 1))
-        elif isinstance(order, ReadRange):
-            self._read(order, link, random)
-        else:
-            assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
-            self.low_water_mark = order.low_water_mark
-        return True
+        elif isinstance(order, AppendToReplicas):
+            self._append(order, Link(), random)
 
-    def _open(self, order: OpenReplica, link: Link) -> bool:
+    def _obeys(self, session_id: int, link: Link, connection: int) -> bool:
+        """Only the connection that opened the session last: orders of an earlier one may be out of date."""
+        return self.fence == session_id and self.opened == (session_id, link, connection)
+
+    def _refuse(self, order: Order, link: Link) -> None:
         self.sync(link)
-        if self.fence < order.joined_session_id:
-            return False
+        link.refused = True
+        link.to_server.append(ReplicaLost(order.session_id, self.replica_id, "refused"))
+
+    def _open(self, order: OpenReplica, link: Link) -> None:
+        self.sync(link)
+        assert self.fence >= order.joined_session_id, "the replica has joined a session that it does not remember"
         if order.session_id < self.fence:
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
-            return True
-        self.fence = self.opened = order.session_id
+            return
+        self.fence = order.session_id
+        self.opened = (order.session_id, link, link.connection)
         damaged = self.damaged_from is not None
         mark = min(self.low_water_mark, self.readable - 1)
         link.to_server.append(
             ReplicaOpened(order.session_id, self.replica_id, mark, self.readable - 1, damaged),
         )
-        return True
 
-    def _append(self, order: AppendToReplicas, link: Link, random: Random) -> bool:
+    def _append(self, order: AppendToReplicas, link: Link, random: Random) -> None:
         if self.damaged_from is not None or order.batch.first_id != len(self.log):
-            return False
+            self._refuse(order, link)
+            return
         self.log += records_of(order.batch)
         link.unacknowledged = (order.session_id, len(self.log) - 1)
         if random.random() < 0.5:
             self.sync(link)
-        return True
 
     def _truncate(self, last_id: int) -> None:
         del self.log[last_id + 1 :]
@@ -173,14 +203,17 @@ class Replica:
         if self.damaged_from is not None and self.damaged_from >= len(self.log):
             self.damaged_from = None
 
-    def _read(self, order: ReadRange, link: Link, random: Random) -> None:
-        end = min(order.end_id, self.readable, order.first_id + random.randint(1, 6))
-        if end <= order.first_id:
-            failed = RangeReadFailed(order.session_id, self.replica_id, order.target_id, "nothing there")
+    def read(self, read: ReadRange, link: Link, random: Random) -> None:
+        """For a late or lagging replica; what is answered is on this one's disk."""
+        end = min(read.end_id, self.readable, read.first_id + random.randint(1, 6))
+        opened = self.opened is not None and self.opened[0] == read.session_id == self.fence
+        if not opened or end <= read.first_id:
+            failed = RangeReadFailed(read.session_id, self.replica_id, read.target_id, "not served")
             link.to_server.append(failed)
             return
-        batch = batch_of(order.first_id, self.log[order.first_id : end])
-        link.to_server.append(RangeRead(order.session_id, self.replica_id, order.target_id, batch))
+        self.sync(link)
+        batch = batch_of(read.first_id, self.log[read.first_id : end])
+        link.to_server.append(RangeRead(read.session_id, self.replica_id, read.target_id, batch))
 
 
 class ZooKeeper:

@@ -23,6 +23,7 @@ from waltz_ray.protocol.ids import quorum_of
 from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.partition_types import (
+    NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
     ConnectionClosed,
@@ -45,6 +46,7 @@ from waltz_ray.protocol.session_types import (
     ReadRange,
     RecordConflict,
     RecordWritten,
+    ReplicaAvailable,
     SetLowWaterMark,
     StartTimer,
     TimerFired,
@@ -91,7 +93,18 @@ class Result:
 class World:
     """See the module's docstring. ``faults`` are chosen by the seed unless given: a subset of ``FAULTS``."""
 
-    FAULTS = ("cut", "replica_crash", "server_crash", "move", "pause", "zookeeper", "client_cut", "damage", "lost_ack")
+    FAULTS = (
+        "cut",
+        "replica_crash",
+        "server_crash",
+        "move",
+        "twin",
+        "pause",
+        "zookeeper",
+        "client_cut",
+        "damage",
+        "lost_ack",
+    )
 
     def __init__(self, seed: int, *, replicas: int | None = None, faults: tuple[str, ...] | None = None) -> None:
         self.seed = seed
@@ -180,8 +193,14 @@ class World:
                 replica = self.replicas[replica_id]
                 if replica.up and link.to_replica:
                     actions.append(lambda s=server, r=replica_id: self._to_replica(s, r))  # type: ignore[misc]
+                if replica.up and link.reads:
+                    actions.append(lambda r=replica, k=link: r.read(k.reads.popleft(), k, self.random))  # type: ignore[misc]
                 if replica.up and link.unacknowledged is not None:
                     actions.append(lambda r=replica, k=link: r.sync(k))  # type: ignore[misc]
+                if replica.up and link.ghosts and (self.healing or self.random.random() < 0.1):
+                    actions.append(lambda r=replica, k=link: r.haunt(k, self.random))  # type: ignore[misc]
+                if link.up and link.refused and (self.healing or self.random.random() < 0.2):
+                    actions.append(lambda r=replica_id, k=link: self._announce(k, r))  # type: ignore[misc]
         for connection in self.connections.values():
             if connection.client_has_it and connection.to_client:
                 actions.append(lambda c=connection: c.client.receive(c.to_client.popleft()))  # type: ignore[misc]
@@ -277,33 +296,34 @@ class World:
         link, replica = server.links[replica_id], self.replicas[replica_id]
         order = link.to_replica.popleft()
         self.tell(f"replica {replica_id} (has {len(replica.log)}) <- {_short(order)} of server {server.server_id}")
-        if not replica.handle(order, link, self.random):
-            self.tell(f"replica {replica_id} refuses {_short(order)}")
-            link.cut(replica_id)
+        replica.handle(order, link, self.random)
+
+    def _announce(self, link: Link, replica_id: int) -> None:
+        """After a refusal nothing else would announce the replica again."""
+        link.refused = False
+        link.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
 
     def _to_zookeeper(self, server: Server) -> None:
         request = server.requests.popleft()
+        before = self.zookeeper.record.last_published_session
         answer = self.zookeeper.do(request)
         if isinstance(answer, RecordWritten) and isinstance(request, WriteRecord):
-            self._check_members(request.record)
+            if request.record.last_published_session > before:
+                self._check_publication(request.record)
             if not self.healing and "lost_ack" in self.faults and self.random.random() < 0.1:
                 answer = RecordConflict(request.session_id)  # written, but nobody can tell: the retry found it changed
         self.tell(f"zookeeper: {_short(request)} of server {server.server_id}: {type(answer).__name__}")
         server.answers.append(answer)
 
-    def _check_members(self, record: PartitionRecord) -> None:
-        """Whoever ZooKeeper calls a member of the last published session holds all that was ever committed,
-        as far as it was committed before that publication."""
-        last = record.last_published_session
-        members = [r for r, entry in record.replicas.items() if entry.session_id == last and entry.closing_mark is None]
-        if last != record.session_id:
-            return
-        holding = 0
-        for replica_id in members:
+    def _check_publication(self, record: PartitionRecord) -> None:
+        """Every member of the session that has just been published holds all that was committed before."""
+        for replica_id, entry in record.replicas.items():
             replica = self.replicas[replica_id]
-            holding += replica.durable >= len(self.committed) or replica.damaged_from is not None
-        if holding < self.quorum:
-            raise Violation(f"session {last} is published with members {members}, not a quorum has what is committed")
+            if entry.session_id == record.session_id and replica.damaged_from is None:
+                try:
+                    checkers.check_no_loss(replica.log[: replica.durable], self.committed)
+                except Violation as violation:
+                    raise Violation(f"member {replica_id} of session {record.session_id}: {violation}") from None
 
     def _read_feed(self, server: Server) -> None:
         read = server.reads.pop(self.random.randrange(len(server.reads)))
@@ -326,7 +346,7 @@ class World:
                 actions.append(client.give_credit)
             if not client.ready and not client.mounting:
                 actions.append(lambda c=client: self._mount_again(c))  # type: ignore[misc]
-            if client.ready and not self.healing:
+            if client.ready and not self.healing and len(client.pending) < 8:
                 actions.append(lambda c=client: self._append(c))  # type: ignore[misc]
                 if self.random.random() < 0.1:
                     actions.append(client.flush)
@@ -390,6 +410,8 @@ class World:
             self._crash_server(server)
         elif kind == "move":
             self._move()
+        elif kind == "twin":
+            self._twin()
         elif kind == "pause":
             server.paused = True
         elif kind == "zookeeper":
@@ -410,16 +432,16 @@ class World:
         """The replica still reads some of what was under way; its answers are lost."""
         link, replica = server.links[replica_id], self.replicas[replica_id]
         for _ in range(self.random.randint(0, len(link.to_replica)) if replica.up else 0):
-            if not replica.handle(link.to_replica[0], link, self.random):
-                break
-            link.to_replica.popleft()
+            replica.handle(link.to_replica.popleft(), link, self.random)
         link.cut(replica_id)
 
     def _crash_replica(self, replica: Replica) -> None:
         replica.crash(self.random)
         for server in self.servers:
-            if server.links[replica.replica_id].up:
-                server.links[replica.replica_id].cut(replica.replica_id)
+            link = server.links[replica.replica_id]
+            if link.up:
+                link.cut(replica.replica_id)
+            link.ghosts.clear()
 
     def _crash_server(self, server: Server) -> None:
         for _ in range(self.random.randint(0, len(server.requests))):
@@ -443,22 +465,33 @@ class World:
             if server.up:
                 server.inbox.append(news)
 
+    def _twin(self) -> None:
+        """A second server believes in the same generation (a restarted one beside the old one that is not dead).
+
+        Clients do not go back to the old one: it would tell a client what its own, older log says.
+        """
+        new = self.random.choice(self.servers)
+        if new.up and new.server_id != self.owner and new.partition.generation != self.generation and not new.inbox:
+            self.owner = new.server_id
+            new.inbox.append(Assigned(self.generation))
+
     def _recover_something(self) -> None:
-        random = self.random
-        server = random.choice(self.servers)
-        replica = self.replicas[random.randrange(len(self.replicas))]
-        link = server.links[replica.replica_id]
-        choice = random.randrange(5)
-        if choice == 0 and not replica.up:
-            replica.restart()
-        elif choice == 1 and server.up and not link.up and replica.up:
-            link.restore(replica.replica_id)
-        elif choice == 2 and not server.up:
-            self._restart_server(server)
-        elif choice == 3:
-            server.paused = False
-        elif choice == 4:
-            self.zookeeper.away = False
+        actions: list[Callable[[], None]] = []
+        for replica in self.replicas.values():
+            if not replica.up:
+                actions.append(replica.restart)
+        for server in self.servers:
+            if not server.up:
+                actions.append(lambda s=server: self._restart_server(s))  # type: ignore[misc]
+            elif server.paused:
+                actions.append(lambda s=server: setattr(s, "paused", False))  # type: ignore[misc]
+            for replica_id, link in server.links.items():
+                if server.up and not link.up and self.replicas[replica_id].up:
+                    actions.append(lambda r=replica_id, k=link: k.restore(r))  # type: ignore[misc]
+        if self.zookeeper.away:
+            actions.append(lambda: setattr(self.zookeeper, "away", False))
+        if actions:
+            self.random.choice(actions)()
 
     def _restart_server(self, server: Server) -> None:
         new = self._new_server(server.server_id, server.life + 1)
@@ -490,10 +523,6 @@ class World:
 
     def _why_not_settled(self) -> str:
         partition = self.servers[self.owner].partition
-        # A refusal ends a link in the liveness phase too; it comes up again.
-        for replica_id, link in self.servers[self.owner].links.items():
-            if not link.up:
-                link.restore(replica_id)
         if partition.stage is not Stage.OPEN or partition.session is None:
             opening = partition._opening
             phases = None if opening is None else (opening.low_water_mark, opening.phases())

@@ -180,6 +180,11 @@ class Partition:
                 self._on_mount(connection_id, mount)
             case UnmountReceived(connection_id, client_id):
                 self._feed.unmount(connection_id, client_id)
+                self._held_mounts = [
+                    (held_by, mount)
+                    for held_by, mount in self._held_mounts
+                    if (held_by, mount.req_id.client_id) != (connection_id, client_id)
+                ]
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
                 self._held_mounts = [held for held in self._held_mounts if held[0] != connection_id]

@@ -89,6 +89,7 @@ class _Replica:
     cut: int | None = None  # keep only IDs <= cut, once X is known
     damaged: bool = False  # has bad records beyond last_id
     unreadable: bool = False  # as a source of copies, for a while
+    reading: bool = False  # a peer is being read for it
 
     @property
     def busy(self) -> bool:
@@ -152,9 +153,9 @@ class Session:
                 self._on_appended(self._replicas[replica_id], last_id)
             case ReplicaOpened():
                 self._on_opened(self._replicas[event.replica_id], event)
-            case ReplicaLost(_, replica_id, reason):
+            case ReplicaLost(_, replica_id, reason) if replica_id in self._replicas:
                 self._on_lost(self._replicas[replica_id], reason)
-            case ReplicaAvailable(_, replica_id):
+            case ReplicaAvailable(_, replica_id) if replica_id in self._replicas:
                 self._on_available(self._replicas[replica_id])
             case ReplicaFenced(_, _, current):
                 self._end(SessionFenced(self.session_id, current))
@@ -197,10 +198,13 @@ class Session:
         if replica.phase is not Phase.OPENING:
             return
         replica.phase, replica.last_id = Phase.OPENED, event.last_id
-        replica.damaged, replica.unreadable, replica.cut = event.damaged, False, None
+        replica.damaged, replica.unreadable, replica.cut, replica.reading = event.damaged, False, None, False
         entry = self.record.replicas[replica.replica_id]
         if event.damaged:
+            replica.voted = False  # what it voted with before is not there any more
             self._effects.append(Warn(self.session_id, f"replica {replica.replica_id} is damaged: no vote, re-copied"))
+        elif self._writing is not None and replica.replica_id in self._writing:
+            pass  # ZooKeeper may call it a member already: all it has is ours, and it must go on holding X
         elif entry.closing_mark is not None:
             replica.cut = entry.closing_mark
         elif entry.session_id == self.session_id:
@@ -235,13 +239,15 @@ class Session:
             replica.phase = Phase.OPENED
 
     def _on_range_read(self, target: _Replica, batch: RecordBatch) -> None:
-        if target.phase is Phase.COPYING:
+        wanted = target.reading and target.phase is Phase.COPYING and batch.first_id == target.last_id + 1
+        if wanted:  # if not, it was ordered before the target was lost and came back
+            target.reading = False
             self._effects.append(AppendToReplicas(self.session_id, (target.replica_id,), batch))
 
     def _on_read_failed(self, source: _Replica, target: _Replica, reason: str) -> None:
         source.unreadable = True
-        if target.phase is Phase.COPYING:
-            target.phase = Phase.OPENED
+        if target.reading and target.phase is Phase.COPYING:
+            target.phase, target.reading = Phase.OPENED, False
         self._effects.append(Warn(self.session_id, f"copying from replica {source.replica_id} failed: {reason}"))
         self._effects.append(StartTimer(self.session_id, READ_TIMER, _READ_RETRY_MS))
 
@@ -335,7 +341,8 @@ class Session:
         to show for it: records that it had acknowledged could be lost.
         """
         closing_mark = self.record.replicas[replica.replica_id].closing_mark
-        if closing_mark is not None:
+        joining = self._writing is not None and replica.replica_id in self._writing
+        if closing_mark is not None and not joining:
             replica.damaged, replica.phase = False, Phase.TRUNCATING
             keep = min(closing_mark, replica.last_id)
             self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
@@ -358,7 +365,7 @@ class Session:
         source = self._source_for(replica)
         if source is not None:
             end_id = low_water_mark + 1 if not self.published else min(source.last_id + 1, self._memory_begin())
-            replica.phase = Phase.COPYING
+            replica.phase, replica.reading = Phase.COPYING, True
             self._effects.append(
                 ReadRange(self.session_id, source.replica_id, replica.replica_id, replica.last_id + 1, end_id)
             )
