@@ -9,7 +9,7 @@ from typing import cast
 
 import typer
 
-from waltz_ray.cli import inspect, replicas, status, up, verify
+from waltz_ray.cli import demo, feed, inspect, load, replicas, status, up, verify
 from waltz_ray.errors import WaltzError
 
 __all__ = ["main", "make_app"]
@@ -27,7 +27,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for module in (up, status, inspect, verify, replicas):
+    for module in (up, status, load, feed, demo, inspect, verify, replicas):
         module.register(app)
     return app
 
