@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -35,13 +38,13 @@ def demo(
 
     kept = bool(directory)
     place = Path(directory or tempfile.mkdtemp(prefix="waltz-demo-")).resolve()
-    console = Console(stderr=json_file == "-")
+    place.mkdir(parents=True, exist_ok=True)
     _check_writable(json_file)
     ok = False
     begin = time.monotonic()
+    console = Console(stderr=json_file == "-")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with _Screen(console, flights) as screen:
+        with _chatter_to(place / "demo.log", console) as screen_console, _Screen(screen_console, flights) as screen:
             result = run_demo(place, flights, screen)
         ok = result.ok
         result.seconds["altogether"] = time.monotonic() - begin
@@ -55,6 +58,28 @@ def demo(
             console.print(f"The data is in {place}", highlight=False, soft_wrap=True)
     if not ok:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _chatter_to(log: Path, console: Console) -> Iterator[Console]:
+    """A console like ``console``, while everything else that is written to stdout and stderr goes to ``log``.
+
+    Ray's threads report the killed processes on stdout, and Spark's Java processes inherit the files themselves, so
+    the file descriptors are exchanged and not only Python's objects.
+    """
+    sys.stdout.flush()
+    saved = os.dup(1), os.dup(2)
+    with os.fdopen(os.dup(2 if console.stderr else 1), "w") as screen, log.open("ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            yield Console(file=screen)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, old in enumerate(saved, 1):
+                os.dup2(old, number)
+                os.close(old)
 
 
 def _check_writable(json_file: str) -> None:
@@ -83,6 +108,8 @@ class _Screen:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._bar = self._progress.add_task("flights committed", total=flights)
         self._stage = self._progress.add_task("starting", total=None)

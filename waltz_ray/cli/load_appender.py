@@ -62,13 +62,16 @@ _Done = tuple[int, LockId, bytes, "Future[int]"]
 
 
 class KeyedAppender:
-    """Used by one thread. ``limit``: rows handed in and without a fate; ``put`` waits there."""
+    """Used by one thread, for the keys of one column: a lock's ID decides its partition.
 
-    def __init__(self, client: AppendPort, header: int = 0, limit: int = 8000) -> None:
+    ``limit``: rows handed in and without a fate; ``put`` waits there.
+    """
+
+    def __init__(self, client: AppendPort, header: int = 0, limit: int = 12_000) -> None:
         self._client = client
         self._header = header
         self._limit = limit
-        self._keys: dict[tuple[int, LockId], _Key] = {}
+        self._keys: dict[int, _Key] = {}  # by the ID of the lock
         self._marks: dict[int, int] = {}
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._open = 0
@@ -83,12 +86,13 @@ class KeyedAppender:
 
     def put(self, partition_id: int, lock: LockId, data: bytes) -> None:
         """Append a row, now or when its predecessors allow it. Raises what an earlier row failed with."""
-        while self._open >= self._limit:
-            self._settle(self._done.get())
+        if self._open >= self._limit:
+            while self._open > self._limit * 3 // 4:  # many at a time: this thread and the client's take turns
+                self._settle(self._done.get())
         self._open += 1
-        key = self._keys.get((partition_id, lock))
+        key = self._keys.get(lock.id)
         if key is None:
-            self._keys[partition_id, lock] = _Key()
+            self._keys[lock.id] = _Key()
             self._lead(partition_id, lock, data)
         elif key.leading:
             key.waiting.append(data)
@@ -151,7 +155,7 @@ class KeyedAppender:
         if error is not None:
             raise error
         self._count(partition_id, future.result())
-        key = self._keys[partition_id, lock]
+        key = self._keys[lock.id]
         key.under_way -= 1
         if key.leading:
             key.leading = False
@@ -159,7 +163,7 @@ class KeyedAppender:
             while key.waiting:
                 self._follow(partition_id, lock, key.waiting.popleft())
         if not key.under_way:
-            del self._keys[partition_id, lock]
+            del self._keys[lock.id]
 
     def _count(self, partition_id: int, transaction_id: int) -> None:
         self.appended += 1

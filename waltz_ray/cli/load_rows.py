@@ -87,7 +87,7 @@ def read_rows(file: RowFile) -> Iterator[Row]:
 def row_data(row: Row) -> bytes:
     """The row as compact JSON in UTF-8: the data of its transaction."""
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json).encode()
+        return _encode(row).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which UTF-8 cannot hold but JSON can write as \uXXXX
         return json.dumps(row, allow_nan=False, separators=(",", ":"), default=_as_json).encode()
     except ValueError:
@@ -98,6 +98,9 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json).encode
 
 
 def _finite(value: Any) -> Any:

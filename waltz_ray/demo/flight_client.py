@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from waltz_ray import connect
 from waltz_ray.config import ClientConfig
-from waltz_ray.connect import connect
 from waltz_ray.demo.application import AircraftBook, BookCallbacks, FlightContext
 from waltz_ray.demo.flights import read_flights
 

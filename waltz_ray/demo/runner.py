@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -9,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from waltz_ray import cluster_file
+from waltz_ray import cluster_file, connect
 from waltz_ray.bring_up import Cluster, bring_up, take_down
 from waltz_ray.config import ClusterConfig
-from waltz_ray.connect import connect
 from waltz_ray.demo.application import decode_leg, read_legs
 from waltz_ray.demo.checks import compare_spark, compare_tally, tally
 from waltz_ray.demo.expectations import Expectations, expect
@@ -79,7 +79,9 @@ def _interruptible() -> Iterator[None]:
 def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cluster]:
     from waltz_spark.session import stop_spark, use_java
 
-    use_java()  # before Ray starts: RayDP takes java from the PATH of Ray's processes
+    # Before Ray starts, for RayDP's processes below it: they take java from PATH, and would listen outside of loopback.
+    use_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     begin = time.monotonic()
     config = ClusterConfig(_CLUSTER, str(directory.resolve()), _PARTITIONS, _REPLICAS, _SERVERS)
     try:

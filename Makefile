@@ -1,0 +1,39 @@
+# The verbs of the project. Each makes .venv if there is none; Python 3.11 and make are all that has to be there.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+# Newer than pyproject.toml and the constraints: the environment is what they say, and nothing is installed again.
+STAMP := .venv/.installed
+ARGS ?=
+
+.PHONY: demo test test-long venv lint format clean
+
+demo: $(STAMP)
+	$(BIN)/waltz demo $(ARGS)
+
+test: lint
+	$(BIN)/pytest -W error -m "not long" $(ARGS)
+
+test-long: $(STAMP)
+	$(BIN)/pytest -W error -m long $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no python3.11 on PATH; install Python 3.11, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is no Python 3.11; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,demo]"
+	touch $(STAMP)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find waltz_ray spark tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
