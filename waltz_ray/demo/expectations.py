@@ -42,5 +42,7 @@ def expect(archive: Path, flights: int) -> Expectations:
         count += 1
         carrier_legs[values[carrier]] += 1
         carrier_miles[values[carrier]] += int(values[distance])
-        tail_legs[values[tail] if values[tail] else "?" + values[carrier] + values[number]] += 1
+        tail_legs[
+            values[tail] if values[tail] and values[tail] != "NA" else "?" + values[carrier] + values[number]
+        ] += 1
     return Expectations(count, dict(carrier_legs), dict(carrier_miles), dict(tail_legs))

