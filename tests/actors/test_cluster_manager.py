@@ -20,6 +20,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.placement import Assignment, Owner
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -143,6 +144,17 @@ def test_after_the_settle_time_one_server_gets_everything(rig: Rig) -> None:
     rig.manager(settle_s=0.2)
     rig.server(1)
     until(lambda: rig.owners() == [1, 1, 1, 1], "whoever is there has everything")
+
+
+def test_an_assignment_that_somebody_else_wrote_is_read_again(rig: Rig) -> None:
+    manager = rig.manager()
+    until(lambda: manager._machine.assignment is not None, "the manager has read")
+    _, version = rig.store.assignment()
+    rig.store.set_assignment(Assignment({0: Owner(1, 9)}), version)  # behind its back: its write must lose
+    servers = [rig.server(0), rig.server(1)]
+    until(lambda: rig.owners() == [0, 0, 1, 1], "all is assigned in spite of the lost compare-and-set")
+    assert rig.store.assignment()[0].owners[0] == Owner(1, 9), "what was right is kept"
+    assert set(rig.store.servers()) == set(range(len(servers)))
 
 
 def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:

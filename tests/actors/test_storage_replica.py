@@ -179,6 +179,30 @@ def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> 
         host.shutdown()
 
 
+def test_mounting_the_right_disk_is_enough(rig: Rig) -> None:
+    directory = replica_directory(str(rig.directory), 0)
+    open_storage(OsDisk(), directory, rig.store, 0, CONFIG).close()
+    join_session(rig.store, 0)
+    os.rename(directory, directory + ".elsewhere")
+    host = rig.host()
+    try:
+        until(lambda: host.health() == REFUSED, "the start without the disk is refused")
+        os.rename(directory + ".elsewhere", directory)
+        until(lambda: host.health() == SERVING, "it serves with the disk")
+    finally:
+        host.shutdown()
+
+
+def test_a_start_that_fails_in_an_unforeseen_way_says_so(rig: Rig) -> None:
+    (rig.directory / "replica-0").write_text("a file where the directory should be")
+    host = rig.host()
+    try:
+        until(lambda: host.health() == REFUSED, "the start is refused")
+        assert "replica-0" in host.status()["reason"]
+    finally:
+        host.shutdown()
+
+
 def test_a_second_replica_on_the_same_directory_waits_for_the_lock(rig: Rig) -> None:
     first = rig.host()
     try:

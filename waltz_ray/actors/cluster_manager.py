@@ -43,7 +43,7 @@ from waltz_ray.actors.manager_logic import (
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import CoordinationError, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, VersionConflict
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
@@ -150,6 +150,14 @@ class ManagerHost:
     # -- the machine's thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._decide()
+        except Exception:
+            log.exception("manager: cannot go on; a new process reads everything from ZooKeeper")
+            logging.shutdown()  # os._exit flushes nothing
+            os._exit(1)
+
+    def _decide(self) -> None:
         while True:
             event = self._next()
             if event is None:
@@ -187,13 +195,15 @@ class ManagerHost:
             case WriteAssignment(assignment, version):
                 try:
                     self._events.put(AssignmentRead(assignment, self._store.set_assignment(assignment, version)))
-                except CoordinationError as error:  # lost the compare-and-set, or the outcome is unknown
-                    log.warning("manager: the assignment was not written: %s", error)
+                except VersionConflict:
                     self._events.put(WriteFailed())
+                except CoordinationError as error:  # the outcome may be unknown: read before anything else
+                    log.warning("manager: the assignment was not written: %s", error)
+                    self._after(_RETRY_S, WriteFailed())
             case RemoveRegistration(server_id):
                 try:
                     self._store.remove_server_registration(server_id)
-                except ZooKeeperUnreachable as error:  # it ends with the dead server's session then
+                except CoordinationError as error:  # it ends with the dead server's session then
                     log.warning("manager: the registration of server %d was not removed: %s", server_id, error)
             case Probe(server_id, endpoint):
                 self._stop_probe(server_id)
@@ -204,7 +214,7 @@ class ManagerHost:
     def _read(self) -> None:
         try:
             self._events.put(AssignmentRead(*self._store.assignment()))
-        except ZooKeeperUnreachable as error:
+        except CoordinationError as error:
             log.warning("manager: the assignment cannot be read: %s", error)
             self._after(_RETRY_S, WriteFailed())
 

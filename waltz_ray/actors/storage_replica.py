@@ -10,7 +10,8 @@ A replica without its disk is an impostor. It is told apart like this:
 | missing, and no partition folders | none ever joined a session | first start: creates the storage |
 | missing | one has joined a session | refused: a person decides (``waltz replace-replica``) |
 
-A refused replica stays alive and says why in ``status()``: an actor that died of it would only be started again.
+A refused replica stays alive and says why in ``status()``: an actor that died of it would only be started again. It
+looks again every few seconds, so mounting the right disk is enough.
 What may pass by itself (ZooKeeper away, the predecessor's lock not released yet) leaves it STARTING, with the reason.
 
 Crash story: killed before its first joined session, whatever it created is opened or created again. Killed while it
@@ -33,7 +34,7 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ControlFileMissing, CoordinationError, StorageLocked, WaltzError
+from waltz_ray.errors import ControlFileMissing, CoordinationError, ForeignStorage, StorageLocked
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
@@ -44,6 +45,7 @@ __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+_REFUSED_RETRY_S = 2.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
 
@@ -142,20 +144,31 @@ class ReplicaHost:
         self._state, self._reason = STOPPED, "shut down"
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._start()
-                break
-            except (StorageLocked, CoordinationError) as error:
-                # The predecessor's process may still be ending, ZooKeeper may be away: neither needs a person.
-                self._because(STARTING, str(error))
-            except WaltzError as error:
-                self._because(REFUSED, str(error))
-                return
-            self._stopping.wait(_RETRY_S)
+        if not self._start_until_it_serves():
+            return
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
         while not self._stopping.wait(_METRICS_INTERVAL_S):
             gauges.replica(self.status())
+
+    def _start_until_it_serves(self) -> bool:
+        """False if there is no sense in trying again."""
+        while not self._stopping.is_set():
+            pause_s = _RETRY_S
+            try:
+                self._start()
+                return True
+            except (StorageLocked, CoordinationError) as error:
+                # The predecessor's process may still be ending, ZooKeeper may be away: neither needs a person.
+                self._because(STARTING, str(error))
+            except (ControlFileMissing, ForeignStorage) as error:
+                self._because(REFUSED, str(error))
+                pause_s = _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
+            except Exception as error:  # above all SyncFailed, which must not be tried again by this process
+                log.exception("replica %d: cannot start", self._replica_id)
+                self._because(REFUSED, f"replica {self._replica_id}: {type(error).__name__}: {error}; see its log")
+                return False
+            self._stopping.wait(pause_s)
+        return False
 
     def _because(self, state: str, reason: str) -> None:
         if reason != self._reason:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from waltz_ray.actors.manager_logic import NodeView
 from waltz_ray.actors.settings import Settings
@@ -144,7 +144,10 @@ def cluster_names() -> list[str]:
 
 
 def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
-    """Call an actor's method without arguments. ClusterNotFound, saying why, if it gives no answer in time."""
+    """Call an actor's method without arguments; its errors are raised here as they were there.
+
+    ClusterNotFound, saying why, if it gives no answer in time.
+    """
     handle = find_actor(cluster, name)
     if handle is None:
         raise ClusterNotFound(f"the Ray cluster has no actor {name} of a cluster {cluster!r}; start it with: waltz up")
@@ -152,6 +155,8 @@ def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
         return ray.get(getattr(handle, method).remote(), timeout=timeout_s)
     except GetTimeoutError as error:
         raise ClusterNotFound(f"{name} of cluster {cluster!r} does not answer within {timeout_s:g} s") from error
+    except RayTaskError as error:
+        raise error.cause from error  # the actor's own error, without the traceback that Ray writes into its text
     except RayActorError as error:
         raise ClusterNotFound(f"{name} of cluster {cluster!r} has died: {_last_line(error)}") from error
 
@@ -183,8 +188,8 @@ def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
         return
     try:
         ray.get(handle.shutdown.remote(), timeout=timeout_s)
-    except (RayActorError, GetTimeoutError):
-        pass  # dead or hung: everything it had on disk is recovered at the next start
+    except RayError:
+        pass  # dead, hung (GetTimeoutError) or failing: what it had on disk is recovered at the next start
     finally:
         ray.kill(handle, no_restart=True)
 
