@@ -62,10 +62,9 @@ class Link:
     reads: deque[ReadRange] = field(default_factory=deque)
     to_server: deque[Event] = field(default_factory=deque)
     up: bool = True
-    connection: int = 0
     refused: bool = False  # the replica is to be announced again, without a new connection
     unacknowledged: tuple[int, int] | None = None  # (session, last ID) written and not answered yet
-    ghosts: deque[tuple[int, Order]] = field(default_factory=deque)  # (connection, order)
+    ghosts: deque[Order] = field(default_factory=deque)
 
     def order(self, order: Order, replica_id: int) -> None:
         """Send; over a dead link everything that waits for an answer is answered with a loss."""
@@ -82,7 +81,7 @@ class Link:
     def cut(self, replica_id: int) -> None:
         """What is under way is lost; the server notices. The replica may still get what was sent to it."""
         self.up, self.refused, self.unacknowledged = False, False, None
-        self.ghosts += [(self.connection, order) for order in self.to_replica]
+        self.ghosts += self.to_replica
         self.to_replica.clear()
         self.to_server.clear()
         self.to_server.append(ReplicaLost(NO_SUCH_SESSION, replica_id, "connection lost"))
@@ -92,7 +91,6 @@ class Link:
 
     def restore(self, replica_id: int) -> None:
         self.up = True
-        self.connection += 1
         self.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
 
     def _fail_read(self, read: ReadRange) -> None:
@@ -109,7 +107,7 @@ class Replica:
         self.durable = 0  # records that survive a crash
         self.fence = NO_SESSION
         self.low_water_mark = NO_TRANSACTION
-        self.opened: tuple[int, Link, int] | None = None  # (session, by whom, over which connection)
+        self.opened: int | None = None
         self.damaged_from: int | None = None  # records from here on are unreadable
         self.up = True
 
@@ -141,7 +139,7 @@ class Replica:
         elif order.session_id < self.fence:
             self.sync(link)
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
-        elif not self._obeys(order.session_id, link, link.connection):
+        elif order.session_id != self.opened:
             self._refuse(order, link)
         elif isinstance(order, AppendToReplicas):
             self._append(order, link, random)
@@ -156,17 +154,13 @@ class Replica:
 
     def haunt(self, link: Link, random: Random) -> None:
         """An order of a connection that is over arrives after all. Nobody hears the answer."""
-        connection, order = link.ghosts.popleft()
-        if isinstance(order, OpenReplica) or not self._obeys(order.session_id, link, connection):
+        order = link.ghosts.popleft()
+        if not order.session_id == self.opened == self.fence:
             return
         if isinstance(order, TruncateReplica):
             self._truncate(order.last_id)
         elif isinstance(order, AppendToReplicas):
             self._append(order, Link(), random)
-
-    def _obeys(self, session_id: int, link: Link, connection: int) -> bool:
-        """Only the connection that opened the session last: orders of an earlier one may be out of date."""
-        return self.fence == session_id and self.opened == (session_id, link, connection)
 
     def _refuse(self, order: Order, link: Link) -> None:
         self.sync(link)
@@ -179,8 +173,7 @@ class Replica:
         if order.session_id < self.fence:
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
             return
-        self.fence = order.session_id
-        self.opened = (order.session_id, link, link.connection)
+        self.fence = self.opened = order.session_id
         damaged = self.damaged_from is not None
         mark = min(self.low_water_mark, self.readable - 1)
         link.to_server.append(
@@ -206,8 +199,7 @@ class Replica:
     def read(self, read: ReadRange, link: Link, random: Random) -> None:
         """For a late or lagging replica; what is answered is on this one's disk."""
         end = min(read.end_id, self.readable, read.first_id + random.randint(1, 6))
-        opened = self.opened is not None and self.opened[0] == read.session_id == self.fence
-        if not opened or end <= read.first_id:
+        if not read.session_id == self.opened == self.fence or end <= read.first_id:
             failed = RangeReadFailed(read.session_id, self.replica_id, read.target_id, "not served")
             link.to_server.append(failed)
             return

@@ -466,14 +466,18 @@ class World:
                 server.inbox.append(news)
 
     def _twin(self) -> None:
-        """A second server believes in the same generation (a restarted one beside the old one that is not dead).
+        """A second server believes in the same generation: one restarted beside the old one, which is not dead.
 
-        Clients do not go back to the old one: it would tell a client what its own, older log says.
+        Clients do not hear from the old one any more. Were they to go to and fro between two servers of one
+        generation, the one without a session would answer a mount from its own, older log.
         """
         new = self.random.choice(self.servers)
         if new.up and new.server_id != self.owner and new.partition.generation != self.generation and not new.inbox:
             self.owner = new.server_id
             new.inbox.append(Assigned(self.generation))
+            for connection in list(self.connections.values()):
+                if connection.client_has_it:
+                    self._cut_client(connection)
 
     def _recover_something(self) -> None:
         actions: list[Callable[[], None]] = []

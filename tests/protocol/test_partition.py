@@ -1,0 +1,664 @@
+"""One partition on its server: mounts, appends, locks, flushes, feeds, and what happens when sessions change.
+
+``Bench`` is the shell: three obedient replicas and ZooKeeper, answering in order and only when told to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from tests.protocol.checkers import Sent
+from tests.protocol.model_client import append_batch
+from waltz_ray.config import ServerConfig
+from waltz_ray.protocol.feed import feed_frame_bytes
+from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.partition import FROM_NOW, Partition, Stage
+from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.partition_types import (
+    NO_SUCH_SESSION,
+    AppendReceived,
+    Assigned,
+    ConnectionClosed,
+    CreditReceived,
+    Effect,
+    Event,
+    FeedRead,
+    FeedReadFailed,
+    FlushReceived,
+    MountReceived,
+    PartitionDropped,
+    PartitionReady,
+    ReadFeed,
+    ReadRecord,
+    RecordRead,
+    SendFeed,
+    SendMessage,
+    TurnEnded,
+    Unassigned,
+    UnmountReceived,
+)
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import (
+    AppendToReplicas,
+    OpenReplica,
+    RecordConflict,
+    RecordWritten,
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    StartTimer,
+    TimerFired,
+    Warn,
+    WriteRecord,
+)
+from waltz_ray.wire.batches import (
+    AppendedBatch,
+    FeedMode,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+    RejectionCode,
+)
+from waltz_ray.wire.client_messages import FlushResponse, MountState
+
+Message = TypeVar("Message")
+G = 3  # the generation
+PLENTY = 1 << 30
+
+
+class Bench:
+    """``sent`` collects what connections were told; replicas and ZooKeeper answer in ``settle``."""
+
+    def __init__(self, config: ServerConfig | None = None) -> None:
+        self.partition = Partition(0, config or ServerConfig(lock_table_size=1000, join_grace_ms=0))
+        self.record = PartitionRecord.initial([0, 1, 2])
+        self.version = 0
+        self.logs = {0: -1, 1: -1, 2: -1}  # last ID on each disk
+        self.deaf: set[int] = set()  # replicas that take orders and do not answer
+        self.zookeeper_away = False
+        self.todo: list[Effect] = []
+        self.effects: list[Effect] = []
+        self.sent: list[tuple[int, object]] = []
+        self.appended: list[RecordBatch] = []
+        self.number = 0
+
+    def step(self, event: Event) -> list[Effect]:
+        effects = self.partition.step(event)
+        self.todo += effects
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, SendMessage):
+                self.sent.append((effect.connection_id, effect.message))
+            elif isinstance(effect, SendFeed):
+                self.sent += [(connection_id, effect) for connection_id in effect.connection_ids]
+        return effects
+
+    def stage(self) -> Stage:
+        return self.partition.stage
+
+    def settle(self) -> None:
+        """Everything that can be answered is."""
+        later: list[Effect] = []
+        while self.todo:
+            effect = self.todo.pop(0)
+            if isinstance(effect, ReadRecord | WriteRecord) and self.zookeeper_away:
+                later.append(effect)
+            elif isinstance(effect, ReadRecord):
+                self.step(RecordRead(self.record, self.version))
+            elif isinstance(effect, WriteRecord):
+                self._write(effect)
+            elif isinstance(effect, OpenReplica) and effect.replica_id not in self.deaf:
+                last_id = self.logs[effect.replica_id]
+                self.step(ReplicaOpened(effect.session_id, effect.replica_id, -1, last_id))
+            elif isinstance(effect, AppendToReplicas):
+                for replica_id in effect.replica_ids:
+                    if replica_id not in self.deaf:
+                        assert effect.batch.first_id == self.logs[replica_id] + 1
+                        self.logs[replica_id] = effect.batch.last_id
+                        self.step(ReplicaAppended(effect.session_id, replica_id, effect.batch.last_id))
+            elif isinstance(effect, StartTimer) and effect.name == "grace":
+                self.step(TimerFired(effect.session_id, effect.name))
+            else:
+                later.append(effect)
+        self.todo = later
+
+    def _write(self, write: WriteRecord) -> None:
+        if write.version != self.version:
+            self.step(RecordConflict(write.session_id))
+            return
+        self.record, self.version = write.record, self.version + 1
+        self.step(RecordWritten(write.session_id, self.version))
+
+    def open(self) -> Bench:
+        self.step(Assigned(G))
+        self.settle()
+        assert self.stage() is Stage.OPEN
+        return self
+
+    def mount(
+        self,
+        connection_id: int = 1,
+        client_id: int = 1,
+        mark: int = -1,
+        feed: FeedMode = FeedMode.RECORDS,
+        credit: int = PLENTY,
+        generation: int = G,
+    ) -> list[Mounted]:
+        self.number += 1
+        req_id = ReqId(client_id, generation, 0, self.number)
+        effects = self.step(MountReceived(connection_id, Mount(req_id, mark, feed, credit)))
+        return [e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Mounted)]
+
+    def append(
+        self,
+        first: int,
+        *sent: Sent,
+        client_id: int = 1,
+        connection_id: int = 1,
+        turn: bool = True,
+        generation: int = G,
+    ) -> None:
+        batch = append_batch(client_id, generation, first, list(sent))
+        self.step(AppendReceived(connection_id, batch))
+        if turn:
+            self.step(TurnEnded())
+
+    def told(self, kind: type[Message], connection_id: int | None = None) -> list[Message]:
+        return [m for c, m in self.sent if isinstance(m, kind) and connection_id in (None, c)]
+
+    def fed(self, connection_id: int = 1) -> list[int]:
+        """IDs that a connection was fed."""
+        return [i for f in self.told(SendFeed, connection_id) for i in range(f.batch.first_id, f.batch.end_id)]
+
+
+def free(mark: int = -1) -> Sent:
+    return Sent(mark)
+
+
+# ---- mounting -------------------------------------------------------------------------------------------------
+
+
+def test_before_it_is_assigned_every_mount_is_told_not_ready() -> None:
+    [mounted] = Bench().mount()
+    assert (mounted.state, mounted.generation) == (MountState.NOT_READY, -1)
+
+
+def test_another_generation_is_told_the_current_one() -> None:
+    bench = Bench().open()
+    for generation in (G - 1, G + 1):
+        [mounted] = bench.mount(generation=generation)
+        assert (mounted.state, mounted.generation) == (MountState.NOT_READY, G)
+
+
+def test_a_mount_is_held_while_the_partition_opens() -> None:
+    bench = Bench()
+    bench.step(Assigned(G))
+    assert bench.mount() == []
+    bench.settle()
+    [mounted] = bench.told(Mounted)
+    assert (mounted.state, mounted.high_water_mark) == (MountState.READY, -1)
+
+
+def test_a_held_mount_goes_with_its_connection_or_its_unmount() -> None:
+    for goodbye in (ConnectionClosed(1), UnmountReceived(1, 1)):
+        bench = Bench()
+        bench.step(Assigned(G))
+        bench.mount()
+        bench.mount(connection_id=1, client_id=2)
+        bench.step(goodbye)
+        bench.settle()
+        expected = 0 if isinstance(goodbye, ConnectionClosed) else 1
+        assert bench.partition.subscribers == len(bench.told(Mounted)) == expected
+
+
+def test_a_held_mount_is_answered_when_the_partition_goes() -> None:
+    bench = Bench()
+    bench.step(Assigned(G))
+    bench.mount()
+    bench.step(Unassigned("moved"))
+    assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY]
+
+
+def test_a_client_ahead_of_the_log_is_an_error_for_a_person() -> None:
+    bench = Bench().open()
+    [mounted] = bench.mount(mark=0)
+    assert (mounted.state, mounted.high_water_mark) == (MountState.CLIENT_AHEAD, -1)
+    assert bench.partition.subscribers == 0
+
+
+@pytest.mark.parametrize("feed", [FeedMode.NONE, FeedMode.HEADERS, FeedMode.RECORDS, FeedMode.OWN])
+def test_ready_comes_after_everything_that_was_in_flight(feed: FeedMode) -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free(), free())
+    assert bench.mount(connection_id=2, feed=feed) == []
+    bench.settle()
+    [mounted] = bench.told(Mounted, 2)
+    assert (mounted.state, mounted.high_water_mark) == (MountState.READY, 1)
+    before = [m for c, m in bench.sent if c == 2]
+    assert isinstance(before[-1], Mounted), "the feed comes first"
+
+
+def test_what_an_older_connection_had_sent_is_settled_before_ready() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free(), turn=False)
+    assert bench.mount(connection_id=2) == []
+    bench.settle()
+    assert bench.fed(2) == [0]
+
+
+def test_a_mount_without_its_answer_gets_one_when_the_log_is_lost() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.mount(connection_id=2, client_id=2)
+    bench.step(Unassigned("moved"))
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.NOT_READY]
+    assert bench.told(NotReady, 2) == []
+    assert len(bench.told(NotReady, 1)) == 1
+
+
+def test_an_older_connection_does_not_take_the_mount_back() -> None:
+    # Two sockets have no order between them: the newer connection's mount may be read first.
+    bench = Bench().open()
+    old = Mount(ReqId(1, G, 0, 7), -1, FeedMode.RECORDS, PLENTY)
+    bench.step(MountReceived(2, replace(old, req_id=ReqId(1, G, 0, 8))))
+    bench.step(MountReceived(1, old))
+    assert [m.state for m in bench.told(Mounted, 1)] == [MountState.NOT_READY]
+    bench.step(ConnectionClosed(1))
+    bench.append(0, free(), connection_id=2)
+    bench.settle()
+    assert bench.fed(2) == [0]
+
+
+def test_mount_numbers_wrap_around() -> None:
+    bench = Bench().open()
+    for connection_id, number in [(1, 0x7FFFFFFF), (2, -(1 << 31)), (3, 0x7FFFFFF0)]:
+        req_id = ReqId(1, G, 0, number)
+        bench.step(MountReceived(connection_id, Mount(req_id, -1, FeedMode.NONE, 0)))
+    assert [m.state for m in bench.told(Mounted)] == [MountState.READY, MountState.READY, MountState.NOT_READY]
+
+
+# ---- rejections -----------------------------------------------------------------------------------------------
+
+
+def test_rejections_name_their_reason_and_every_request() -> None:
+    bench = Bench(ServerConfig(append_queue_bytes=50)).open()
+    bench.append(0, free(), free())
+    bench.mount()
+    bench.append(2, free(), generation=G - 1)
+    bench.append(3, free(), connection_id=9)
+    bench.append(4, free())
+    bench.append(5, free(), free(), free(), free())
+    batch = append_batch(1, G, 9, [free()])
+    bench.settle()
+    bench.step(AppendReceived(1, replace(batch, checksums=batch.checksums + np.uint32(1))))
+    bench.step(TurnEnded())
+    assert [(r.code, r.sequence_numbers.tolist(), r.generation) for r in bench.told(Rejected)] == [
+        (RejectionCode.NOT_MOUNTED, [0, 1], G),
+        (RejectionCode.WRONG_GENERATION, [2], G),
+        (RejectionCode.SUPERSEDED, [3], G),
+        (RejectionCode.QUEUE_FULL, [5, 6, 7, 8], G),
+        (RejectionCode.BAD_CHECKSUM, [9], G),
+    ]
+    assert bench.fed() == [0]
+    assert bench.partition.in_flight_bytes == 0
+
+
+def test_a_batch_larger_than_the_whole_queue_passes_when_the_queue_is_empty() -> None:
+    bench = Bench(ServerConfig(append_queue_bytes=5)).open()
+    bench.mount()
+    bench.append(0, *[free()] * 10)
+    bench.settle()
+    assert bench.fed() == list(range(10))
+    assert bench.partition.in_flight_bytes == 0
+
+
+def test_what_waits_for_the_end_of_the_turn_is_answered_when_the_partition_goes() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free(), turn=False)
+    bench.step(Unassigned("moved"))
+    assert [r.code for r in bench.told(Rejected)] == [RejectionCode.CLOSING]
+    assert bench.step(TurnEnded()) == []
+
+
+# ---- locks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_failure_against_a_committed_transaction_is_told_at_once() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, Sent(-1, write=(5,)))
+    bench.settle()
+    bench.append(1, Sent(-1, read=(5,)), Sent(0, read=(5,)), Sent(-1, append=(5,)))
+    [failure] = bench.told(LockFailureBatch)
+    assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([1], [0])
+
+
+def test_a_lock_failure_against_one_in_flight_waits_for_its_fate() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, Sent(-1, write=(5,)))
+    bench.append(1, Sent(-1, write=(5,)), Sent(-1))
+    bench.append(3, Sent(-1))
+    assert bench.told(LockFailureBatch) == []
+    bench.settle()
+    order = [m for c, m in bench.sent if isinstance(m, LockFailureBatch | SendFeed)]
+    [failure] = bench.told(LockFailureBatch)
+    assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([1], [0])
+    position = next(i for i, m in enumerate(order) if isinstance(m, LockFailureBatch))
+    later = [m.batch.first_id for m in order[:position] if isinstance(m, SendFeed)]
+    assert max(later, default=-1) <= 0, "it comes before the feed entry of the transaction after the conflict"
+
+
+def test_locks_are_kept_over_a_new_session() -> None:
+    bench = Bench(ServerConfig(lock_table_size=1000, checkpoint_interval=1, join_grace_ms=0)).open()
+    bench.mount()
+    bench.append(0, Sent(-1, write=(5,)))
+    bench.settle()
+    bench.append(1, Sent(0, write=(6,)))
+    bench.settle()
+    bench.append(2, Sent(0, read=(5,)), Sent(0, read=(6,)))
+    [failure] = bench.told(LockFailureBatch)
+    assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([3], [1])
+
+
+def test_a_fresh_lock_table_starts_at_the_end_of_the_log() -> None:
+    bench = Bench()
+    bench.logs = {0: 9, 1: 9, 2: 9}
+    bench.open()
+    bench.mount(feed=FeedMode.NONE, mark=9)
+    bench.append(0, Sent(8, read=(5,)), Sent(9, read=(5,)))
+    [failure] = bench.told(LockFailureBatch)
+    assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([0], [9])
+
+
+# ---- flush ----------------------------------------------------------------------------------------------------
+
+
+def test_a_flush_waits_for_what_came_before_it() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.step(FlushReceived(1, ReqId(1, G, 0, 50)))
+    assert bench.told(FlushResponse) == [FlushResponse(ReqId(1, G, 0, 50), -1)]
+    bench.append(0, free(), turn=False)
+    bench.step(FlushReceived(1, ReqId(1, G, 0, 51)))
+    assert len(bench.told(FlushResponse)) == 1
+    bench.settle()
+    assert bench.told(FlushResponse)[1:] == [FlushResponse(ReqId(1, G, 0, 51), 0)]
+    assert isinstance(bench.sent[-1][1], FlushResponse), "after the feed entry"
+
+
+def test_a_flush_without_a_log_is_told_not_ready() -> None:
+    bench = Bench()
+    bench.step(FlushReceived(1, ReqId(1, G, 0, 50)))
+    assert bench.told(NotReady) == [NotReady(0, -1)]
+
+
+# ---- feeds ----------------------------------------------------------------------------------------------------
+
+
+def test_subscribers_at_one_position_share_a_frame() -> None:
+    bench = Bench().open()
+    for connection_id in (1, 2, 3):
+        bench.mount(connection_id, connection_id, feed=FeedMode.HEADERS if connection_id == 3 else FeedMode.RECORDS)
+    bench.append(0, free())
+    bench.settle()
+    assert [(f.connection_ids, f.mode) for f in bench.effects if isinstance(f, SendFeed)] == [
+        ((1, 2), FeedMode.RECORDS),
+        ((3,), FeedMode.HEADERS),
+    ]
+
+
+def test_credit_stops_a_feed_after_one_frame_too_many_and_starts_it_again() -> None:
+    bench = Bench().open()
+    bench.mount(credit=1)
+    for number in range(3):
+        bench.append(number, free())
+        bench.settle()
+    assert bench.fed() == [0]
+    cost = feed_frame_bytes(FeedMode.RECORDS, bench.told(SendFeed)[0].batch)
+    bench.step(CreditReceived(1, cost - 1))
+    assert bench.fed() == [0]
+    bench.step(CreditReceived(1, 1))
+    assert bench.fed() == [0, 1]
+    bench.step(CreditReceived(1, PLENTY))
+    assert bench.fed() == [0, 1, 2]
+
+
+def test_who_is_behind_memory_is_read_for_from_a_replica() -> None:
+    bench = Bench(ServerConfig(retained_bytes=0, join_grace_ms=0)).open()
+    bench.mount()
+    bench.append(0, free(), free(), free())
+    bench.settle()
+    records = bench.told(SendFeed)[0].batch
+    assert bench.mount(connection_id=2, client_id=2) == []
+    [read] = [e for e in bench.effects if isinstance(e, ReadFeed)]
+    assert (read.connection_id, read.client_id, read.first_id, read.end_id) == (2, 2, 0, 3)
+    effects = bench.step(FeedReadFailed(2, 2, "disk"))
+    assert {type(e) for e in effects} == {Warn, StartTimer}
+    bench.step(TimerFired(NO_SUCH_SESSION, "feed"))
+    bench.step(FeedRead(2, 2, records.slice(0, 2)))
+    assert bench.told(Mounted, 2) == []
+    bench.step(FeedRead(2, 2, records.slice(2, 3)))
+    assert bench.fed(2) == [0, 1, 2]
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.READY]
+
+
+def test_a_read_for_an_earlier_mount_of_the_same_connection_is_not_fed_again() -> None:
+    bench = Bench(ServerConfig(retained_bytes=0, join_grace_ms=0)).open()
+    bench.mount()
+    bench.append(0, free(), free())
+    bench.settle()
+    records = bench.told(SendFeed)[0].batch
+    bench.mount(connection_id=2, client_id=2)
+    bench.mount(connection_id=2, client_id=2, mark=0)
+    bench.step(FeedRead(2, 2, records))
+    assert bench.fed(2) == []
+    bench.step(FeedRead(2, 2, records.slice(1, 2)))
+    assert bench.fed(2) == [1]
+
+
+def test_own_mode_tells_of_own_transactions_only() -> None:
+    bench = Bench().open()
+    bench.mount(1, 1)
+    [mounted] = bench.mount(2, 2, mark=FROM_NOW, feed=FeedMode.OWN)
+    assert mounted.state is MountState.READY
+    bench.append(0, free(), free())
+    bench.append(70, free(), client_id=2, connection_id=2)
+    bench.settle()
+    assert bench.told(SendFeed, 2) == []
+    [own] = bench.told(AppendedBatch, 2)
+    assert (own.sequence_numbers.tolist(), own.transaction_ids.tolist()) == ([70], [2])
+    bench.mount(3, 2, mark=-1, feed=FeedMode.OWN)
+    assert [m.transaction_ids.tolist() for m in bench.told(AppendedBatch, 3)] == [[2]]
+    assert [m.state for m in bench.told(Mounted, 3)] == [MountState.READY]
+
+
+def test_recent_gives_committed_records_only() -> None:
+    bench = Bench().open()
+    assert Partition(0, ServerConfig()).recent(0, 1) is None
+    bench.mount()
+    bench.append(0, free(), free())
+    assert bench.partition.recent(0, 5) == []
+    bench.settle()
+    found = bench.partition.recent(1, 5)
+    assert found is not None
+    assert [(b.first_id, len(b)) for b in found] == [(1, 1)]
+
+
+# ---- sessions -------------------------------------------------------------------------------------------------
+
+
+def test_in_flight_appends_survive_the_loss_of_two_members() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {1, 2}
+    bench.append(0, free(), free())
+    bench.settle()
+    for replica_id in (1, 2):
+        bench.step(ReplicaLost(NO_SUCH_SESSION, replica_id, "unplugged"))
+    bench.settle()
+    assert bench.stage() is Stage.OPENING
+    bench.append(2, free())
+    bench.deaf = set()
+    for replica_id in (1, 2):
+        bench.step(ReplicaLost(NO_SUCH_SESSION, replica_id, "unplugged"))
+        bench.step(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
+    bench.settle()
+    assert bench.stage() is Stage.OPEN
+    assert bench.fed() == [0, 1, 2]
+    assert bench.logs == {0: 2, 1: 2, 2: 2}
+    assert not bench.told(Rejected)
+    assert not bench.told(NotReady)
+
+
+def test_without_zookeeper_the_running_session_goes_on_after_a_member_failed() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.zookeeper_away = True
+    bench.deaf = {2}
+    bench.step(ReplicaLost(NO_SUCH_SESSION, 2, "unplugged"))
+    bench.append(0, free())
+    bench.settle()
+    assert bench.fed() == [0]
+    assert bench.stage() is Stage.READING
+    bench.zookeeper_away = False
+    bench.settle()
+    bench.append(1, free())
+    bench.settle()
+    assert bench.fed() == [0, 1]
+    assert bench.record.session_id == 2
+
+
+def test_a_checkpoint_opens_a_new_session_and_loses_no_append() -> None:
+    bench = Bench(ServerConfig(checkpoint_interval=10, join_grace_ms=0)).open()
+    bench.mount()
+    for number in range(0, 60, 3):
+        bench.append(number, free(), free(), free())
+        if number % 2:
+            bench.settle()
+    bench.settle()
+    assert bench.fed() == list(range(60))
+    assert bench.record.session_id > 2
+    assert not bench.told(Rejected)
+    assert not bench.told(NotReady)
+
+
+def test_another_servers_session_takes_the_log_away() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    bench.append(0, free())
+    bench.settle()
+    bench.record = PartitionRecord(5, G, dict.fromkeys(range(3), ReplicaEntry(5, None)))
+    bench.version += 3
+    bench.step(ReplicaFenced(1, 0, 5))
+    assert bench.told(NotReady) == [], "the fates may still be decided here"
+    assert bench.stage() is Stage.BACKOFF
+    bench.deaf = set()
+    bench.step(TimerFired(NO_SUCH_SESSION, "backoff"))
+    bench.settle()
+    assert len(bench.told(NotReady)) == 1
+    assert bench.stage() is Stage.OPEN
+    assert bench.record.session_id == 6
+    assert bench.partition.next_id == 0
+    assert bench.partition.in_flight_bytes == 0
+
+
+def test_a_session_that_was_only_taken_elsewhere_leaves_the_log_here() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    bench.append(0, free())
+    bench.settle()
+    bench.record = replace(bench.record, session_id=5)
+    bench.version += 1
+    bench.step(ReplicaFenced(1, 0, 5))
+    bench.deaf = set()
+    bench.step(TimerFired(NO_SUCH_SESSION, "backoff"))
+    bench.settle()
+    assert bench.fed() == [0]
+    assert bench.told(NotReady) == []
+
+
+def test_a_newer_generation_in_zookeeper_drops_the_partition() -> None:
+    bench = Bench()
+    bench.record = replace(bench.record, generation=G + 1)
+    bench.step(Assigned(G))
+    bench.settle()
+    assert bench.stage() is Stage.IDLE
+    assert len([e for e in bench.effects if isinstance(e, PartitionDropped)]) == 1
+    assert bench.record.session_id == 0
+
+
+def test_a_newer_assignment_starts_over() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.step(Assigned(G))
+    assert bench.told(NotReady) == []
+    bench.step(Assigned(G + 1))
+    assert bench.told(NotReady) == [NotReady(0, G)]
+    bench.settle()
+    assert [(e.generation, e.session_id) for e in bench.effects if isinstance(e, PartitionReady)] == [
+        (G, 1),
+        (G + 1, 2),
+    ]
+    assert bench.record.generation == G + 1
+
+
+def test_a_lost_compare_and_set_is_read_again() -> None:
+    bench = Bench()
+    bench.step(Assigned(G))
+    bench.zookeeper_away = False
+    [read] = [e for e in bench.todo if isinstance(e, ReadRecord)]
+    bench.todo.remove(read)
+    bench.step(RecordRead(bench.record, bench.version))
+    bench.record, bench.version = replace(bench.record, session_id=4), 1
+    bench.settle()
+    assert bench.stage() is Stage.OPEN
+    assert bench.record.session_id == 5
+
+
+def test_two_lines_of_one_log_stop_the_partition() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free(), free())
+    bench.settle()
+    bench.logs = {0: 0, 1: 0, 2: 0}  # what no correct set of replicas does
+    bench.step(ReplicaLost(NO_SUCH_SESSION, 2, "unplugged"))
+    bench.settle()
+    assert bench.stage() is Stage.IDLE
+    [dropped] = [e for e in bench.effects if isinstance(e, PartitionDropped)]
+    assert "not one line" in dropped.reason
+
+
+def test_after_it_is_dropped_late_events_change_nothing() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.step(Unassigned("moved"))
+    late: list[Event] = [
+        ReplicaAppended(1, 0, 0),
+        ReplicaAppended(1, 1, 0),
+        ReplicaFenced(1, 0, 9),
+        RecordWritten(1, 9),
+        RecordRead(bench.record, 9),
+        TimerFired(NO_SUCH_SESSION, "backoff"),
+        TimerFired(NO_SUCH_SESSION, "feed"),
+        TimerFired(1, "grace"),
+        CreditReceived(1, 5),
+        Unassigned("again"),
+    ]
+    assert [bench.step(event) for event in late] == [[]] * len(late)
+    assert bench.partition.high_water_mark == -1
