@@ -221,7 +221,7 @@ class EmbeddedZooKeeper:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Not by its command line, as ``_find`` does: that is empty for a moment while the JVM's launcher executes itself."""
+    """Not told by the command line, as ``_find`` does: it is empty while the JVM's launcher executes itself."""
     child = _children.get(process.pid)
     if child is not None:
         return child.poll() is None
