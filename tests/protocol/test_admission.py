@@ -1,0 +1,95 @@
+"""From proposals to records: several batches of a turn are decided as if one transaction came at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.protocol.checkers import Sent, keys_of
+from tests.protocol.model_client import append_batch
+from tests.protocol.model_replica import records_of
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, pieces
+from waltz_ray.protocol.locks import LockTable
+from waltz_ray.protocol.records import first_bad_record
+
+LOCKS = st.lists(st.integers(0, 5), max_size=2).map(tuple)
+SENT = st.builds(Sent, st.integers(8, 16), LOCKS, LOCKS, LOCKS)
+TURN = st.lists(st.tuples(st.integers(1, 3), st.lists(SENT, min_size=1, max_size=4)), min_size=1, max_size=5)
+
+
+def arrivals_of(turn: list[tuple[int, list[Sent]]]) -> list[Arrival]:
+    return [
+        Arrival(10 + client_id, append_batch(client_id, 2, 100 * position, sent))
+        for position, (client_id, sent) in enumerate(turn)
+    ]
+
+
+def outcome(admitted: list[Admitted]) -> tuple[list[bytes], list[tuple[int, int, int]]]:
+    """(record bytes in order, (connection, sequence number, conflict) of every lock failure)."""
+    records = [r for a in admitted if a.records is not None for r in records_of(a.records)]
+    failures = [
+        (f.connection_id, number, conflict)
+        for a in admitted
+        for f in a.lock_failures
+        for number, conflict in zip(f.sequence_numbers.tolist(), f.conflicts.tolist(), strict=True)
+    ]
+    return records, failures
+
+
+@given(TURN)
+@settings(max_examples=40, deadline=None)
+def test_a_turn_equals_one_transaction_at_a_time(turn: list[tuple[int, list[Sent]]]) -> None:
+    together = admit(arrivals_of(turn), 0, 10, LockTable(1000, 2, 9))
+    table, next_id, alone = LockTable(1000, 2, 9), 10, []
+    for position, (client_id, sent) in enumerate(turn):
+        for index, one in enumerate(sent):
+            batch = append_batch(client_id, 2, 100 * position + index, [one])
+            alone.append(admit([Arrival(10 + client_id, batch)], 0, next_id, table))
+            next_id += 0 if alone[-1].records is None else 1
+    assert outcome([together]) == outcome(alone)
+    if together.records is not None:
+        assert first_bad_record(together.records) == -1
+
+
+def test_records_carry_their_client_and_the_order_of_arrival() -> None:
+    admitted = admit(arrivals_of([(1, [Sent(9)] * 2), (2, [Sent(9)])]), 0, 10, LockTable(8, 1, 9))
+    assert admitted.records is not None
+    assert (admitted.records.first_id, admitted.records.last_id) == (10, 12)
+    assert keys_of(records_of(admitted.records)) == [(1, 0), (1, 1), (2, 100)]
+
+
+def test_damaged_data_is_refused_whole_and_does_not_touch_the_others() -> None:
+    good, bad, other = arrivals_of([(1, [Sent(9)]), (2, [Sent(9, write=(1,))] * 2), (3, [Sent(9, read=(1,))])])
+    broken = Arrival(bad.connection_id, replace(bad.batch, body=b"!" + bytes(bad.batch.body)[1:]))
+    admitted = admit([good, broken, other], 0, 10, LockTable(1000, 2, 9))
+    assert admitted.damaged == [broken]
+    assert admitted.lock_failures == []
+    assert admitted.records is not None
+    assert keys_of(records_of(admitted.records)) == [(1, 0), (3, 200)]
+    assert admit([broken], 0, 10, LockTable(8, 1, 9)).records is None
+
+
+def test_nothing_passed() -> None:
+    admitted = admit(arrivals_of([(1, [Sent(8, read=(1,))])]), 0, 10, LockTable(8, 1, 9))
+    assert admitted.records is None
+    [failures] = admitted.lock_failures
+    assert (failures.sequence_numbers.tolist(), failures.conflicts.tolist()) == ([0], [9])
+
+
+def test_an_empty_body_is_a_transaction_too() -> None:
+    batch = append_batch(1, 2, 0, [Sent(9)])
+    empty = replace(batch, body=b"", lengths=np.zeros(1, dtype=np.int32), checksums=np.zeros(1, dtype=np.uint32))
+    admitted = admit([Arrival(1, empty)], 0, 10, LockTable(8, 1, 9))
+    assert admitted.records is not None
+    assert admitted.records.size_bytes == 40
+
+
+def test_pieces_keep_order_and_never_split_an_arrival() -> None:
+    sizes = [MAX_BATCH_BYTES // 2, MAX_BATCH_BYTES // 2, 1, 3 * MAX_BATCH_BYTES, 1, 1]
+    template = append_batch(1, 2, 0, [Sent(9)])
+    arrivals = [Arrival(i, replace(template, body=bytes(size))) for i, size in enumerate(sizes)]
+    assert [[a.connection_id for a in run] for run in pieces(arrivals)] == [[0, 1], [2], [3], [4, 5]]
+    assert list(pieces([])) == []
