@@ -15,10 +15,11 @@ __all__ = ["ray_head", "zookeeper_server"]
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Ray that this process has joined; "127.0.0.1:port"."""
     from waltz_ray.actors import local_ray
+    from waltz_ray.client import ray_lookup
 
     head = local_ray.start(tmp_path_factory.mktemp("ray"), dashboard=False)
     try:
-        yield local_ray.join(head.address)
+        yield ray_lookup.join(head.address)
     finally:
-        local_ray.leave()
+        ray_lookup.leave()
         local_ray.stop(head)

@@ -39,12 +39,13 @@ from waltz_ray.actors.supervision import (
     running_actors,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+from waltz_ray.client import ray_lookup
 from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, WaltzError
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, RayNotRunning, WaltzError
 
 __all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "take_down"]
 
@@ -119,14 +120,14 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
     unreachable: WaltzError | None = None
     try:
         if cluster.running:
-            local_ray.join(cluster.address)
+            ray_lookup.join(cluster.address)
             for name in running_actors(cluster.name):
                 progress(f"ending {name}")
                 end_actor(cluster.name, name)
-    except local_ray.RayNotRunning as error:
+    except RayNotRunning as error:
         unreachable = error  # our head may be half dead: its processes are ended below all the same
     finally:
-        local_ray.leave()
+        ray_lookup.leave()
         if cluster.ray is not None:
             progress("ending Ray")
             local_ray.stop(cluster.ray)
@@ -199,11 +200,11 @@ def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFi
     if known.running:
         if address and address not in ("auto", known.address):
             raise ClusterMismatch(f"cluster {known.name!r} runs on the Ray at {known.address}, not at {address}")
-        local_ray.join(known.address)
+        ray_lookup.join(known.address)
         return known
     if address:
         progress(f"connecting to Ray at {address}")
-        return replace(known, address=local_ray.join(address))
+        return replace(known, address=ray_lookup.join(address))
     if known.ray is not None:
         local_ray.stop(known.ray)  # its head was killed: what it left behind holds the replicas' locks
     progress("starting Ray")
@@ -212,7 +213,7 @@ def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFi
         return replace(known, address=head.address, ray=head)
 
     started = named(local_ray.start(Path(known.directory), lambda head: cluster_file.write(named(head))))
-    local_ray.join(started.address)
+    ray_lookup.join(started.address)
     return started
 
 

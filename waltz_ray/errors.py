@@ -19,8 +19,11 @@
     │   └── PartitionDamaged         this partition of this replica is not served
     ├── CoordinationError
     │   ├── ZooKeeperUnreachable     retriable
+    │   ├── NoNode                   a ZooKeeper node is not there
+    │   ├── NodeExists               a ZooKeeper node is there already
     │   ├── VersionConflict          a compare-and-set lost
     │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
+    ├── RayNotRunning                Ray cannot be started or reached
     └── ClientError
         ├── ClusterNotFound          no cluster of that name
         ├── PartitionNotReady        retriable: moving or recovering
@@ -57,9 +60,12 @@ __all__ = [
     "ForeignStorage",
     "InvalidInput",
     "LockConflict",
+    "NoNode",
+    "NodeExists",
     "NotContiguous",
     "PartitionDamaged",
     "PartitionNotReady",
+    "RayNotRunning",
     "ReplicaRefused",
     "StorageError",
     "StorageLocked",
@@ -174,12 +180,24 @@ class ZooKeeperUnreachable(CoordinationError):
     retriable = True
 
 
+class NoNode(CoordinationError):
+    """The ZooKeeper node (or its parent) does not exist."""
+
+
+class NodeExists(CoordinationError):
+    """The ZooKeeper node exists already."""
+
+
 class VersionConflict(CoordinationError):
     """A compare-and-set lost against another writer."""
 
 
 class ClusterMismatch(CoordinationError):
     """The ZooKeeper root holds another cluster, or one of another shape."""
+
+
+class RayNotRunning(WaltzError):
+    """Ray cannot be started or reached."""
 
 
 class ClientError(WaltzError):

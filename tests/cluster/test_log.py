@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -224,8 +225,8 @@ def test_two_servers_that_believe_they_own_a_partition(tmp_path: Path, zookeeper
         for replica_id in (0, 1, 2):
             cluster.stop_replica(replica_id)
             cluster.start_replica(replica_id)
-        endpoints = {r: e.endpoint for r, e in cluster.endpoints.items()}
-        cluster.call(lambda: [zombie.links[r].move_to(e) for r, e in endpoints.items()])
+        for replica_id, listening in cluster.endpoints.items():
+            cluster.call(partial(zombie.links[replica_id].move_to, listening.endpoint))
         cluster.wait_members(0, {0, 1, 2})
         current = cluster.servers[2].driver(0).machine.session
         assert current is not None

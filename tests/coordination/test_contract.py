@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.coordination.conftest import Harness, Seen
-from waltz_ray.coordination.api import ConnectionState, NodeExists, NoNode, Write
-from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.coordination.api import ConnectionState, Write
+from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
 
 
 def test_a_node_is_made_read_set_and_deleted(harness: Harness, root: str) -> None:

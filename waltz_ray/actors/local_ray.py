@@ -4,13 +4,11 @@ It is ``ray start --head --block`` in a session of its own: a process that outli
 takes its children with it on SIGTERM. It listens on 127.0.0.1 only, on ports of its own choice, so that it stands
 beside another cluster or somebody's own Ray. ``ray stop`` is never used: it ends every Ray of this machine.
 
-Ray turns "127.0.0.1" into the machine's outside address unless RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 (its switch for
-"loopback only"), in the head and in every driver: hence ``join``.
+How a driver joins it: ``client.ray_lookup.join``.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import subprocess
@@ -19,15 +17,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from waltz_ray.errors import WaltzError
+from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
+from waltz_ray.errors import RayNotRunning
 
-__all__ = ["LocalRay", "RayNotRunning", "join", "leave", "start", "stop"]
+__all__ = ["LocalRay", "start", "stop"]
 
-_LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024  # the log does not use it; RayDP's exchange with Spark does
 _START_DEADLINE_S = 60.0
 _END_DEADLINE_S = 15.0
@@ -35,10 +32,6 @@ _POLL_S = 0.05
 
 # Popen objects must be kept, and a dead child asked, or it stays a zombie of this process.
 _children: dict[int, subprocess.Popen[bytes]] = {}
-
-
-class RayNotRunning(WaltzError):
-    """Ray cannot be started or reached."""
 
 
 @dataclass(frozen=True)
@@ -152,63 +145,10 @@ def _family(head: LocalRay) -> list[psutil.Process]:
     return list(found)
 
 
-def leave() -> None:
-    """Disconnect this process from Ray. Idempotent."""
-    import ray
-
-    ray.shutdown()
-
-
-def join(address: str) -> str:
-    """Connect this process to the Ray at ``address`` ("host:port" or "auto"); the address that was meant.
-
-    Idempotent. RayNotRunning, within seconds, if nobody answers there.
-    """
-    import ray
-
-    address = _resolved(address)
-    if ray.is_initialized():
-        here = ray.get_runtime_context().gcs_address
-        if here != address:
-            raise RayNotRunning(f"this process is connected to the Ray at {here}, not {address}; ray.shutdown() first")
-        return address
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError) as error:
-        raise RayNotRunning(f"no Ray answers at {address} ({error}); is it running?") from error
-    options: dict[str, Any] = {}
-    if _is_loopback(host):
-        os.environ[_LOOPBACK_ONLY] = "0"
-        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # read from the environment at import: too late for that
-        options["_node_ip_address"] = "127.0.0.1"
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **options)
-    except (ConnectionError, RuntimeError) as error:
-        raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
-    return address
-
-
-def _resolved(address: str) -> str:
-    if address != "auto":
-        return address
-    # Not canonicalize_bootstrap_address: that one turns 127.0.0.1 into the outside address.
-    from ray._private.services import get_ray_address_from_environment
-
-    try:
-        return str(get_ray_address_from_environment("auto", None))
-    except ConnectionError as error:
-        raise RayNotRunning("no Ray runs on this machine; give its --address, or leave it out to start one") from error
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.")
-
-
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     return environment | {
-        _LOOPBACK_ONLY: "0",
+        LOOPBACK_ONLY: "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         # Detached actors never leave a draining node: waiting for that would only delay the end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

@@ -32,10 +32,10 @@ def find(directory: str = "", name: str = "", address: str = "") -> ClusterFile:
     """
     if directory or not address:
         return cluster_file.find_cluster(directory, name)
-    from waltz_ray.actors import local_ray
     from waltz_ray.actors.supervision import MANAGER, ask, cluster_names
+    from waltz_ray.client import ray_lookup
 
-    joined = local_ray.join(address)
+    joined = ray_lookup.join(address)
     if not name:
         names = cluster_names()
         if len(names) != 1:

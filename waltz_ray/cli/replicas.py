@@ -23,10 +23,10 @@ def replace(
     address: AddressOption = "",
 ) -> None:
     """Let a replica that lost its disk come back empty and be copied from its peers."""
-    from waltz_ray.actors import local_ray
     from waltz_ray.bring_up import replace_replica
+    from waltz_ray.client import ray_lookup
 
     found = find(directory, cluster, address)
-    local_ray.join(found.address)
+    ray_lookup.join(found.address)
     replace_replica(found.name, found.zookeeper, replica)
     typer.echo(f"replica {replica} of cluster {found.name} is being rebuilt from its peers; see waltz status")

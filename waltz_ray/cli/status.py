@@ -22,11 +22,11 @@ def status(
     directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
 ) -> None:
     """Show partitions, servers, replicas and ZooKeeper. Exit code 1 if a partition is not ready."""
-    from waltz_ray.actors import local_ray
     from waltz_ray.bring_up import cluster_status, missing
+    from waltz_ray.client import ray_lookup
 
     found = find(directory, cluster, address)
-    local_ray.join(found.address)
+    ray_lookup.join(found.address)
     view = cluster_status(found.name)
     if as_json:
         print_json(view)

@@ -20,15 +20,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from waltz_ray.errors import CoordinationError, ZooKeeperUnreachable
+from waltz_ray.errors import NoNode, ZooKeeperUnreachable
 
 __all__ = [
     "ChildrenCallback",
     "ConnectionState",
     "DataCallback",
     "EphemeralNode",
-    "NoNode",
-    "NodeExists",
     "Write",
     "Watch",
     "ZooKeeper",
@@ -40,14 +38,6 @@ DataCallback = Callable[[bytes | None, int], None]
 
 ChildrenCallback = Callable[[list[str]], None]
 """Sorted names of a node's children; [] while it does not exist."""
-
-
-class NoNode(CoordinationError):
-    """The znode does not exist."""
-
-
-class NodeExists(CoordinationError):
-    """The znode exists already."""
 
 
 class ConnectionState(enum.Enum):

@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from waltz_ray.coordination.api import NodeExists, Write, ZooKeeper
-from waltz_ray.errors import ClusterMismatch, CoordinationError, VersionConflict
+from waltz_ray.coordination.api import Write, ZooKeeper
+from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, VersionConflict
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.placement import Assignment

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from waltz_ray.coordination.api import EphemeralNode, NodeExists, NoNode, Watch, Write, ZooKeeper, release
+from waltz_ray.coordination.api import EphemeralNode, Watch, Write, ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import (
     NEVER_JOINED,
     WRITES_AT_ONCE,
@@ -24,7 +24,7 @@ from waltz_ray.coordination.cluster_nodes import (
     to_json,
 )
 from waltz_ray.coordination.leadership import Leadership
-from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
+from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord
 from waltz_ray.protocol.placement import Assignment

@@ -225,7 +225,7 @@ def _is_alive(process: psutil.Process) -> bool:
     child = _children.get(process.pid)
     if child is not None:
         return child.poll() is None
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def _class_path() -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from waltz_ray.coordination.api import ConnectionState, NodeExists, ZooKeeper, release
+from waltz_ray.coordination.api import ConnectionState, ZooKeeper, release
+from waltz_ray.errors import NodeExists
 
 __all__ = ["Leadership"]
 

@@ -11,17 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waltz_ray.coordination.api import (
-    ChildrenCallback,
-    ConnectionState,
-    DataCallback,
-    EphemeralNode,
-    NodeExists,
-    NoNode,
-    Watch,
-    Write,
-)
-from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.coordination.api import ChildrenCallback, ConnectionState, DataCallback, EphemeralNode, Watch, Write
+from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
 
 __all__ = ["MemoryZooKeeper", "MemoryZooKeeperServer"]
 

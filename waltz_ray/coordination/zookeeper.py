@@ -35,20 +35,16 @@ from waltz_ray.coordination.api import (
     ConnectionState,
     DataCallback,
     EphemeralNode,
-    NodeExists,
-    NoNode,
     Watch,
     Write,
     ZooKeeper,
 )
-from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
 
 __all__ = [
     "ConnectionState",
     "EphemeralNode",
     "KazooZooKeeper",
-    "NoNode",
-    "NodeExists",
     "Watch",
     "Write",
     "ZooKeeper",
