@@ -99,7 +99,7 @@ def test_everything_is_ready_when_up_returns(life: Lifecycle) -> None:
     assert {p["state"] for s in status["servers"].values() for p in s["partitions"].values()} == {"READY"}
     assert {r["state"] for r in status["replicas"].values()} == {"SERVING"}
     assert [p["members"] for p in status["partitions"]] == [[0, 1, 2], [0, 1, 2]]
-    table = life.waltz("status").stdout  # the only one that runs here is found without being named
+    table = life.waltz("status", "--cluster", "life").stdout
     assert "cluster life" in table
     assert "READY" in table
 
