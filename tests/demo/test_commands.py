@@ -1,0 +1,219 @@
+"""``waltz load``, ``waltz feed`` and Spark's reader against a real cluster without Ray; and the whole demo, small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+from waltz_spark.feed import _read, plan
+
+import waltz_ray
+from tests.cluster.harness import Cluster
+from waltz_ray.cli import main
+from waltz_ray.cli.load import key_hash
+from waltz_ray.cli.load_appender import KeyedAppender
+from waltz_ray.protocol.ids import LockId
+
+pytestmark = pytest.mark.cluster
+
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: str) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), zookeeper_server, partitions=PARTITIONS) as running:
+        for partition_id in range(PARTITIONS):
+            running.wait_members(partition_id, {0, 1, 2})
+        yield running
+
+
+def waltz(cluster: Cluster, *arguments: str, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([*arguments, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name])
+    assert leaving.value.code == code
+
+
+def marks(cluster: Cluster) -> list[int]:
+    return [int(cluster.status(partition_id)["high_water_mark"]) for partition_id in range(PARTITIONS)]
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_load_then_feed(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = marks(cluster)
+    path = tmp_path / "a.csv"
+    path.write_text("id,name\n" + "".join(f"{i},n{i % 7}\n" for i in range(1000)))
+    waltz(cluster, "load", str(path), "--key", "name", "--header", "5", "--json")
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rows"], summary["file"]) == (1000, str(path))
+    rows: list[dict[str, Any]] = []
+    for partition_id in range(PARTITIONS):
+        waltz(cluster, "feed", "-p", str(partition_id), "--from", str(before[partition_id] + 1), "--json")
+        fed = objects(capsys.readouterr().out)
+        assert [each["transaction_id"] for each in fed] == list(
+            range(before[partition_id] + 1, before[partition_id] + 1 + len(fed))
+        )
+        assert {each["header"] for each in fed} <= {5}
+        values = [json.loads(each["data"]) for each in fed]
+        assert {key_hash(value["name"]) % PARTITIONS for value in values} <= {partition_id}
+        rows += values
+    assert sorted(row["id"] for row in rows) == list(range(1000))
+    for name in {row["name"] for row in rows}:
+        ids = [row["id"] for row in rows if row["name"] == name]
+        assert ids == sorted(ids), "rows of one key are in the order of the file"
+
+
+def test_limit_and_unknown_partition(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        ids = client.append_many(0, [b"\xff", b"text", b"more"]).result(30)
+    waltz(cluster, "feed", "-p", "0", "--from", str(ids[0]), "--limit", "2", "--json")
+    assert [each.get("data", each.get("data_base64")) for each in objects(capsys.readouterr().out)] == ["/w==", "text"]
+    waltz(cluster, "feed", "-p", "0", "--from", str(ids[0]), "--limit", "1")
+    assert "0xff" in capsys.readouterr().out
+    waltz(cluster, "feed", "-p", "7", code=1)
+    assert capsys.readouterr().err == "waltz: there is no partition 7; this cluster has 0 to 1\n"
+
+
+def test_an_unknown_column_appends_nothing(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = marks(cluster)
+    path = tmp_path / "a.csv"
+    path.write_text("tailnum,dest\nN1,IAH\n")
+    waltz(cluster, "load", str(path), "--key", "tailnm", code=1)
+    assert capsys.readouterr().err == f"waltz: {path} has no column 'tailnm'; it has tailnum, dest\n"
+    assert marks(cluster) == before
+
+
+def test_two_loaders_of_the_same_keys(cluster: Cluster) -> None:
+    """Their locks conflict; every row of both is in the log once, in its loader's order."""
+    before = marks(cluster)
+    conflicts: list[int] = []
+
+    def run(loader: int) -> None:
+        with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+            appender = KeyedAppender(client, limit=40)
+            for number in range(1500):
+                key = number % 5
+                appender.put(key % PARTITIONS, LockId("id", key), b"%d %d %d" % (loader, key, number))
+            appender.finish()
+            conflicts.append(appender.lock_conflicts)
+            assert appender.appended == 1500
+
+    threads = [threading.Thread(target=run, args=(loader,)) for loader in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(conflicts) == 2
+    found: Counter[bytes] = Counter()
+    order: dict[tuple[bytes, bytes], list[int]] = {}
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        for partition_id in range(PARTITIONS):
+            for transaction in client.feed(partition_id, before[partition_id] + 1):
+                loader, key, number = transaction.data.split()
+                found[transaction.data] += 1
+                order.setdefault((loader, key), []).append(int(number))
+    assert len(found) == 3000
+    assert set(found.values()) == {1}
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+def test_feed_into_a_closed_pipe_ends_quietly(cluster: Cluster) -> None:
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        client.append_many(1, [b"x" * 200] * 5000).result(30)
+    command = [sys.executable, "-m", "waltz_ray", "feed", "-p", "1"]
+    command += ["--zookeeper", cluster.zookeeper, "--cluster", cluster.name]
+    feed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert feed.stdout is not None
+        assert feed.stderr is not None
+        assert b"client" in feed.stdout.readline()
+        feed.stdout.close()
+        assert feed.wait(60) == 0
+        assert feed.stderr.read() == b""
+        feed.stderr.close()
+    finally:
+        feed.kill()
+        feed.wait()
+
+
+def test_follow_ends_quietly_with_ctrl_c(cluster: Cluster) -> None:
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        start = client.append(0, b"before").result(30)
+        command = [sys.executable, "-m", "waltz_ray", "feed", "-p", "0", "--follow", "--json", "--from", str(start)]
+        command += ["--zookeeper", cluster.zookeeper, "--cluster", cluster.name]
+        feed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert feed.stdout is not None
+            assert json.loads(feed.stdout.readline())["data"] == "before"
+            client.append(0, b"after").result(30)
+            assert json.loads(feed.stdout.readline())["data"] == "after"
+            feed.send_signal(2)
+            out, errors = feed.communicate(timeout=60)
+            assert (feed.returncode, out, errors) == (130, "", "")
+        finally:
+            feed.kill()
+            feed.wait()
+
+
+def test_spark_ranges_hold_every_transaction_once(cluster: Cluster) -> None:
+    """What Spark's tasks read, without Spark."""
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        client.append_many(0, [b"%d" % number for number in range(5000)], headers=3).result(30)
+        expected = [
+            (p, each.transaction_id, each.header, each.req_id.client_id, each.req_id.sequence_number, each.data)
+            for p in range(PARTITIONS)
+            for each in client.feed(p)
+        ]
+    endpoints = {p: str(cluster.servers[1].endpoint) for p in range(PARTITIONS)}
+    for where in (cluster.zookeeper, endpoints):
+        ranges = plan(where, cluster.name, None, "earliest", "latest", 20_000)
+        assert len(ranges) > 5
+        rows = [row for each in ranges for batch in _read(where, cluster.name, [each]) for row in batch.to_pylist()]
+        names = ("partition_id", "transaction_id", "header", "client_id", "sequence_number", "data")
+        assert [tuple(row[name] for name in names) for row in rows] == expected
+    with pytest.raises(waltz_ray.errors.InvalidInput, match="there is no partition 9"):
+        plan(endpoints, cluster.name, [0, 9], "earliest", "latest", 20_000)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_the_demo(tmp_path: Path) -> None:
+    """Ray, ZooKeeper, two SIGKILLs, Spark and all comparisons on 3000 flights; nothing is left running."""
+    directory, result_file = tmp_path / "demo", tmp_path / "result.json"
+    command = [sys.executable, "-m", "waltz_ray", "demo", "--flights", "3000"]
+    command += ["--dir", str(directory), "--json", str(result_file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    result = json.loads(result_file.read_text())
+    assert set(result) == {
+        *("ok", "flights", "transactions_in_log", "distinct_flights_in_log", "lock_conflicts", "retries"),
+        *("append_rate_per_s", "failures", "checks", "storage_dirs"),
+    }
+    assert result["ok"] is True
+    assert result["flights"] == result["transactions_in_log"] == result["distinct_flights_in_log"] == 3000
+    assert len(result["failures"]) == 2
+    assert all(set(failure) == {"what", "at_transaction", "felt_ms"} for failure in result["failures"])
+    assert len(result["checks"]) == 17
+    assert all(result["checks"].values())
+    assert [Path(each).name for each in result["storage_dirs"]] == ["replica-0", "replica-1", "replica-2"]
+    left = [
+        p.info["cmdline"]
+        for p in psutil.process_iter(["cmdline"])
+        if str(directory) in " ".join(p.info["cmdline"] or [])
+    ]
+    assert left == []
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 1
+    assert "holds a cluster already" in again.stderr
