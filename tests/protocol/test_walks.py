@@ -22,6 +22,7 @@ from waltz_ray.protocol.locks import LockRequests, LockTable, Verdicts
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.session import Phase, Session
+from waltz_ray.protocol.session_types import Committed
 
 WALKS = int(os.environ.get("WALKS", "150"))
 TEETH_SEEDS = 300
@@ -73,8 +74,6 @@ def count_a_live_replica(patch: Patch) -> None:
         if self.published and counted > self.high_water_mark:
             self.high_water_mark = counted
             self._effects.append(Committed(self.session_id, counted))
-
-    from waltz_ray.protocol.session_types import Committed
 
     original = Session._on_appended
     patch.setattr(Session, "_on_appended", on_appended)
