@@ -90,8 +90,8 @@ class ServerConfig:
     zookeeper_session_ms: int = 6_000
     """ZooKeeper session time-out: after this a hung server's partitions move. A killed one is noticed at once."""
 
-    host: str = "127.0.0.1"
-    """Address to listen on and to announce."""
+    host: str = ""
+    """Address to listen on and to announce; empty = the node's address as Ray knows it (loopback on a local Ray)."""
 
     port: int = 0
     """Port to listen on; 0 = any free one."""

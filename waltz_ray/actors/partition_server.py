@@ -7,7 +7,10 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import ray
 
 from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.server import Server
@@ -31,7 +34,8 @@ class PartitionServer:
         self._cluster = cluster
         self._zookeeper = zookeeper
         self._server_id = server_id
-        self._config = config
+        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._config = replace(config, host=host)
         self._server: Server | None = None
         self._client: KazooZooKeeper | None = None
         self._starting: asyncio.Task[Server] | None = None

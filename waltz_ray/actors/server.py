@@ -69,14 +69,15 @@ class Server:
 
     async def start(self) -> None:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
+        host = self.config.host or "127.0.0.1"
         try:
-            self._listener = await self._loop.create_server(self.new_connection, self.config.host, self.config.port)
+            self._listener = await self._loop.create_server(self.new_connection, host, self.config.port)
         except OSError as error:
             raise ConfigError(
-                f"server {self.server_id} cannot listen on {self.config.host}:{self.config.port}: {error.strerror}; "
+                f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
                 "choose another port, or 0 for any free one"
             ) from error
-        self.endpoint = Endpoint(self.config.host, self._listener.sockets[0].getsockname()[1])
+        self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
         for replica_id in self.info.replica_ids:
             self.links[replica_id] = ReplicaLink(replica_id, self.info.cluster_key, self.config, self._deliver_all)
         endpoint = self.endpoint

@@ -24,10 +24,10 @@ _CHECK_INTERVAL_S = 1.0
 class ZooKeeperKeeper:
     """Keeps the server of ``data_dir`` alive, from a thread. The constructor returns when it answers."""
 
-    def __init__(self, data_dir: str, check_interval_s: float = _CHECK_INTERVAL_S) -> None:
-        self.connect_string = EmbeddedZooKeeper(data_dir).start()
+    def __init__(self, data_dir: str, check_interval_s: float = _CHECK_INTERVAL_S, host: str = "127.0.0.1") -> None:
+        self.connect_string = EmbeddedZooKeeper(data_dir, host=host).start()
         # From here on this port or none: at another one nobody would find it.
-        self._server = EmbeddedZooKeeper(data_dir, int(self.connect_string.rpartition(":")[2]))
+        self._server = EmbeddedZooKeeper(data_dir, int(self.connect_string.rpartition(":")[2]), host)
         self._interval_s = check_interval_s
         self.restarts = 0
         self.error = ""
@@ -65,11 +65,14 @@ class ZooKeeperKeeper:
 
 
 class ZooKeeperHost:
-    """The actor; see ``ZooKeeperKeeper``."""
+    """The actor; see ``ZooKeeperKeeper``. The server listens on this node's Ray address (loopback on a local Ray)."""
 
     def __init__(self, data_dir: str) -> None:
+        import ray
+
         logging.basicConfig(level=logging.INFO)
-        self._keeper = ZooKeeperKeeper(data_dir)
+        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._keeper = ZooKeeperKeeper(data_dir, host=host)
 
     def connect_string(self) -> str:
         return self._keeper.connect_string

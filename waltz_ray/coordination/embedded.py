@@ -28,7 +28,7 @@ from waltz_ray.errors import CoordinationError
 
 __all__ = ["EmbeddedZooKeeper"]
 
-_HOST = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JARS = ("zookeeper*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "log4j-1.2-api-*")
 _MORE_JARS = ("netty-*", "metrics-core-*", "snappy-java-*")
@@ -41,7 +41,7 @@ _CONFIG = """\
 # Written at every start; edits are lost.
 dataDir={data}
 clientPort={port}
-clientPortAddress=127.0.0.1
+clientPortAddress={host}
 # Sessions of 1 s up to 60 s can be had.
 tickTime=500
 minSessionTimeout=1000
@@ -72,9 +72,13 @@ rootLogger.appenderRef.file.ref = file
 
 
 class EmbeddedZooKeeper:
-    """The server of ``data_dir`` on 127.0.0.1. ``port`` 0 = the one it had before if free, else any free one."""
+    """The server of ``data_dir``, listening on ``host`` only.
 
-    def __init__(self, data_dir: str | os.PathLike[str], port: int = 0) -> None:
+    ``port`` 0 = the one it had before if free, else any free one.
+    """
+
+    def __init__(self, data_dir: str | os.PathLike[str], port: int = 0, host: str = _LOOPBACK) -> None:
+        self._host = host
         self._dir = Path(data_dir).resolve()
         self._port = port
         self._config = self._dir / "zoo.cfg"
@@ -107,7 +111,7 @@ class EmbeddedZooKeeper:
                 process = self._launch(port)
             self._wait_until_ready(process, port, timeout_s)
             self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
-            return f"{_HOST}:{port}"
+            return f"{self._host}:{port}"
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent."""
@@ -168,15 +172,17 @@ class EmbeddedZooKeeper:
 
     def _choose_port(self) -> int:
         if self._port:
-            if not _is_free(self._port):
-                raise CoordinationError(f"port {self._port} of {_HOST} is in use; stop what has it or give another")
+            if not _is_free(self._host, self._port):
+                raise CoordinationError(
+                    f"port {self._port} of {self._host} is in use; stop what has it or give another"
+                )
             return self._port
         before = self._configured_port()
-        return before if before and _is_free(before) else _free_port()
+        return before if before and _is_free(self._host, before) else _free_port(self._host)
 
     def _launch(self, port: int) -> psutil.Process:
         logging_config = self._dir / "log4j2.properties"
-        self._config.write_text(_CONFIG.format(data=self._dir / "data", port=port))
+        self._config.write_text(_CONFIG.format(data=self._dir / "data", host=self._host, port=port))
         logging_config.write_text(_LOGGING.format(log=self._log))
         command = [
             find_java(),
@@ -213,7 +219,11 @@ class EmbeddedZooKeeper:
 
     def _answers(self, process: psutil.Process, port: int) -> bool:
         """``srvr`` answers with a mode only when sessions are served; ``ruok`` says imok too early."""
-        return _ask(port, b"ruok") == b"imok" and b"Mode:" in _ask(port, b"srvr") and process.is_running()
+        return (
+            _ask(self._host, port, b"ruok") == b"imok"
+            and b"Mode:" in _ask(self._host, port, b"srvr")
+            and process.is_running()
+        )
 
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
@@ -239,10 +249,10 @@ def _class_path() -> str:
     return os.pathsep.join(found)
 
 
-def _ask(port: int, word: bytes) -> bytes:
+def _ask(host: str, port: int, word: bytes) -> bytes:
     """The answer to a four-letter word, b"" if there is none."""
     try:
-        with socket.create_connection((_HOST, port), timeout=2) as connection:
+        with socket.create_connection((host, port), timeout=2) as connection:
             connection.sendall(word)
             answer = b""
             while part := connection.recv(4096):
@@ -252,17 +262,17 @@ def _ask(port: int, word: bytes) -> bytes:
         return b""
 
 
-def _is_free(port: int) -> bool:
+def _is_free(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the JVM does: old connections do not matter
         try:
-            probe.bind((_HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

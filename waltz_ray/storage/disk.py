@@ -216,6 +216,9 @@ class DurableDisk:
         try:
             self.disk.mkdir(path)
         except OSError as error:
+            if error.errno in (errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EROFS):
+                # Nothing was changed and nothing is in doubt: not the kind of failure that must end the process.
+                raise StorageError(f"{path} cannot be made: {error.strerror}") from error
             raise self._write_error("mkdir", path, error) from error
 
     def truncate(self, handle: int, path: str, size: int) -> None:

@@ -41,7 +41,7 @@ def _partition(disk: Disk, image: ControlImage, directory: str, partition_id: in
     folder = f"{directory}/{partition_id}"
     entry = image.current(partition_id)
     ids = segment_ids(disk.listdir(folder)) if disk.exists(folder) else []
-    bounds = [*ids[1:], None]
+    bounds: list[int | None] = [*ids[1:], None][: len(ids)]
     segments = [_segment(disk, image, folder, partition_id, ids_pair) for ids_pair in zip(ids, bounds, strict=True)]
     return {
         "partition_id": partition_id,
