@@ -16,7 +16,7 @@ import pytest
 from waltz_spark.feed import _read, plan
 
 import waltz_ray
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Cluster, wait_until
 from waltz_ray.cli import main
 from waltz_ray.cli.load import key_hash
 from waltz_ray.cli.load_appender import KeyedAppender
@@ -165,6 +165,26 @@ def test_follow_ends_quietly_with_ctrl_c(cluster: Cluster) -> None:
         finally:
             feed.kill()
             feed.wait()
+
+
+def test_ctrl_c_during_a_load_says_how_far_it_came(cluster: Cluster, tmp_path: Path) -> None:
+    before = marks(cluster)
+    path = tmp_path / "a.csv"
+    path.write_text("id,name\n" + "".join(f"{i},n\n" for i in range(400_000)))
+    command = [sys.executable, "-m", "waltz_ray", "load", str(path), "--key", "id"]
+    command += ["--zookeeper", cluster.zookeeper, "--cluster", cluster.name]
+    load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: sum(marks(cluster)) > sum(before) + 1000, "some rows are in the log")
+        load.send_signal(2)
+        out, errors = load.communicate(timeout=60)
+    finally:
+        load.kill()
+        load.wait()
+    appended = sum(marks(cluster)) - sum(before)
+    assert (load.returncode, out) == (130, "")
+    assert errors.strip() == f"waltz: interrupted: {appended} of 400000 rows are in the log"
+    assert 1000 < appended < 400_000
 
 
 def test_spark_ranges_hold_every_transaction_once(cluster: Cluster) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,13 +86,39 @@ def _append_all(rows: Any, key: str, partitions: int, appender: Any, quiet: bool
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
         bar = progress.add_task(f"appending {rows.path.name}", total=rows.rows)
-        for number, row in enumerate(read_rows(rows)):
-            hashed = key_hash(key_text(row.get(key)))
-            appender.put(hashed % partitions, LockId(key, hashed), row_data(row))
-            if number % _REPORT_EVERY_ROWS == 0:
-                progress.update(bar, completed=appender.appended)
+        with _ctrl_c_between_rows() as check:
+            for number, row in enumerate(read_rows(rows)):
+                check()
+                hashed = key_hash(key_text(row.get(key)))
+                appender.put(hashed % partitions, LockId(key, hashed), row_data(row))
+                if number % _REPORT_EVERY_ROWS == 0:
+                    progress.update(bar, completed=appender.appended)
         appender.finish()
         progress.update(bar, completed=appender.appended)
+
+
+@contextmanager
+def _ctrl_c_between_rows() -> Iterator[Callable[[], None]]:
+    """The given function raises the KeyboardInterrupt of a first Ctrl-C, so that none hits while a row is counted.
+
+    A second one hits wherever the program is: it may be waiting for a log that does not answer.
+    """
+    pressed = False
+
+    def remember(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _how_far(appender: Any, rows: int) -> str:

@@ -64,10 +64,11 @@ _Done = tuple[int, LockId, bytes, "Future[int]"]
 class KeyedAppender:
     """Used by one thread, for the keys of one column: a lock's ID decides its partition.
 
-    ``limit``: rows handed in and without a fate; ``put`` waits there.
+    ``limit``: rows handed in and without a fate; ``put`` waits there. More of them make more false lock conflicts (the
+    log's lock table has a fixed size, and the loader's mark is older the more is under way), fewer make small batches.
     """
 
-    def __init__(self, client: AppendPort, header: int = 0, limit: int = 12_000) -> None:
+    def __init__(self, client: AppendPort, header: int = 0, limit: int = 4000) -> None:
         self._client = client
         self._header = header
         self._limit = limit
