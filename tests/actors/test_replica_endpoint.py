@@ -37,7 +37,7 @@ class Recorder:
         self.gate: threading.Event | None = None
         self.entered = threading.Event()
 
-    def handle(self, requests: Sequence[ReplicaRequest]) -> list[ReplicaReply]:
+    def handle(self, requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
         self.entered.set()
         if self.gate is not None:
             assert self.gate.wait(20)
@@ -212,7 +212,7 @@ def test_a_failed_sync_or_an_unforeseen_failure_ends_the_process_unacknowledged(
 def test_big_answers_arrive_whole() -> None:
     body = np.random.default_rng(1).bytes(3 << 20)
 
-    def handle(requests: Sequence[ReplicaRequest]) -> list[ReplicaReply]:
+    def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
         return [Records(1, 2, 0, np.array([len(body)], dtype=np.int32), body) for _ in requests]
 
     endpoint = ReplicaEndpoint(handle)

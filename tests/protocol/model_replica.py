@@ -15,7 +15,14 @@ import numpy as np
 
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, Event, ReadRecord, RecordRead
+from waltz_ray.protocol.partition_types import (
+    NO_SUCH_SESSION,
+    ConfirmSession,
+    Event,
+    ReadRecord,
+    RecordRead,
+    SessionConfirmed,
+)
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -38,7 +45,7 @@ from waltz_ray.protocol.session_types import (
 
 __all__ = ["Link", "Order", "Replica", "ZooKeeper", "records_of"]
 
-Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetLowWaterMark
+Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetLowWaterMark | ConfirmSession
 
 
 def records_of(batch: RecordBatch) -> list[bytes]:
@@ -64,7 +71,8 @@ class Link:
     up: bool = True
     refused: bool = False  # the replica is to be announced again, without a new connection
     unacknowledged: tuple[int, int] | None = None  # (session, last ID) written and not answered yet
-    ghosts: deque[Order] = field(default_factory=deque)
+    ghosts: deque[tuple[int, Order]] = field(default_factory=deque)  # with the epoch of their connection
+    epoch: int = 0  # which connection this is
 
     def order(self, order: Order, replica_id: int) -> None:
         """Send; over a dead link everything that waits for an answer is answered with a loss."""
@@ -81,7 +89,8 @@ class Link:
     def cut(self, replica_id: int) -> None:
         """What is under way is lost; the server notices. The replica may still get what was sent to it."""
         self.up, self.refused, self.unacknowledged = False, False, None
-        self.ghosts += self.to_replica
+        self.ghosts += [(self.epoch, order) for order in self.to_replica if not isinstance(order, ConfirmSession)]
+        self.epoch += 1
         self.to_replica.clear()
         self.to_server.clear()
         self.to_server.append(ReplicaLost(NO_SUCH_SESSION, replica_id, "connection lost"))
@@ -108,6 +117,7 @@ class Replica:
         self.fence = NO_SESSION
         self.low_water_mark = NO_TRANSACTION
         self.opened: int | None = None
+        self.opened_by: tuple[Link, int] | None = None  # the connection that opened the session last
         self.damaged_from: int | None = None  # records from here on are unreadable
         self.up = True
 
@@ -139,7 +149,7 @@ class Replica:
         elif order.session_id < self.fence:
             self.sync(link)
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
-        elif order.session_id != self.opened:
+        elif order.session_id != self.opened or not self._opened_over(link, link.epoch):
             self._refuse(order, link)
         elif isinstance(order, AppendToReplicas):
             self._append(order, link, random)
@@ -151,11 +161,16 @@ class Replica:
             elif isinstance(order, SetLowWaterMark):
                 assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
                 self.low_water_mark = order.low_water_mark
+            elif isinstance(order, ConfirmSession):
+                link.to_server.append(SessionConfirmed(order.session_id, self.replica_id, order.number))
+
+    def _opened_over(self, link: Link, epoch: int) -> bool:
+        return self.opened_by is not None and self.opened_by[0] is link and self.opened_by[1] == epoch
 
     def haunt(self, link: Link, random: Random) -> None:
         """An order of a connection that is over arrives after all. Nobody hears the answer."""
-        order = link.ghosts.popleft()
-        if not order.session_id == self.opened == self.fence:
+        epoch, order = link.ghosts.popleft()
+        if not order.session_id == self.opened == self.fence or not self._opened_over(link, epoch):
             return
         if isinstance(order, TruncateReplica):
             self._truncate(order.last_id)
@@ -174,6 +189,7 @@ class Replica:
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
             return
         self.fence = self.opened = order.session_id
+        self.opened_by = (link, link.epoch)
         damaged = self.damaged_from is not None
         mark = min(self.low_water_mark, self.readable - 1)
         link.to_server.append(

@@ -22,6 +22,7 @@ from waltz_ray.protocol.partition_types import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
+    ConfirmSession,
     ConnectionClosed,
     CreditReceived,
     Effect,
@@ -37,6 +38,7 @@ from waltz_ray.protocol.partition_types import (
     RecordRead,
     SendFeed,
     SendMessage,
+    SessionConfirmed,
     TurnEnded,
     Unassigned,
     UnmountReceived,
@@ -82,7 +84,8 @@ class Bench:
         self.record = PartitionRecord.initial([0, 1, 2])
         self.version = 0
         self.logs = {0: -1, 1: -1, 2: -1}  # last ID on each disk
-        self.deaf: set[int] = set()  # replicas that take orders and do not answer
+        self.deaf: set[int] = set()  # replicas that take orders and do not answer, but for confirmations
+        self.unsure: set[int] = set()  # replicas that do not confirm a session
         self.zookeeper_away = False
         self.todo: list[Effect] = []
         self.effects: list[Effect] = []
@@ -99,6 +102,10 @@ class Bench:
                 self.sent.append((effect.connection_id, effect.message))
             elif isinstance(effect, SendFeed):
                 self.sent += [(connection_id, effect) for connection_id in effect.connection_ids]
+        for effect in effects:
+            if isinstance(effect, ConfirmSession):
+                for replica_id in set(effect.replica_ids) - self.unsure:
+                    self.step(SessionConfirmed(effect.session_id, replica_id, effect.number))
         return effects
 
     def stage(self) -> Stage:
@@ -154,8 +161,9 @@ class Bench:
     ) -> list[Mounted]:
         self.number += 1
         req_id = ReqId(client_id, generation, 0, self.number)
-        effects = self.step(MountReceived(connection_id, Mount(req_id, mark, feed, credit)))
-        return [e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Mounted)]
+        told_before = len(self.sent)
+        self.step(MountReceived(connection_id, Mount(req_id, mark, feed, credit)))
+        return [message for _, message in self.sent[told_before:] if isinstance(message, Mounted)]
 
     def append(
         self,
@@ -662,3 +670,41 @@ def test_after_it_is_dropped_late_events_change_nothing() -> None:
     ]
     assert [bench.step(event) for event in late] == [[]] * len(late)
     assert bench.partition.high_water_mark == -1
+
+
+def test_a_mount_waits_until_a_quorum_still_obeys_this_session() -> None:
+    bench = Bench().open()
+    bench.unsure = {1, 2}
+    assert bench.mount(client_id=1) == []
+    asked = next(e for e in reversed(bench.effects) if isinstance(e, ConfirmSession))
+    bench.step(SessionConfirmed(asked.session_id, 0, asked.number))
+    assert bench.told(Mounted) == [], "one member and the same member again are no quorum"
+    assert bench.mount(connection_id=2, client_id=2) == []
+    bench.unsure = {0, 1, 2}
+    bench.step(SessionConfirmed(asked.session_id, 2, asked.number))
+    first = bench.told(Mounted)
+    assert [m.state for m in first] == [MountState.READY], "the second mount came after this round had begun"
+    again = next(e for e in reversed(bench.effects) if isinstance(e, ConfirmSession))
+    assert again.number > asked.number
+    for replica_id in (1, 2):
+        bench.step(SessionConfirmed(again.session_id, replica_id, again.number))
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.READY]
+
+
+def test_a_replaced_server_calls_nobody_ready_or_ahead() -> None:
+    bench = Bench().open()
+    bench.unsure = {0, 1, 2}
+    assert bench.mount(mark=5) == []
+    session = bench.partition.session
+    assert session is not None
+    bench.step(ReplicaFenced(session.session_id, 0, session.session_id + 7))
+    assert bench.told(Mounted) == [], "held for the next session"
+    bench.step(Unassigned("another server has it"))
+    assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY]
+
+
+def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
+    bench = Bench(ServerConfig(max_frame_bytes=2048)).open()
+    bench.mount()
+    bench.append(1, *[Sent(-1)] * 20)
+    assert [r.code for r in bench.told(Rejected)] == [RejectionCode.TOO_LARGE]

@@ -70,7 +70,7 @@ def count_a_live_replica(patch: Patch) -> None:
     def on_appended(self: Session, replica: Any, last_id: int) -> None:
         original(self, replica, last_id)
         acked = sorted(r.last_id for r in self._replicas.values() if r.phase in (Phase.MEMBER, Phase.LIVE))
-        counted = acked[-self._quorum] if len(acked) >= self._quorum else NO_TRANSACTION
+        counted = acked[-self.quorum] if len(acked) >= self.quorum else NO_TRANSACTION
         if self.published and counted > self.high_water_mark:
             self.high_water_mark = counted
             self._effects.append(Committed(self.session_id, counted))
@@ -116,7 +116,7 @@ def take_the_shortest_vote(patch: Patch) -> None:
 def one_vote_too_few(patch: Patch) -> None:
     def choose(self: Session) -> None:
         votes = [r.last_id for r in self._replicas.values() if r.voted]
-        if self.low_water_mark is None and votes and len(votes) >= len(self._voters) - self._quorum:
+        if self.low_water_mark is None and votes and len(votes) >= len(self._voters) - self.quorum:
             self.low_water_mark = max(votes)
 
     patch.setattr(Session, "_choose_low_water_mark", choose)

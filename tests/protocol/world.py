@@ -26,6 +26,7 @@ from waltz_ray.protocol.partition_types import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
+    ConfirmSession,
     ConnectionClosed,
     Effect,
     Event,
@@ -252,7 +253,7 @@ class World:
                 server.links[replica_id].order(effect, replica_id)
             case ReadRange(_, source_id, _, _, _):
                 server.links[source_id].order(effect, source_id)
-            case AppendToReplicas(_, replica_ids, _):
+            case AppendToReplicas(_, replica_ids, _) | ConfirmSession(_, replica_ids, _):
                 for replica_id in replica_ids:
                     server.links[replica_id].order(effect, replica_id)
             case ReadRecord() | WriteRecord():
@@ -355,7 +356,10 @@ class World:
         return actions
 
     def _connect(self, client: Client) -> None:
+        twins = [s for s in self.servers if s.up and s.partition.generation == self.generation]
         server = self.servers[self.owner]
+        if twins and not self.healing and self.random.random() < 0.5:
+            server = self.random.choice(twins)
         if not server.up:
             return
         connection = Connection(self._next_connection, server.server_id, server.life, client)
@@ -468,16 +472,12 @@ class World:
     def _twin(self) -> None:
         """A second server believes in the same generation: one restarted beside the old one, which is not dead.
 
-        Clients do not hear from the old one any more. Were they to go to and fro between two servers of one
-        generation, the one without a session would answer a mount from its own, older log.
+        Clients may go to and fro between the two: a mount is answered only by the one the replicas still obey.
         """
         new = self.random.choice(self.servers)
         if new.up and new.server_id != self.owner and new.partition.generation != self.generation and not new.inbox:
             self.owner = new.server_id
             new.inbox.append(Assigned(self.generation))
-            for connection in list(self.connections.values()):
-                if connection.client_has_it:
-                    self._cut_client(connection)
 
     def _recover_something(self) -> None:
         actions: list[Callable[[], None]] = []

@@ -203,3 +203,28 @@ def test_request_types_are_the_wire_s() -> None:
         Close(0, 1),
     ]
     assert {type(sample): bytes(encode_replica(sample)[0])[0] for sample in samples} == REQUEST_TYPES
+
+
+def test_only_the_connection_that_opened_a_session_last_may_change_the_partition() -> None:
+    replica = service(FaultyDisk())
+    old, new = object(), object()
+    replica.handle([Open(0, 2, KEY)], old)
+    replica.handle([append(0, 0, 5, 2)], old)
+    (reopened,) = replica.handle([Open(0, 2, KEY)], new)
+    assert isinstance(reopened, StateReply)
+    assert reopened.last_id == 4
+    late: list[ReplicaRequest] = [Truncate(0, 2, 1), append(0, 5, 1, 2), SetLowWaterMark(0, 2, 4, 4)]
+    for request in late:
+        (refused,) = replica.handle([request], old)
+        assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.NOT_OPEN
+    assert replica.handle([State(0, 2)], new) == [StateReply(0, 2, 2, -1, -1, 4, False)]
+    assert replica.handle([append(0, 5, 1, 2)], new) == [Appended(0, 2, 5)]
+
+
+def test_a_replica_that_remembers_less_than_it_joined_refuses_and_changes_nothing() -> None:
+    replica = service(FaultyDisk())
+    (refused,) = replica.handle([Open(0, 9, KEY, joined_session_id=2)])
+    assert isinstance(refused, Refused)
+    assert refused.code is RefusalCode.LOST_FILES
+    assert replica.store.partition(0).session_id == 1, "it would vote next time, had it taken the session"

@@ -20,6 +20,7 @@ from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.partition_types import (
     AppendReceived,
+    ConfirmSession,
     Effect,
     Event,
     FeedRead,
@@ -145,6 +146,9 @@ class PartitionDriver:
                 self._spawn(self._read_feed(effect))
             case OpenReplica(session_id, replica_id, joined_session_id):
                 links[replica_id].open(me, session_id, joined_session_id)
+            case ConfirmSession(session_id, replica_ids, number):
+                for replica_id in replica_ids:
+                    links[replica_id].confirm(me, session_id, number)
             case TruncateReplica(session_id, replica_id, last_id):
                 links[replica_id].truncate(me, session_id, last_id)
             case SetLowWaterMark(session_id, replica_id, low_water_mark):

@@ -57,7 +57,8 @@ _HEADER = struct.Struct(">Bhi")
 _MAX_HELLO_BYTES = 64 * 1024  # what a stranger can make us allocate before it has said who it is
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 
-Handler = Callable[[Sequence[ReplicaRequest]], list[ReplicaReply]]
+Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
+"""Takes one turn's requests and an object that names the connection they came over."""
 
 
 @dataclass
@@ -251,7 +252,7 @@ class ReplicaEndpoint:
 
     def _turn(self, connection: socket.socket, version: int, requests: list[ReplicaRequest]) -> None:
         try:
-            replies = self._handle(requests)
+            replies = self._handle(requests, connection)
         except SyncFailed as error:
             self._on_fatal(f"{self._name}: {error}; nothing of it was acknowledged, the process ends")
             raise ConnectionAbortedError("the replica ends") from error

@@ -17,7 +17,7 @@ from waltz_ray.actors.framed_stream import FramedStream
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_types import NO_SUCH_SESSION
+from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, SessionConfirmed
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import (
     ReplicaAppended,
@@ -31,8 +31,10 @@ from waltz_ray.protocol.session_types import (
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_messages import (
     APPEND_REQUEST,
+    OPEN_REQUEST,
     REPLICA_VERSION,
     REPLICA_VERSIONS,
+    STATE_REQUEST,
     Appended,
     Open,
     Read,
@@ -42,6 +44,7 @@ from waltz_ray.wire.replica_messages import (
     ReplicaReply,
     ReplicaRequest,
     SetLowWaterMark,
+    State,
     StateReply,
     Truncate,
     Truncated,
@@ -59,7 +62,9 @@ BULK_READ_BYTES = 4 * 1024 * 1024
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
 _REFUSED_RETRY_S = 1.0
 
-Deliver = Callable[[int | None, SessionEvent], None]
+_STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
+
+Deliver = Callable[[int | None, SessionEvent | SessionConfirmed], None]
 """Takes (partition ID or None for all, event)."""
 
 
@@ -110,6 +115,7 @@ class ReplicaLink:
         self._up = False
         self._waiting: dict[tuple[int, int], int] = {}  # (partition, session) -> last ID sent and not acknowledged
         self._orders = 0  # live orders without an answer
+        self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
         self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
 
@@ -187,6 +193,7 @@ class ReplicaLink:
         self._ready.clear()
         self._waiting.clear()
         self._orders = 0
+        self._states.clear()
         for stream in streams:
             if stream is not None:
                 stream.abort(reason)
@@ -214,6 +221,10 @@ class ReplicaLink:
     def open(self, partition_id: int, session_id: int, joined_session_id: int) -> None:
         self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id))
 
+    def confirm(self, partition_id: int, session_id: int, number: int) -> None:
+        """Ask whether ``session_id`` is still the highest."""
+        self._order(State(partition_id, session_id), number)
+
     def truncate(self, partition_id: int, session_id: int, last_id: int) -> None:
         self._order(Truncate(partition_id, session_id, last_id))
 
@@ -239,9 +250,11 @@ class ReplicaLink:
         self._bulk.send(_frame(request))
         return await future
 
-    def _order(self, request: Open | Truncate | SetLowWaterMark) -> None:
+    def _order(self, request: Open | State | Truncate | SetLowWaterMark, number: int | None = None) -> None:
         if self._up and self._live is not None:
             self._orders += 1
+            if isinstance(request, Open | State):
+                self._states.append(number)
             self._live.send(_frame(request))
         else:
             lost = ReplicaLost(request.session_id, self.replica_id, "not connected")
@@ -261,7 +274,13 @@ class ReplicaLink:
             self._waiting.pop((partition_id, session_id), None)
         else:
             self._orders = max(0, self._orders - 1)
-        if isinstance(message, StateReply):
+        number = None
+        about_state = isinstance(message, Refused) and message.request_type in _STATE_REQUESTS
+        if isinstance(message, StateReply) or about_state:
+            number = self._states.popleft()
+        if isinstance(message, StateReply) and number is not None:
+            self._deliver(partition_id, SessionConfirmed(session_id, me, number))
+        elif isinstance(message, StateReply):
             opened = ReplicaOpened(session_id, me, message.local_low_water_mark, message.last_id, message.damaged)
             self._deliver(partition_id, opened)
         elif isinstance(message, Truncated):

@@ -25,7 +25,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
 from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition, Stage
-from waltz_ray.protocol.partition_types import Assigned, ServerMessage, Unassigned
+from waltz_ray.protocol.partition_types import Assigned, ServerMessage, SessionConfirmed, Unassigned
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import SessionEvent
@@ -172,7 +172,7 @@ class Server:
             raise ReplicaRefused(f"partition {partition_id}: transaction {first_id} is not committed on this server")
         return await self._drivers[partition_id].read(first_id, end_id, max_bytes)
 
-    def _deliver_all(self, partition_id: int | None, event: SessionEvent) -> None:
+    def _deliver_all(self, partition_id: int | None, event: SessionEvent | SessionConfirmed) -> None:
         if partition_id is not None:
             self.driver(partition_id).handle(event)
             return

@@ -54,7 +54,7 @@ def run_demo(directory: Path, flights: int, screen: Screen) -> DemoResult:
         raise InvalidInput(f"{directory} holds a cluster already; give a new directory, the demo begins with no log")
     expected = expect(flights_archive(), flights)
     result = DemoResult(flights=expected.flights)
-    with _interruptible(), _cluster(directory, result, screen) as cluster:
+    with _interruptible(), _cluster(directory, result, screen) as cluster, _interruptible():
         marks = _submit(cluster, directory, expected, result, screen)
         _ask_spark(cluster, expected, result, screen)
     _judge_storage(directory, marks, result, screen)
@@ -63,16 +63,20 @@ def run_demo(directory: Path, flights: int, screen: Screen) -> DemoResult:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: with everything taken down."""
+    """Ctrl-C and SIGTERM end the demo with everything taken down.
+
+    Entered again after each of Ray and Spark has started: both put handlers of their own in place.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -174,7 +178,8 @@ def _ask_spark(cluster: Cluster, expected: Expectations, result: DemoResult, scr
     started = time.monotonic()
     result.seconds["starting Spark"] = started - begin
     screen.stage("Spark reads the feed")
-    facts = analyse(spark, read_feed(spark, zookeeper=cluster.zookeeper, cluster=cluster.name))
+    with _interruptible():
+        facts = analyse(spark, read_feed(spark, zookeeper=cluster.zookeeper, cluster=cluster.name))
     result.seconds["Spark's answers"] = time.monotonic() - started
     result.checks |= compare_spark(facts, expected)
 

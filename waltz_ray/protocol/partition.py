@@ -14,6 +14,10 @@ same IDs under the new session. When another server has published, the log is dr
 the clients learn the fates of their appends from the next mount's feed.
 
 Everything a client sends gets an answer; in-flight records are never dropped as long as the log lives.
+
+A mount is answered only after a quorum of the session's members has confirmed, in a round begun after the mount came,
+that they know of no higher session. Without it a server that was replaced without noticing would call a client READY
+that has appends in flight (or committed) at its successor, and the client would execute them a second time.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from waltz_ray.protocol.partition_types import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
+    ConfirmSession,
     ConnectionClosed,
     CreditReceived,
     Effect,
@@ -48,6 +53,7 @@ from waltz_ray.protocol.partition_types import (
     ReadRecord,
     RecordRead,
     SendMessage,
+    SessionConfirmed,
     TurnEnded,
     Unassigned,
     UnmountReceived,
@@ -60,6 +66,7 @@ from waltz_ray.protocol.session_types import (
     RecordConflict,
     RecordWritten,
     ReopenWanted,
+    ReplicaAvailable,
     ReplicaLost,
     SessionEffect,
     SessionEvent,
@@ -78,6 +85,9 @@ __all__ = ["FROM_NOW", "Partition", "Stage"]
 
 FROM_NOW = -2
 """Client mark of an OWN mount with nothing pending: its feed begins at the log's end."""
+
+_RECORD_COST_BYTES = 64
+"""More than a record adds to its data in any frame."""
 
 _BACKOFF_TIMER, _FEED_TIMER = "backoff", "feed"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -108,6 +118,15 @@ class _Log:
         return self.retained.end_id
 
 
+@dataclass(frozen=True, slots=True)
+class _HeldMount:
+    """A mount without an answer; any round after ``after_round`` began after it came."""
+
+    connection_id: int
+    mount: Mount
+    after_round: int
+
+
 class Partition:
     """``step(event) -> effects`` for one partition on one server."""
 
@@ -125,7 +144,9 @@ class Partition:
         self._in_flight_bytes = 0
         self._in_flight: deque[RecordBatch] = deque()
         self._arrivals: list[Arrival] = []
-        self._held_mounts: list[tuple[int, Mount]] = []
+        self._held_mounts: list[_HeldMount] = []
+        self._round = 0  # number of the last round of ConfirmSession
+        self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
         self._held_failures: list[tuple[int, int, LockFailures]] = []  # heap by conflicting transaction ID
         self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
         self._failures_held = 0
@@ -181,13 +202,13 @@ class Partition:
             case UnmountReceived(connection_id, client_id):
                 self._feed.unmount(connection_id, client_id)
                 self._held_mounts = [
-                    (held_by, mount)
-                    for held_by, mount in self._held_mounts
-                    if (held_by, mount.req_id.client_id) != (connection_id, client_id)
+                    held
+                    for held in self._held_mounts
+                    if (held.connection_id, held.mount.req_id.client_id) != (connection_id, client_id)
                 ]
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
-                self._held_mounts = [held for held in self._held_mounts if held[0] != connection_id]
+                self._held_mounts = [held for held in self._held_mounts if held.connection_id != connection_id]
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
             case FeedRead(connection_id, client_id, records):
@@ -203,6 +224,8 @@ class Partition:
                 self._drop(reason)
             case RecordRead(record, version):
                 self._on_record(record, version)
+            case SessionConfirmed(session_id, replica_id, number):
+                self._on_confirmed(session_id, replica_id, number)
             case TimerFired(session_id, name) if session_id == NO_SUCH_SESSION:
                 self._on_timer(name)
             case RecordWritten(session_id, version) if self._is_taking(session_id):
@@ -214,6 +237,8 @@ class Partition:
                 if isinstance(event, ReplicaLost) and event.lost_files and self.stage is Stage.OPEN:
                     self._effects.append(ReadRecord())
                 self._step_session(event)
+                if isinstance(event, ReplicaLost | ReplicaAvailable):
+                    self._confirm()  # the round under way may have lost an answer
         effects, self._effects = self._effects, []
         return effects
 
@@ -339,9 +364,7 @@ class Partition:
         self._log.published_session = session.session_id
         self._effects.append(PartitionReady(self.generation, session.session_id, start))
         self._on_committed(start)
-        held, self._held_mounts = self._held_mounts, []
-        for connection_id, mount in held:
-            self._on_mount(connection_id, mount)
+        self._confirm()
         if self._reopen_again:
             self._reopen_again = False
             self._reopen()
@@ -354,8 +377,8 @@ class Partition:
             else:  # every mount gets its own answer: a bare NotReady may be about an earlier one
                 not_ready = Mounted(subscriber.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION)
                 self._send(subscriber.connection_id, not_ready)
-        for connection_id, mount in self._held_mounts:
-            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
+        for held in self._held_mounts:
+            self._answer_mount(held, MountState.NOT_READY)
         for arrival in self._arrivals:
             self._reject(arrival.connection_id, arrival.batch, RejectionCode.CLOSING, reason)
         self._held_mounts, self._arrivals, self._held_failures = [], [], []
@@ -363,6 +386,7 @@ class Partition:
         self._in_flight.clear()
         self._in_flight_bytes = 0
         self._log = None
+        self._confirmed = None
         self.session = self._opening = None
 
     def _drop(self, reason: str) -> None:
@@ -384,6 +408,8 @@ class Partition:
             code, why = RejectionCode.NOT_MOUNTED, "mount the partition first"
         elif newest != connection_id:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
+        elif len(batch.body) + _RECORD_COST_BYTES * len(batch) > self._config.max_frame_bytes // 2:
+            code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
         elif self._in_flight_bytes + len(batch.body) > self._config.append_queue_bytes and self._in_flight_bytes:
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
@@ -451,21 +477,54 @@ class Partition:
     # ---- clients ----------------------------------------------------------------------------------------
 
     def _on_mount(self, connection_id: int, mount: Mount) -> None:
-        client_mark, client_id = mount.client_mark, mount.req_id.client_id
+        held = _HeldMount(connection_id, mount, self._round)
         if self.stage is Stage.IDLE or mount.req_id.generation != self.generation:
-            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
+            self._answer_mount(held, MountState.NOT_READY)
             return
-        if self._log is None:
-            self._held_mounts.append((connection_id, mount))
+        self._held_mounts.append(held)
+        if self._confirmed is None:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Begin a round for the mounts that wait; without a session the next one to open does."""
+        if self._held_mounts and self.session is not None and self.session.published:
+            self._round += 1
+            self._confirmed = set()
+            self._effects.append(ConfirmSession(self.session.session_id, self.session.members, self._round))
+
+    def _on_confirmed(self, session_id: int, replica_id: int, number: int) -> None:
+        session = self.session
+        if self._confirmed is None or number != self._round or session is None or session.session_id != session_id:
             return
+        if replica_id in session.members:
+            self._confirmed.add(replica_id)
+        if len(self._confirmed) < session.quorum:
+            return
+        self._confirmed = None
+        mounts, self._held_mounts = self._held_mounts, []
+        for held in mounts:
+            if held.after_round < number:
+                self._attach(held)
+            else:
+                self._held_mounts.append(held)
+        self._confirm()
+
+    def _answer_mount(self, held: _HeldMount, state: MountState) -> None:
+        mark = NO_TRANSACTION if self._log is None or state is MountState.NOT_READY else self._log.high_water_mark
+        self._send(held.connection_id, Mounted(held.mount.req_id, state, self.generation, mark))
+
+    def _attach(self, held: _HeldMount) -> None:
+        """The mount is confirmed: begin its feed; READY follows when the feed has passed all that is in flight."""
+        assert self._log is not None
+        connection_id, mount = held.connection_id, held.mount
+        client_mark, client_id = mount.client_mark, mount.req_id.client_id
         if self._feed.has_newer_mount(connection_id, mount.req_id):
             # Two connections of one client have no order between them: this is what is left of the older one.
-            self._send(connection_id, Mounted(mount.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION))
+            self._answer_mount(held, MountState.NOT_READY)
             return
         self._admit()  # what came over an older connection of this client is settled before READY
         if client_mark > self._log.high_water_mark:
-            state = Mounted(mount.req_id, MountState.CLIENT_AHEAD, self.generation, self._log.high_water_mark)
-            self._send(connection_id, state)
+            self._answer_mount(held, MountState.CLIENT_AHEAD)
             return
         target = self._log.next_id - 1
         from_now = mount.feed is FeedMode.OWN and client_mark == FROM_NOW

@@ -1,7 +1,8 @@
 """What happens to a partition on its server (events) and what it orders (effects), beside those of its session.
 
 A connection is named by an opaque number; the shell owns the sockets. Every effect that waits ends in exactly
-one event: ReadRecord in RecordRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired.
+one event: ReadRecord in RecordRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired; ConfirmSession,
+per replica, in SessionConfirmed, ReplicaLost or ReplicaFenced.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "NO_SUCH_SESSION",
     "AppendReceived",
     "Assigned",
+    "ConfirmSession",
     "ConnectionClosed",
     "CreditReceived",
     "Effect",
@@ -35,6 +37,7 @@ __all__ = [
     "RecordRead",
     "SendFeed",
     "SendMessage",
+    "SessionConfirmed",
     "TurnEnded",
     "Unassigned",
     "UnmountReceived",
@@ -123,6 +126,15 @@ class FeedReadFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SessionConfirmed:
+    """When the replica answered question ``number``, it had not accepted a session above ``session_id``."""
+
+    session_id: int
+    replica_id: int
+    number: int
+
+
 PartitionEvent = (
     Assigned
     | Unassigned
@@ -136,6 +148,7 @@ PartitionEvent = (
     | CreditReceived
     | FeedRead
     | FeedReadFailed
+    | SessionConfirmed
 )
 Event = PartitionEvent | SessionEvent
 
@@ -178,6 +191,15 @@ class ReadFeed:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmSession:
+    """Ask each of these replicas whether ``session_id`` is still the highest it has accepted."""
+
+    session_id: int
+    replica_ids: tuple[int, ...]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReady:
     generation: int
     session_id: int
@@ -189,4 +211,6 @@ class PartitionDropped:
     reason: str
 
 
-Effect = ReadRecord | SendMessage | SendFeed | ReadFeed | PartitionReady | PartitionDropped | SessionEffect
+Effect = (
+    ReadRecord | SendMessage | SendFeed | ReadFeed | ConfirmSession | PartitionReady | PartitionDropped | SessionEffect
+)

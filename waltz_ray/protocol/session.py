@@ -127,7 +127,7 @@ class Session:
         self._retained_bytes = retained_bytes
         self._join_grace_ms = join_grace_ms
         self._replicas = {replica_id: _Replica(replica_id) for replica_id in record.replicas}
-        self._quorum = quorum_of(len(self._replicas))
+        self.quorum = quorum_of(len(self._replicas))
         last_published = record.last_published_session
         self._voters = {r for r, entry in record.replicas.items() if entry == ReplicaEntry(last_published, None)}
         self._grace_over = False
@@ -313,7 +313,7 @@ class Session:
     def _choose_low_water_mark(self) -> None:
         """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M)."""
         votes = [r.last_id for r in self._replicas.values() if r.voted]
-        if self.low_water_mark is None and len(votes) > len(self._voters) - self._quorum and votes:
+        if self.low_water_mark is None and len(votes) > len(self._voters) - self.quorum and votes:
             self.low_water_mark = max(votes)
 
     def _advance_replica(self, replica: _Replica, low_water_mark: int) -> None:
@@ -384,7 +384,7 @@ class Session:
 
     def _publish_if_ready(self) -> None:
         holding = self._in(Phase.HOLDING)
-        if self._writing is not None or len(holding) < self._quorum:
+        if self._writing is not None or len(holding) < self.quorum:
             return
         if self._grace_over or not any(r.busy for r in self._replicas.values()):
             self._write(frozenset(holding))
@@ -418,8 +418,8 @@ class Session:
         if not self.published:
             return
         acked = sorted((r.last_id for r in self._replicas.values() if r.phase is Phase.MEMBER), reverse=True)
-        if len(acked) >= self._quorum and acked[self._quorum - 1] > self.high_water_mark:
-            self.high_water_mark = acked[self._quorum - 1]
+        if len(acked) >= self.quorum and acked[self.quorum - 1] > self.high_water_mark:
+            self.high_water_mark = acked[self.quorum - 1]
             self._effects.append(Committed(self.session_id, self.high_water_mark))
 
     @property

@@ -7,6 +7,7 @@ waits for that sync, so the order of effects is the order of requests and no ans
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -62,25 +63,61 @@ class _No(Exception):
 
 
 class ReplicaService:
-    """The protocol of one replica over its store. May be shared by the threads of several connections."""
+    """The protocol of one replica over its store. May be shared by the threads of several connections.
+
+    Only the connection that opened a session last may change its partition. A server that lost a connection opens the
+    same session again over a new one; without this rule an order of the old one, still in some buffer, could cut or
+    extend the log after the server has been told where it ends.
+    """
 
     def __init__(self, store: ReplicaStore) -> None:
         self.store = store
+        self._owners: dict[int, object] = {}
+        self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
-    def handle(self, requests: Sequence[ReplicaRequest]) -> list[ReplicaReply]:
-        """Do one turn. Every request is answered, appends cumulatively. SyncFailed: end the process, answer nothing."""
-        turn = _Turn(self.store)
+    def handle(self, requests: Sequence[ReplicaRequest], connection: object = None) -> list[ReplicaReply]:
+        """Do one turn of ``connection`` (any object that names it; by default all calls are one connection).
+
+        Every request is answered, appends cumulatively. SyncFailed: end the process, answer nothing.
+        """
+        turn = _Turn(self, connection)
         for request in requests:
             turn.take(request)
         turn.settle()
         return turn.replies
 
+    def open(self, log: PartitionLog, request: Open, connection: object) -> StateReply:
+        """Accept a session; from now on its changes come over ``connection``."""
+        with self._guards[log.partition_id]:
+            reply = _open(self.store, log, request)
+            self._owners[log.partition_id] = connection
+            return reply
+
+    def change(
+        self,
+        log: PartitionLog,
+        request: Append | Truncate | SetLowWaterMark,
+        connection: object,
+        action: Callable[[], None],
+    ) -> None:
+        """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
+        with self._guards[log.partition_id]:
+            _check_session(log, request)
+            if self._owners.get(log.partition_id) is not connection:
+                raise _No(
+                    RefusalCode.NOT_OPEN,
+                    f"partition {log.partition_id}: session {request.session_id} was opened again by another connection",
+                )
+            _refusing(action)
+
 
 class _Turn:
     """Appends not yet written (``_waiting``: one partition, one session) and not yet synced (``_written``)."""
 
-    def __init__(self, store: ReplicaStore) -> None:
-        self._store = store
+    def __init__(self, service: ReplicaService, connection: object) -> None:
+        self._service = service
+        self._connection = connection
+        self._store = service.store
         self.replies: list[ReplicaReply] = []
         self._waiting: list[Append] = []
         self._written: dict[tuple[int, int], int] = {}
@@ -93,9 +130,33 @@ class _Turn:
             return
         self.settle()
         try:
-            self.replies.append(_answer(self._store, request))
+            self.replies.append(self._answer(request))
         except _No as no:
             self.replies.append(self._refusal(request, no))
+
+    def _answer(self, request: Open | State | Read | Truncate | SetLowWaterMark | Close) -> ReplicaReply:
+        log = _log_of(self._store, request)
+        partition_id, session_id = request.partition_id, request.session_id
+        if isinstance(request, Open):
+            return self._service.open(log, request, self._connection)
+        if isinstance(request, State):
+            if session_id != NO_SESSION:
+                _check_session(log, request)
+            log.sync()
+            return _state(log, session_id, log.session_id)
+        if isinstance(request, Read):
+            return _read(log, request)
+        if isinstance(request, Truncate):
+            cut_id = request.last_id
+            self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
+            return Truncated(partition_id, session_id, log.last_id)
+        if isinstance(request, SetLowWaterMark):
+            marks = request.low_water_mark, request.local_low_water_mark
+            self._service.change(log, request, self._connection, lambda: log.set_low_water_mark(session_id, *marks))
+            return LowWaterMarkSet(partition_id, session_id)
+        _check_session(log, request)
+        log.sync()
+        return Closed(partition_id, session_id)
 
     def settle(self) -> None:
         """Write what waits, sync all of it at once, acknowledge."""
@@ -116,9 +177,8 @@ class _Turn:
         first = appends[0]
         try:
             log = _log_of(self._store, first)
-            _check_session(log, first)
             batch = _merge(appends)
-            _refusing(lambda: log.append(first.session_id, batch))
+            self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
         except _No as no:
             self._acknowledge()  # what came before these is answered before them
             self.replies += [self._refusal(append, no) for append in appends]
@@ -183,32 +243,6 @@ def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
             RefusalCode.NOT_OPEN,
             f"partition {log.partition_id}: session {request.session_id} has not been opened since the replica started",
         )
-
-
-def _answer(store: ReplicaStore, request: ReplicaRequest) -> ReplicaReply:
-    log = _log_of(store, request)
-    partition_id, session_id = request.partition_id, request.session_id
-    if isinstance(request, Open):
-        return _open(store, log, request)
-    if isinstance(request, State):
-        if session_id != NO_SESSION:
-            _check_session(log, request)
-        log.sync()
-        return _state(log, session_id, log.session_id)
-    if isinstance(request, Read):
-        return _read(log, request)
-    _check_session(log, request)
-    if isinstance(request, Truncate):
-        cut_id = request.last_id
-        _refusing(lambda: log.truncate(session_id, cut_id))
-        return Truncated(partition_id, session_id, log.last_id)
-    if isinstance(request, SetLowWaterMark):
-        marks = request.low_water_mark, request.local_low_water_mark
-        _refusing(lambda: log.set_low_water_mark(session_id, *marks))
-        return LowWaterMarkSet(partition_id, session_id)
-    assert isinstance(request, Close)
-    log.sync()
-    return Closed(partition_id, session_id)
 
 
 def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:

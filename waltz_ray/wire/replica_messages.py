@@ -26,9 +26,11 @@ from waltz_ray.wire.primitives import BytesLike, Reader, Writer, record_parts
 
 __all__ = [
     "APPEND_REQUEST",
+    "OPEN_REQUEST",
     "REPLICA_NAMES",
     "REPLICA_VERSION",
     "REPLICA_VERSIONS",
+    "STATE_REQUEST",
     "Append",
     "Appended",
     "Close",
@@ -242,7 +244,7 @@ _TYPES: dict[type[Any], int] = {
     Closed: 14,
     Refused: 15,
 }
-APPEND_REQUEST = _TYPES[Append]
+OPEN_REQUEST, STATE_REQUEST, APPEND_REQUEST = _TYPES[Open], _TYPES[State], _TYPES[Append]
 REPLICA_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
 _REQUEST_TYPES = frozenset((1, 3, 5, 7, 9, 11, 13))
 
