@@ -106,7 +106,7 @@ class ReplicaService:
             if self._owners.get(log.partition_id) is not connection:
                 raise _No(
                     RefusalCode.NOT_OPEN,
-                    f"partition {log.partition_id}: session {request.session_id} was opened again by another connection",
+                    f"partition {log.partition_id}: session {request.session_id} was opened again elsewhere",
                 )
             _refusing(action)
 
