@@ -6,17 +6,21 @@ started otherwise, every node needs a Java 17 on its PATH.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from waltz_ray.coordination.java import find_java
 
 __all__ = ["start_spark", "stop_spark", "use_java"]
+
+log = logging.getLogger(__name__)
 
 
 def use_java() -> None:
@@ -63,4 +67,8 @@ def stop_spark() -> None:
     """End Spark and its executors. Idempotent."""
     import raydp
 
-    raydp.stop_spark()
+    try:
+        raydp.stop_spark()
+    except (Py4JError, ConnectionError) as error:
+        # Its Java process has gone before us (Ctrl-C reaches it, too), so there is nothing left to end.
+        log.info("Spark had ended already: %s", error)
