@@ -4,7 +4,7 @@
 #
 #   RAY_API_SERVER_ADDRESS=http://<head>:8265 deploy/job.sh <directory> <zookeeper> [more options of waltz up]
 #
-# <directory> is the path on every storage node; <zookeeper> is host:port,... ("" = an embedded one: one node only).
+# <directory> is the path on every storage node; <zookeeper> is host:port,... ("" = an embedded one, on the head node).
 # waltz_ray must be installed on every node (cluster.yaml does it), in the Python that runs Ray.
 set -eu
 directory=${1:?"usage: deploy/job.sh <directory> <zookeeper> [options of waltz up]"}
