@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -120,9 +122,9 @@ class PartitionDriver:
 
     async def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Committed records from ``first_id`` (at least one, which must exist), from memory or a member replica."""
-        recent = self.machine.recent(first_id, end_id)
+        recent = self.machine.recent(first_id, end_id, max_bytes)
         if recent:
-            return _limited(recent[0], max_bytes)
+            return _limited(_joined(recent), max_bytes)
         return await self._read_from_replicas(first_id, min(end_id, self.machine.high_water_mark + 1), max_bytes)
 
     # ---- effects ----------------------------------------------------------------------------------------
@@ -281,6 +283,15 @@ def _feed_message(mode: FeedMode, batch: RecordBatch) -> FeedBatch | FeedRecords
         fields["sequence_number"],
         fields["header"],
     )
+
+
+def _joined(batches: list[RecordBatch]) -> RecordBatch:
+    """Consecutive batches as one: a reader far behind must not pay a round trip for each small one."""
+    if len(batches) == 1:
+        return batches[0]
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    records = b"".join(batch.records for batch in batches)
+    return RecordBatch(batches[0].partition_id, batches[0].first_id, lengths, records)
 
 
 def _limited(batch: RecordBatch, max_bytes: int) -> RecordBatch:

@@ -181,11 +181,11 @@ class Partition:
         """Number of mounted clients."""
         return len(self._feed)
 
-    def recent(self, first_id: int, end_id: int) -> list[RecordBatch] | None:
+    def recent(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch] | None:
         """Committed records [first_id, end_id) from memory; None if they are (partly) no longer there."""
         if self._log is None or first_id < self._log.retained.first_id:
             return None
-        return self._log.retained.between(first_id, min(end_id, self._log.high_water_mark + 1))
+        return self._log.retained.between(first_id, min(end_id, self._log.high_water_mark + 1), max_bytes)
 
     def step(self, event: Event) -> list[Effect]:
         """Take one fact in; get the orders it leads to."""

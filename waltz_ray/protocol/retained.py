@@ -6,7 +6,9 @@ high-water mark are never dropped; committed ones go, oldest first, once the who
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from itertools import islice
 
 from waltz_ray.protocol.records import RecordBatch
 
@@ -38,15 +40,24 @@ class RetainedRecords:
 
     def since(self, first_id: int) -> list[RecordBatch]:
         """All held records with IDs >= ``first_id``, which must be held (or be the end)."""
+        return self.between(first_id, self.end_id)
+
+    def between(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch]:
+        """The held records of [first_id, end_id); with ``max_bytes`` at least one batch, and none that goes beyond it.
+
+        The cost is that of what is returned, not of what is held: batches are found by bisection.
+        """
         assert self.first_id <= first_id <= self.end_id, (self.first_id, first_id, self.end_id)
         found: list[RecordBatch] = []
-        for batch in reversed(self._batches):
-            if batch.end_id <= first_id:
+        size_bytes = 0
+        position = max(0, bisect_right(self._batches, first_id, key=lambda batch: batch.first_id) - 1)
+        for batch in islice(self._batches, position, None):
+            if batch.first_id >= end_id:
                 break
-            found.append(batch.since(first_id))
-        found.reverse()
+            piece = batch.slice(max(0, first_id - batch.first_id), min(len(batch), end_id - batch.first_id))
+            size_bytes += piece.size_bytes
+            if found and max_bytes is not None and size_bytes > max_bytes:
+                break
+            if len(piece):
+                found.append(piece)
         return found
-
-    def between(self, first_id: int, end_id: int) -> list[RecordBatch]:
-        """The held records of [first_id, end_id)."""
-        return [batch.slice(0, end_id - batch.first_id) for batch in self.since(first_id) if batch.first_id < end_id]
