@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
+from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import RayNotRunning
 
 __all__ = ["LocalRay", "start", "stop"]
@@ -147,6 +148,7 @@ def _family(head: LocalRay) -> list[psutil.Process]:
 
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    java_home = str(Path(find_java()).resolve().parent.parent)
     return environment | {
         LOOPBACK_ONLY: "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -154,8 +156,12 @@ def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> d
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "AUTOSCALER_METRIC_PORT": str(autoscaler_metrics_port),
         "DASHBOARD_METRIC_PORT": str(dashboard_metrics_port),
-        # Workers, and Spark's workers below them, must run in this virtual environment.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]),
+        # Workers, and Spark's workers below them, must run in this virtual environment; RayDP takes `java` from PATH.
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), f"{java_home}/bin", environment.get("PATH", os.defpath)]
+        ),
+        "JAVA_HOME": java_home,
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

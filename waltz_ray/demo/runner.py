@@ -83,9 +83,8 @@ def _interruptible() -> Iterator[None]:
 def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cluster]:
     from waltz_spark.session import stop_spark, use_java
 
-    # Before Ray starts, for RayDP's processes below it: they take java from PATH, and would listen outside of loopback.
     use_java()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     begin = time.monotonic()
     config = ClusterConfig(_CLUSTER, str(directory.resolve()), _PARTITIONS, _REPLICAS, _SERVERS)
     try:
