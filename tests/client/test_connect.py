@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import waltz_ray
-from waltz_ray.client import Location
+from waltz_ray.client import Location, ray_lookup
 from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
 from waltz_ray.connect import StoreDirectory, connect, endpoint_resolver
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
 
@@ -86,10 +86,12 @@ class FakeRay(types.ModuleType):
     def is_initialized(self) -> bool:
         return bool(self.addresses)
 
-    def init(self, address: str, log_to_driver: bool) -> None:
+    def join(self, address: str) -> str:
+        """In the place of ``ray_lookup.join``."""
         if not self.local:
-            raise ConnectionError("Could not find any running Ray instance")
+            raise RayNotRunning("no Ray runs on this machine")
         self.addresses.append(address)
+        return address
 
     def get_actor(self, name: str, namespace: str) -> Any:
         if (namespace, name) not in self.actors:
@@ -107,6 +109,7 @@ class FakeRay(types.ModuleType):
 
 def use(monkeypatch: pytest.MonkeyPatch, ray: FakeRay) -> None:
     monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_lookup, "join", ray.join)
 
 
 def test_the_manager_knows_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +136,9 @@ def test_an_unknown_cluster_says_which_ones_run(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_ray_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeRay({}, local=False))
-    with pytest.raises(ClusterNotFound, match="no Ray cluster runs here"):
+    with pytest.raises(ClusterNotFound, match="no Ray runs on this machine"):
         connect("demo")
-    with pytest.raises(ClusterNotFound, match="no Ray cluster runs here"):
+    with pytest.raises(ClusterNotFound, match="no Ray runs on this machine"):
         connect("demo", transport="actor")
 
 
