@@ -82,14 +82,16 @@ def bring_up(
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
     Path(config.directory).mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(config.directory):
+        first_time = cluster_file.read(config.directory) is None
         found = _known(config)
-        known = found
+        known, initialised = found, False
         try:
             known = _with_ray(found, address, progress)
             cluster_file.write(known)
             known = _with_zookeeper(known, config, progress)
             cluster_file.write(known)
             _initialise(known, config)
+            initialised = True
             was_running = found.running and find_actor(config.name, MANAGER) is not None
             status = _start_and_wait(known, progress, deadline_s)
         except PartitionNotReady:
@@ -97,6 +99,8 @@ def bring_up(
         except BaseException:
             if known.ray is not None and known.ray != found.ray:
                 take_down(known, progress)  # a Ray that was started for nothing
+            if first_time and not initialised:
+                cluster_file.remove(config.directory)  # there is no such cluster: the next try may be of another shape
             raise
     return Cluster(
         name=known.name,
@@ -220,10 +224,6 @@ def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFi
 def _with_zookeeper(known: ClusterFile, config: ClusterConfig, progress: Progress) -> ClusterFile:
     if not known.embedded:
         return replace(known, zookeeper=config.zookeeper)
-    if len(alive_nodes()) > 1:
-        raise ConfigError(
-            "the embedded ZooKeeper serves one machine only; give --zookeeper host:port,... of an ensemble"
-        )
     progress("starting ZooKeeper")
     data_dir = os.path.join(known.directory, "zookeeper")
     namespace = namespace_of(known.name)

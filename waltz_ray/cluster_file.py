@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 from waltz_ray.actors.local_ray import LocalRay
 from waltz_ray.errors import ClusterNotFound, InvalidInput
 
-__all__ = ["ClusterFile", "find_cluster", "read", "running_clusters", "write"]
+__all__ = ["ClusterFile", "find_cluster", "read", "remove", "running_clusters", "write"]
 
 _NAME = "cluster.json"
 _VERSION = 1
@@ -73,6 +73,11 @@ def write(cluster: ClusterFile) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
     temporary.replace(path)
+
+
+def remove(directory: str | os.PathLike[str]) -> None:
+    """Forget the cluster. Idempotent."""
+    (Path(directory) / _NAME).unlink(missing_ok=True)
 
 
 def running_clusters() -> list[ClusterFile]:

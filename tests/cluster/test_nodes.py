@@ -4,76 +4,68 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.cluster.harness import wait_until
-from waltz_ray.actors import local_ray
-from waltz_ray.actors.local_ray import LocalRay
+from waltz_ray.actors.supervision import alive_nodes
+from waltz_ray.client import ray_lookup
 from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
 from waltz_ray.connect import connect
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+_SMALL: dict[str, Any] = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1"}
 
 
-class Node:
-    """A raylet of its own with the custom resource of one replica's disk."""
+class Nodes:
+    """A Ray head with a dashboard, and one raylet per replica that alone offers the resource of its disk."""
 
-    def __init__(self, head: LocalRay, replica_id: int, log: Path) -> None:
-        resources = json.dumps({f"waltz-replica-{replica_id}": 1})
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={head.address}", "--block"),
-                    *("--node-ip-address=127.0.0.1", f"--resources={resources}", "--num-cpus=1"),
-                    *("--object-store-memory=80000000", "--disable-usage-stats"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-                | {LOOPBACK_ONLY: "0", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"},
-            )
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
 
-    def kill(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
+        self._cluster = Cluster(initialize_head=True, connect=False, head_node_args=head | _SMALL)
+        self._nodes: dict[int, Any] = {}
+        self.address = str(self._cluster.address)
+        self.dashboard = f"http://127.0.0.1:{port}"
+
+    def add(self, replica_id: int) -> None:
+        resources = {f"waltz-replica-{replica_id}": 1}
+        self._nodes[replica_id] = self._cluster.add_node(num_cpus=1, resources=resources, wait=False, **_SMALL)
+
+    def kill(self, replica_id: int) -> None:
         """The whole node at once, as a power cut would."""
-        family = [p for p in psutil.process_iter() if _session(p.pid) == self._process.pid]
-        for process in family:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue  # was faster
-        self._process.wait(20)
-        psutil.wait_procs(family, timeout=20)
+        self._cluster.remove_node(self._nodes.pop(replica_id), allow_graceful=False)
 
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return -1
+    def close(self) -> None:
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[tuple[LocalRay, dict[int, Node]]]:
-    head = local_ray.start(tmp_path / "ray")
-    running: dict[int, Node] = {}
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    monkeypatch.setenv(LOOPBACK_ONLY, "0")
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    running = Nodes()
     try:
         for replica_id in range(3):
-            running[replica_id] = Node(head, replica_id, tmp_path / f"node-{replica_id}.log")
-        yield head, running
+            running.add(replica_id)
+        ray_lookup.join(running.address)
+        wait_until(lambda: len(alive_nodes()) == 4, "all nodes have joined", 60)
+        yield running
     finally:
-        for node in running.values():
-            node.kill()
-        local_ray.stop(head)
+        ray_lookup.leave()
+        running.close()
 
 
 def waltz(*arguments: str) -> str:
@@ -83,32 +75,27 @@ def waltz(*arguments: str) -> str:
     return done.stdout
 
 
-def test_a_cluster_of_several_nodes_survives_the_loss_of_one(
-    tmp_path: Path, nodes: tuple[LocalRay, dict[int, Node]]
-) -> None:
-    head, running = nodes
+def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nodes: Nodes) -> None:
     directory = tmp_path / "cluster"
     submitted = subprocess.run(
         [str(ROOT / "deploy" / "job.sh"), str(directory), "", "--cluster", "nodes", "--partitions", "2"],
-        env={
-            **os.environ,
-            "RAY_API_SERVER_ADDRESS": f"http://{head.dashboard}",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        },
+        env={**os.environ, "RAY_API_SERVER_ADDRESS": nodes.dashboard},
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
     )
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
-    address = ["--cluster", "nodes", "--address", head.address]
+    address = ["--cluster", "nodes", "--address", nodes.address]
 
-    zookeeper = str(json.loads(waltz("status", *address, "--json"))["zookeeper"])
+    first = json.loads(waltz("status", *address, "--json"))
+    zookeeper = str(first["zookeeper"])
+    assert len({replica["node"] for replica in first["replicas"].values()}) == 3, "each replica is on its own node"
     with connect("nodes", zookeeper=zookeeper) as client:
         assert client.append_many(0, [b"before"] * 100).result(30)[-1] == 99
-        running.pop(1).kill()
+        nodes.kill(1)
         assert client.append_many(0, [b"without"] * 100).result(60)[-1] == 199
-        running[1] = Node(head, 1, tmp_path / "node-1.log")
+        nodes.add(1)
 
         def back() -> bool:
             replica = json.loads(waltz("status", *address, "--json"))["replicas"]["1"]

@@ -41,9 +41,9 @@ def up(
     config = ClusterConfig(
         name=cluster or (known.name if known else default.name),
         directory=directory,
-        partitions=partitions or (known.partitions if known else default.partitions),
-        replicas=replicas or (known.replicas if known else default.replicas),
-        servers=servers or (known.servers if known else default.servers),
+        partitions=partitions if partitions is not None else (known or default).partitions,
+        replicas=replicas if replicas is not None else (known or default).replicas,
+        servers=servers if servers is not None else (known or default).servers,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     with progress_line(as_json) as progress:
