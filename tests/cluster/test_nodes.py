@@ -72,6 +72,7 @@ def waltz(*arguments: str) -> str:
     command = [sys.executable, "-m", "waltz_ray", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     return done.stdout
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import cast
+import threading
+from contextlib import redirect_stdout
+from typing import Any, TextIO, cast
 
 import typer
 
@@ -37,7 +39,23 @@ def main(arguments: list[str] | None = None) -> None:
 
     WALTZ_TRACEBACK=1 in the environment shows the traceback of a WaltzError too.
     """
-    sys.exit(_run(arguments))
+    with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
+        code = _run(arguments)
+    sys.exit(code)
+
+
+class _MainThreadStdout:
+    """A command's output is what its main thread prints; the rest is news, for stderr.
+
+    Ray's listener threads print what happens to nodes on stdout, in the middle of a command's JSON.
+    """
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+
+    def __getattr__(self, name: str) -> Any:
+        own = threading.current_thread() is threading.main_thread()
+        return getattr(self._stdout if own else sys.stderr, name)
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
+from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
 
 __all__ = ["UNRESOLVED", "PartitionRecord", "ReplicaEntry"]
 
@@ -37,16 +37,57 @@ class PartitionRecord:
     """``session_id`` is the last one *taken* (perhaps never published); ``replicas`` the last published truth.
 
     ``generation`` is that of the session's server. ``replicas`` is replica ID -> entry; do not change it in place.
+
+    ``published_quorum``: of the members of the last published session that ``replicas`` names, at least so many
+    hold each record that session has committed. It is that session's quorum, less the members that were removed
+    since; the next opening needs votes from more than |M| - published_quorum of them. It cannot be told from the
+    number of entries once replicas were added or removed. Not given: the quorum of ``replicas``, which is right as
+    long as the set has not changed (and for records written before this field).
     """
 
     session_id: int
     generation: int
     replicas: Mapping[int, ReplicaEntry]
+    published_quorum: int = 0
+
+    def __post_init__(self) -> None:
+        if self.published_quorum == 0:
+            object.__setattr__(self, "published_quorum", quorum_of(len(self.replicas)))
 
     @property
     def last_published_session(self) -> int:
         """The highest session any entry names; NO_SESSION if none was ever published."""
         return max((entry.session_id for entry in self.replicas.values()), default=NO_SESSION)
+
+    @property
+    def members(self) -> frozenset[int]:
+        """M: the replicas that are, as far as anybody has published, members of the last published session."""
+        member = ReplicaEntry(self.last_published_session, UNRESOLVED)
+        return frozenset(replica_id for replica_id, entry in self.replicas.items() if entry == member)
+
+    def with_replicas(self, replica_ids: Iterable[int]) -> PartitionRecord:
+        """The same partition assigned to another set of replicas, to be written by compare-and-set.
+
+        It rules from the next opening on. Replicas that are new must be empty or hold a copy of this log; they never
+        joined, so they are cut to their own low-water mark and filled. Each member that is taken away makes the next
+        opening wait for the vote of one more of those that stay, so take away few at a time, with a session between.
+        ValueError: none is left, or the members that stay need not hold all that was committed.
+        """
+        wanted = sorted(set(replica_ids))
+        if not wanted:
+            raise ValueError("a partition needs at least one replica")
+        never_joined = ReplicaEntry(NO_SESSION, UNRESOLVED)
+        replicas = {replica_id: self.replicas.get(replica_id, never_joined) for replica_id in wanted}
+        if self.last_published_session == NO_SESSION:
+            return PartitionRecord(self.session_id, self.generation, replicas)  # nothing can have been committed
+        removed = self.members - replicas.keys()
+        published_quorum = self.published_quorum - len(removed)
+        if published_quorum < 1:
+            raise ValueError(
+                f"replicas {sorted(removed)} may be the only ones with what session {self.last_published_session} has "
+                "committed; remove fewer of them, and let a server open a session before the next ones"
+            )
+        return PartitionRecord(self.session_id, self.generation, replicas, published_quorum)
 
     @classmethod
     def initial(cls, replica_ids: Iterable[int]) -> PartitionRecord:
@@ -63,6 +104,7 @@ class PartitionRecord:
             "version": _VERSION,
             "session": self.session_id,
             "generation": self.generation,
+            "published_quorum": self.published_quorum,
             "replicas": replicas,
         }
         return json.dumps(fields, indent=1)
@@ -80,6 +122,7 @@ class PartitionRecord:
             _integer(fields, "session", 0),
             _integer(fields, "generation", 0),
             {int(replica_id): _entry(replica_id, value) for replica_id, value in replicas.items()},
+            _integer(fields, "published_quorum", 1) if "published_quorum" in fields else 0,
         )
 
 

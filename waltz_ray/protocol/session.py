@@ -10,8 +10,8 @@ Life of a replica within a session::
                   +-- after publication: copy until memory reaches it --> LIVE --registered--+
 
 *Before publication* nothing of this session is appended. The members of the last published session vote with
-their last ID; with more than |M| - quorum votes in, X is the largest. Nothing is cut on any replica before X is
-known. What a replica lacks up to X is copied; once a quorum *of the assigned replicas* holds X on disk, the
+their last ID; with more than |M| - quorum votes in (the quorum of that session), X is the largest. Nothing is cut on
+any replica before X is known. What a replica lacks up to X is copied; once a quorum *of the assigned replicas* holds X on disk, the
 session is published by compare-and-set. Copy-then-publish is what prevents forks.
 
 *After publication* records go to MEMBER and LIVE replicas; only the acks of MEMBERs count. A member that fails
@@ -128,8 +128,8 @@ class Session:
         self._join_grace_ms = join_grace_ms
         self._replicas = {replica_id: _Replica(replica_id) for replica_id in record.replicas}
         self.quorum = quorum_of(len(self._replicas))
-        last_published = record.last_published_session
-        self._voters = {r for r, entry in record.replicas.items() if entry == ReplicaEntry(last_published, None)}
+        self._voters = record.members
+        self._published_quorum = record.published_quorum  # not ours: replicas may have come and gone since
         self._grace_over = False
         self._grace_started = False
         self._reopen_wanted = False
@@ -311,9 +311,12 @@ class Session:
             self._end(SessionFailed(self.session_id, "the replica with the log's end was lost again"))
 
     def _choose_low_water_mark(self) -> None:
-        """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M)."""
+        """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M).
+
+        The quorum meant is that of the last published session, which may have had other replicas than this one.
+        """
         votes = [r.last_id for r in self._replicas.values() if r.voted]
-        if self.low_water_mark is None and len(votes) > len(self._voters) - self.quorum and votes:
+        if self.low_water_mark is None and len(votes) > len(self._voters) - self._published_quorum and votes:
             self.low_water_mark = max(votes)
 
     def _advance_replica(self, replica: _Replica, low_water_mark: int) -> None:
@@ -411,7 +414,7 @@ class Session:
                 entries[replica_id] = replace(entry, closing_mark=self.low_water_mark)
             else:
                 entries[replica_id] = entry
-        return replace(self.record, replicas=entries)
+        return replace(self.record, replicas=entries, published_quorum=self.quorum)
 
     def _commit(self) -> None:
         """The high-water mark is the quorum-th highest last ID among the members."""
