@@ -14,6 +14,7 @@ from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, Transac
 from waltz_ray.config import ServerConfig
 from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.errors import LockConflict
+from waltz_ray.protocol.partition_types import Unassigned
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
 
@@ -333,3 +334,20 @@ def test_a_replica_whose_files_are_gone_is_refused_until_replaced(cluster: Clust
 def test_join_grace_does_not_exclude_a_healthy_replica(cluster: Cluster) -> None:
     assert FAST.join_grace_ms > 0
     assert cluster.status(0)["session"] == 1, "the first session had all three members"
+
+
+def test_a_step_that_fails_ends_the_server_process(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory cannot be trusted any more; nothing is answered from it."""
+    ended: list[str] = []
+    server = cluster.servers[1]
+    monkeypatch.setattr(server, "fatal", ended.append)
+    driver = server.driver(0)
+
+    def broken(event: object) -> list[object]:
+        raise AssertionError("an invariant does not hold")
+
+    monkeypatch.setattr(driver.machine, "step", broken)
+    with pytest.raises(AssertionError, match="invariant"):
+        cluster.call(lambda: driver.handle(Unassigned("")))
+    assert ended == ["partition 0: a step of its machine failed"]
+    monkeypatch.undo()

@@ -81,6 +81,9 @@ class Host(Protocol):
     def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
         """To several, encoded once."""
 
+    def fatal(self, message: str) -> None:
+        """End the process: its memory cannot be trusted; the next session takes everything from the disks."""
+
 
 class PartitionDriver:
     """See the module's docstring. All methods run in the event loop."""
@@ -110,6 +113,11 @@ class PartitionDriver:
             while self._events:
                 for effect in self.machine.step(self._events.popleft()):
                     self._carry_out(effect)
+        except Exception:
+            # Half a step done: whatever this partition said from here on could be wrong.
+            log.exception("partition %d: a step of its machine failed", self.partition_id)
+            self._host.fatal(f"partition {self.partition_id}: a step of its machine failed")
+            raise
         finally:
             self._stepping = False
 
@@ -185,9 +193,8 @@ class PartitionDriver:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             # An effect that ends in no event would leave the machine waiting for ever.
-            self._loop.call_exception_handler(
-                {"message": f"partition {self.partition_id}: an effect failed", "exception": task.exception()}
-            )
+            log.error("partition %d: an effect failed", self.partition_id, exc_info=task.exception())
+            self._host.fatal(f"partition {self.partition_id}: an effect failed: {task.exception()}")
 
     def _start_timer(self, fired: TimerFired, delay_ms: int) -> None:
         def fire() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -46,7 +47,15 @@ _UNSENT_LIMIT_BYTES = 256 * 1024 * 1024
 class Server:
     """See the module's docstring. Made and used in one event loop; ``start`` before anything else."""
 
-    def __init__(self, server_id: int, store: ClusterStore, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        server_id: int,
+        store: ClusterStore,
+        config: ServerConfig,
+        on_fatal: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on_fatal`` is called when the process must end; the default logs the message and ends it."""
+        self.fatal = on_fatal or _end_process
         self.server_id = server_id
         self.store = store
         self.config = config
@@ -220,6 +229,11 @@ class Server:
             "links": {str(r): {"up": link.up, "endpoint": str(link.endpoint)} for r, link in self.links.items()},
             "partitions": {str(p): _partition_status(self._drivers[p].machine) for p in sorted(self.assigned)},
         }
+
+
+def _end_process(message: str) -> None:
+    log.critical("%s; this process ends, the next one opens new sessions from the replicas", message)
+    os._exit(1)
 
 
 def _partition_status(machine: Partition) -> dict[str, Any]:
