@@ -1,0 +1,52 @@
+"""What the checkers look at: the history, and every replica's log as it is on disk at the end."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from tests.simulation.history import History
+from tests.simulation.payload import Payload
+from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.records import HEADER_DTYPE, RECORD_HEADER_BYTES
+
+__all__ = ["Outcome"]
+
+
+class Outcome:
+    """``logs``: replica -> per partition its records; the first replica's are *the* log once they are known equal."""
+
+    def __init__(self, history: History, logs: dict[int, list[list[bytes]]]) -> None:
+        self.history = history
+        self.logs = logs
+
+    @cached_property
+    def log(self) -> list[list[bytes]]:
+        """Per partition the records of the log."""
+        return next(iter(self.logs.values()))
+
+    @cached_property
+    def payloads(self) -> list[list[Payload]]:
+        """Per partition what the applications had written into each record."""
+        return [[Payload.decode(record[RECORD_HEADER_BYTES:-4]) for record in log] for log in self.log]
+
+    @cached_property
+    def req_ids(self) -> list[list[ReqId]]:
+        """Per partition who asked for each record."""
+        found = []
+        for log in self.log:
+            heads = np.frombuffer(b"".join(record[:RECORD_HEADER_BYTES] for record in log), dtype=HEADER_DTYPE)
+            names = ("client_id", "generation", "partition_id", "sequence_number")
+            columns = [heads[name].tolist() for name in names]
+            found.append([ReqId(*row) for row in zip(*columns, strict=True)])
+        return found
+
+    @cached_property
+    def places(self) -> dict[str, list[tuple[int, int]]]:
+        """uid -> every (partition, transaction ID) that carries it."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for partition_id, payloads in enumerate(self.payloads):
+            for transaction_id, payload in enumerate(payloads):
+                found.setdefault(payload.uid, []).append((partition_id, transaction_id))
+        return found

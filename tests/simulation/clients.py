@@ -1,0 +1,290 @@
+"""Clients of version 5: the real ``WaltzClient``, an application that outlives it, and what it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.history import Fate, Feed, Logical
+from tests.simulation.payload import Payload
+from tests.simulation.process import CLUSTER, Process
+from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import ClientConfig
+from waltz_ray.connect import StoreDirectory
+from waltz_ray.errors import (
+    AppendFailed,
+    ClientAhead,
+    CoordinationError,
+    DataUnavailable,
+    InvalidInput,
+    LockConflict,
+    PartitionNotReady,
+)
+from waltz_ray.protocol.ids import LockId
+from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from waltz_ray.wire.batches import FeedMode
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Application", "SimClient"]
+
+_NOT_IN_THE_LOG = (AppendFailed, LockConflict, PartitionNotReady)
+
+
+class Application(Callbacks):
+    """What survives the client's process: the application's database with its mark."""
+
+    def __init__(self, client: SimClient, random: Random) -> None:
+        self._client = client
+        self._random = random
+        self.marks = dict.fromkeys(range(client.world.partitions), -1)
+        self.feeds: dict[int, Feed] = {}
+
+    def mounted_anew(self) -> None:
+        """A new client begins after the marks."""
+        history = self._client.world.history
+        for partition_id, mark in self.marks.items():
+            feed = self.feeds[partition_id] = Feed(self._client.loop.name, partition_id, mark)
+            history.feeds.append(feed)
+
+    def client_high_water_mark(self, partition_id: int) -> int:
+        return self.marks[partition_id]
+
+    def apply_transactions(self, partition_id: int, transactions: Sequence[Transaction]) -> None:
+        fails = self._random.random() < 0.01
+        for transaction in transactions[: self._random.randrange(len(transactions)) if fails else None]:
+            self.apply_transaction(transaction)
+        if fails:
+            raise RuntimeError("the application's database is away")
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        p, transaction_id = transaction.partition_id, transaction.transaction_id
+        who = str(tuple(transaction.req_id))
+        if self._client.mode is FeedMode.RECORDS:
+            who += " " + Payload.decode(transaction.data).uid
+        self.feeds[p].entries.append((transaction_id, who))
+        self.marks[p] = transaction_id
+        self._client.world.history.counts["fed"] += 1
+
+    def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
+        if isinstance(error, ClientAhead):
+            self._client.world.history.blame("no_loss", f"{self._client.loop.name}: {error}")
+
+
+class _Context(TransactionContext):
+    """A logical transaction with locks, executed until it commits; sometimes it gives up."""
+
+    def __init__(self, client: SimClient, logical: Logical, random: Random) -> None:
+        self._client, self._logical, self._random = client, logical, random
+        self._locks = Payload.random_locks(random)
+        self._padding = random.randrange(120)
+
+    def partition_id(self, partitions: int) -> int:
+        return self._logical.partition_id
+
+    def execute(self, builder: TransactionBuilder) -> bool:
+        if self._random.random() < 0.02:
+            return False
+        assert self._client.client is not None
+        mark = self._client.client.high_water_mark(self._logical.partition_id)
+        builder.data = Payload(self._logical.uid, mark, *self._locks).encode(self._padding)
+        write, read, append = self._locks
+        builder.write_locks = _ids(write)
+        builder.read_locks = _ids(read)
+        builder.append_locks = _ids(append)
+        self._client.world.history.counts["executions"] += 1
+        return True
+
+    def on_lock_failure(self, transaction_id: int) -> None:
+        self._client.world.history.counts["lock failures of contexts"] += 1
+
+
+def _ids(locks: tuple[int, ...]) -> list[LockId]:
+    return [LockId("account", number) for number in locks]
+
+
+class SimClient(Process):
+    """One client process. ``stop_work``: no further transactions, those on their way go on."""
+
+    def __init__(self, world: World, number: int, mode: FeedMode, random: Random, pace_s: float) -> None:
+        super().__init__(world, f"client-{number}", session_s=6.0)
+        self.mode = mode
+        self.random = random
+        self.working = True
+        self.client: WaltzClient | None = None
+        self.application = Application(self, random)
+        self._made = 0
+        self._open: dict[str, Logical] = {}
+        self._pace_s = pace_s
+        self._known_id = dict.fromkeys(range(world.partitions), -1)  # OWN: the last ID of its own it heard of
+        self._config = ClientConfig(
+            outstanding_appends=random.choice([20, 200, 10_000]),
+            batch_records=random.choice([3, 50, 4096]),
+            linger_ms=random.choice([0.0, 0.0, 5.0]),
+            feed_credit_bytes=random.choice([4096, 20_000, 1 << 20]),
+            mount_timeout_ms=random.choice([1_000, 8_000, 60_000]),
+            request_timeout_ms=random.choice([500, 10_000]),
+        )
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.begin()
+        self.client = None
+        self.loop.enter(lambda: self.loop.create_task(self._start()))
+
+    async def _start(self) -> None:
+        assert self.zookeeper is not None
+        own = self.mode is FeedMode.OWN
+        feed = None if own else "records" if self.mode is FeedMode.RECORDS else "headers"
+        try:
+            directory = StoreDirectory(self.zookeeper, CLUSTER)
+            if not own:
+                self.application.mounted_anew()
+            self.client = WaltzClient(
+                directory,
+                TcpTransport(),
+                None if own else self.application,
+                self._config,
+                feed=feed,  # type: ignore[arg-type]
+            )
+        except CoordinationError as error:
+            self.kill(f"cannot start: {error}")
+            self.start_later(0.5)
+            return
+        await self._work()
+
+    def kill(self, why: str, silent_s: float = 0.0) -> None:
+        if self.up:
+            super().kill(why, silent_s)
+            self.client = None
+            for logical in list(self._open.values()):
+                self._told(logical, Fate("unknown"))
+
+    # ---- work ---------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while self.working:
+            await asyncio.sleep(self.random.expovariate(1 / self._pace_s))
+            if self.working and len(self._open) < 40:
+                await self._do_something()
+
+    async def _do_something(self) -> None:
+        roll = self.random.random()
+        p = self.random.randrange(self.world.partitions)
+        if roll < 0.35:
+            self._append(p)
+        elif roll < 0.5:
+            self._append_many(p)
+        elif roll < 0.95 and self.mode is not FeedMode.OWN:
+            self._submit(p)
+        elif roll < 0.95:
+            self._append(p)
+        else:
+            await self._read(p)
+
+    def last_word(self, p: int) -> None:
+        """One more append, after the faults: the partition must take it."""
+        self.loop.enter(lambda: self._append(p, locks=False))
+
+    def _new(self, p: int) -> Logical:
+        self._made += 1
+        uid = f"{self.host}/{self._made}"
+        logical: Logical = self.world.history.logical(uid, p, self.loop.name, self.world.scheduler.now)
+        self._open[uid] = logical
+        return logical
+
+    def _told(self, logical: Logical, fate: Fate) -> None:
+        if self._open.pop(logical.uid, None) is not None:
+            self.world.history.fate(logical.uid, fate)
+            self.tell(f"{logical.uid} in p{logical.partition_id}: {fate.kind} {fate.transaction_id}")
+
+    def _append(self, p: int, locks: bool = True) -> None:
+        assert self.client is not None
+        logical = self._new(p)
+        payload, options = Payload(logical.uid), {}
+        if locks and self.random.random() < 0.5:
+            mark = self._known_id[p] if self.mode is FeedMode.OWN else self.client.high_water_mark(p)
+            payload = Payload(logical.uid, mark, *Payload.random_locks(self.random))
+            names = ("write_locks", "read_locks", "append_locks")
+            options = {name: _ids(kind) for name, kind in zip(names, payload[2:], strict=True)}
+            options["client_mark"] = mark  # type: ignore[assignment]
+        try:
+            future = self.client.append(
+                p,
+                payload.encode(self.random.choice([0, 10, 200, 900])),
+                retry=self.random.random() < 0.8,
+                **options,  # type: ignore[arg-type]
+            )
+        except (AppendFailed, PartitionNotReady) as error:
+            self._failed([logical], error)
+            return
+        future.add_done_callback(lambda done: self._appended(logical, done))
+
+    def _appended(self, logical: Logical, done: Future[int]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._failed([logical], error)
+            return
+        p = logical.partition_id
+        self._known_id[p] = max(self._known_id[p], done.result())
+        self._told(logical, Fate("committed", done.result()))
+
+    def _append_many(self, p: int) -> None:
+        assert self.client is not None
+        logicals = [self._new(p) for _ in range(self.random.randint(2, 12))]
+        datas = [Payload(one.uid).encode(self.random.randrange(80)) for one in logicals]
+
+        def done(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None:
+                self._failed(logicals, error)
+                return
+            for one, transaction_id in zip(logicals, future.result().tolist(), strict=True):
+                self._told(one, Fate("committed", transaction_id))
+
+        try:
+            self.client.append_many(p, datas).add_done_callback(done)
+        except (AppendFailed, PartitionNotReady) as error:
+            self._failed(logicals, error)
+
+    def _failed(self, logicals: list[Logical], error: BaseException) -> None:
+        if not isinstance(error, _NOT_IN_THE_LOG):
+            self.world.scheduler.fail(error)
+        # Of several, those that have been sent may be in the log: the error says how many.
+        kind = "absent" if len(logicals) == 1 or not isinstance(error, AppendFailed) else "unknown"
+        for logical in logicals:
+            self._told(logical, Fate(kind))
+
+    def _submit(self, p: int) -> None:
+        assert self.client is not None
+        logical = self._new(p)
+
+        def done(future: Future[bool]) -> None:
+            error = future.exception()
+            if error is not None:
+                self._failed([logical], error)
+            else:
+                self._told(logical, Fate("in the log" if future.result() else "absent"))
+
+        self.client.submit(_Context(self, logical, self.random)).add_done_callback(done)
+
+    async def _read(self, p: int) -> None:
+        """A range through the RPC stream; what the server answers must be the log."""
+        assert self.client is not None
+        first_id = self.random.randint(0, 40)
+        try:
+            batch = await self.client._rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
+        except (DataUnavailable, InvalidInput):
+            return
+        offsets = batch.offsets.tolist()
+        for index in range(len(batch)):
+            record = bytes(memoryview(batch.records)[offsets[index] : offsets[index + 1]])
+            assert len(record) >= RECORD_OVERHEAD_BYTES
+            self.world.history.reads.append((p, batch.first_id + index, record))

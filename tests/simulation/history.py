@@ -1,0 +1,127 @@
+"""What the world observed, for the checkers: commits, acknowledgements, fates, feeds, sessions.
+
+It only listens. Nothing here influences what the machines do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Violation"]
+
+
+class Violation(AssertionError):
+    """A rule of the log is broken. ``checker``: whose."""
+
+    def __init__(self, checker: str, message: str) -> None:
+        super().__init__(checker, message)
+        self.checker, self.message = checker, message
+
+    def __str__(self) -> str:
+        return f"{self.checker}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What an application was told of a transaction: ``committed`` (as which ID), ``absent``, ``unknown``."""
+
+    kind: str
+    transaction_id: int = -1
+
+
+@dataclass(slots=True)
+class Logical:
+    """One thing an application wanted in the log once, however often it was sent."""
+
+    uid: str
+    partition_id: int
+    client: str
+    since_s: float
+    fate: Fate | None = None
+
+
+@dataclass(slots=True)
+class Feed:
+    """What one subscription was fed: pairs of (transaction ID, uid or ReqId text), beginning after ``mark``."""
+
+    client: str
+    partition_id: int
+    mark: int
+    entries: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWrite:
+    """A partition's ZooKeeper record as it was written."""
+
+    who: str
+    session_id: int
+    generation: int
+    replicas: dict[int, tuple[int, int | None]]
+
+
+@dataclass
+class History:
+    """Per partition where a list is indexed by it."""
+
+    partitions: int
+    committed: list[dict[int, bytes]] = field(default_factory=list)  # ID -> record bytes, as first counted committed
+    committed_by: list[dict[int, str]] = field(default_factory=list)
+    writers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
+    record_writes: list[list[RecordWrite]] = field(default_factory=list)
+    logicals: dict[str, Logical] = field(default_factory=dict)
+    feeds: list[Feed] = field(default_factory=list)
+    reads: list[tuple[int, int, bytes]] = field(default_factory=list)  # (partition, ID, record) answered by servers
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    violation: Violation | None = None
+
+    def __post_init__(self) -> None:
+        for _ in range(self.partitions):
+            self.committed.append({})
+            self.committed_by.append({})
+            self.record_writes.append([])
+
+    def blame(self, checker: str, message: str) -> None:
+        """Found on the way: the world stops at the end of this step. The first one counts."""
+        self.violation = self.violation or Violation(checker, message)
+
+    # ---- what is observed ---------------------------------------------------------------------------------
+
+    def record_written(self, who: str, partition_id: int, fields: dict[str, Any]) -> None:
+        replicas = {int(r): (e["session"], e["closing_mark"]) for r, e in fields["replicas"].items()}
+        write = RecordWrite(who, fields["session"], fields["generation"], replicas)
+        self.record_writes[partition_id].append(write)
+
+    def server_committed(self, who: str, partition_id: int, transaction_id: int, record: bytes) -> None:
+        """A server counts this record as committed."""
+        known = self.committed[partition_id].setdefault(transaction_id, record)
+        if known == record:
+            self.committed_by[partition_id].setdefault(transaction_id, who)
+            return
+        first = self.committed_by[partition_id][transaction_id]
+        self.blame("no_fork", f"partition {partition_id}: {first} and {who} committed different {transaction_id}")
+
+    def appended(self, who: str, partition_id: int, session_id: int) -> None:
+        """A replica took records of ``session_id`` from the process ``who``."""
+        known = self.writers.setdefault((partition_id, session_id), who)
+        if known != who:
+            self.blame("one_writer", f"partition {partition_id}: session {session_id} was written by {known} and {who}")
+
+    def logical(self, uid: str, partition_id: int, client: str, now_s: float) -> Logical:
+        logical = self.logicals[uid] = Logical(uid, partition_id, client, now_s)
+        self.counts["transactions"] += 1
+        return logical
+
+    def fate(self, uid: str, fate: Fate) -> None:
+        """The application is told; a second, different word is a violation."""
+        logical = self.logicals[uid]
+        if logical.fate is not None and logical.fate != fate:
+            self.blame("fates", f"{uid} of {logical.client} was told {logical.fate}, then {fate}")
+        logical.fate = fate
+        self.counts[f"told {fate.kind}"] += 1
+
+    def pending(self) -> list[Logical]:
+        return [logical for logical in self.logicals.values() if logical.fate is None]

@@ -1,0 +1,379 @@
+"""What goes wrong: one fault after another, of the kinds this seed has, until the world is healed.
+
+What it never does, because no log of this design could survive it: losing or rotting the synced records of more
+replicas than the quorum may miss, and rotting records above a replica's low-water mark (a bad record there is a torn
+tail by definition, and is cut; see docs/testing.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.process import Process
+from waltz_ray.errors import CoordinationError
+from waltz_ray.protocol.ids import quorum_of
+from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from tests.simulation.replica import SimReplica
+    from tests.simulation.world import World
+
+__all__ = ["Nemesis"]
+
+_SEGMENT_HEADER_BYTES = 128
+
+
+class Nemesis:
+    """See the module's docstring. ``kinds`` of a seed are a random half of all."""
+
+    def __init__(self, world: World, random: Random, faults_in: float) -> None:
+        self.world, self.random = world, random
+        everything: dict[str, Callable[[], bool]] = {
+            "connection cut": self._cut,
+            "connection half-open": self._half_open,
+            "stream stalled": self._stall,
+            "network partitioned": self._partition,
+            "replica killed": self._kill_replica,
+            "replica without power": self._power,
+            "power fails in a call": self._power_in_a_call,
+            "replica stopped": self._stop_replica,
+            "disk full": self._disk_full,
+            "disk slow": self._disk_slow,
+            "sync fails": self._sync_error,
+            "bit rot below the mark": self._rot,
+            "bit rot in an index": self._rot_index,
+            "bit rot behind the end": self._rot_behind_the_end,
+            "disk lost": self._lose_disk,
+            "server killed": self._kill_server,
+            "server's machine lost": self._lose_server,
+            "server stopped": self._stop_server,
+            "server's clock jumps": self._jump,
+            "partition moved": self._move,
+            "manager killed": self._kill_manager,
+            "zookeeper cut off": self._zookeeper_cut,
+            "zookeeper session expired": self._zookeeper_expire,
+            "zookeeper loses an answer": self._zookeeper_lose_answer,
+            "zookeeper slow": self._zookeeper_slow,
+            "zookeeper watches late": self._zookeeper_late,
+            "client killed": self._kill_client,
+            "client stopped": self._stop_client,
+        }
+        share = random.choice([0.2, 0.5, 0.8])
+        self.kinds = {name: do for name, do in everything.items() if random.random() < share}
+        self._gap_s = faults_in / random.randint(5, 20)
+        self._lost_copies_left = len(world.replicas) - quorum_of(len(world.replicas))
+        self._spoiled: set[int] = set()
+        self.over = False
+
+    def begin(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self.world.scheduler.after(self.random.expovariate(1 / self._gap_s), self._strike)
+
+    def _strike(self) -> None:
+        if self.over:
+            return
+        if self.kinds:
+            name = self.random.choice(list(self.kinds))
+            self.world.story.tell("nemesis", name)
+            if self.kinds[name]():
+                self.world.history.faults[name] += 1
+            else:
+                self.world.story.tell("nemesis", "not possible now")
+        self._next()
+
+    def heal(self) -> None:
+        """Everything works again; what is down is started."""
+        self.over = True
+        world = self.world
+        world.story.tell("nemesis", "---- everything is healed ----")
+        world.network.heal()
+        world.zookeeper.late = 0.0
+        for replica in world.replicas:
+            replica.disk.crash_after, replica.disk.capacity_bytes, replica.disk.fail_sync = None, None, False
+            replica.slow_until_s = 0.0
+        for process in world.processes():
+            process.loop.slow_calls_s = 0.0
+            if process.paused:
+                process.loop.resume()
+            if process.zookeeper is not None:
+                process.zookeeper.lose_answers = 0
+                world.zookeeper.let_in(process.zookeeper)
+            process.start_later(self.random.uniform(0.01, 0.5))
+
+    # ---- the network --------------------------------------------------------------------------------------
+
+    def _cut(self) -> bool:
+        streams = self.world.network.connections()
+        if not streams:
+            return False
+        stream = self.random.choice(streams)
+        soon = [0.0, 0.001, 0.5, 3.0]
+        self.world.network.break_connection(stream, self.random.choice(soon), self.random.choice(soon))
+        return True
+
+    def _half_open(self) -> bool:
+        streams = self.world.network.connections()
+        if not streams:
+            return False
+        stream = self.random.choice(streams)
+        unaware = self.random.choice([stream, stream.other])
+        self.world.network.half_open(stream, unaware, self.random.choice([0.0, 1.0, 6.0]))
+        return True
+
+    def _stall(self) -> bool:
+        streams = self.world.network.connections()
+        if not streams:
+            return False
+        stream = self.random.choice(streams)
+        side = self.random.choice([stream, stream.other])
+        side.stalled_until_s = self.world.scheduler.now + self.random.uniform(0.1, 3.0)
+        return True
+
+    def _partition(self) -> bool:
+        hosts = [process.host for process in self.world.processes()]
+        alone = self.random.choice(hosts)
+        others = [host for host in hosts if host != alone and self.random.random() < 0.6]
+        self.world.network.partition(alone, others, self.random.uniform(0.2, 5.0))
+        return True
+
+    # ---- replicas -----------------------------------------------------------------------------------------
+
+    def _replica(self) -> SimReplica:
+        return self.random.choice(self.world.replicas)
+
+    def _restart(self, process: Process) -> None:
+        process.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
+
+    def _kill_replica(self) -> bool:
+        replica = self._replica()
+        if not replica.up:
+            return False
+        replica.kill("killed", self.random.choice([0.0, 0.0, 4.0]))
+        self._restart(replica)
+        return True
+
+    def _power(self) -> bool:
+        """One replica, or all of them at once."""
+        chosen = [self._replica()] if self.random.random() < 0.7 else self.world.replicas
+        up = [replica for replica in chosen if replica.up]
+        for replica in up:
+            replica.lose_power(replica.survival())
+        return bool(up)
+
+    def _power_in_a_call(self) -> bool:
+        self._replica().disk.crash_after = self.random.choice([0, 1, 2, 3, 5, 8, 13, 40])
+        return True
+
+    def _stop_replica(self) -> bool:
+        return self._stop(self._replica(), [0.1, 1.0, 3.0])
+
+    def _stop(self, process: Process, lengths_s: list[float]) -> bool:
+        if not process.up or process.paused:
+            return False
+        process.pause(self.random.choice(lengths_s) * self.random.uniform(0.5, 1.5))
+        return True
+
+    def _disk_full(self) -> bool:
+        disk = self._replica().disk
+
+        def room_again() -> None:
+            disk.capacity_bytes = None
+
+        disk.fill_up(self.random.randrange(3000))
+        self.world.scheduler.after(self.random.uniform(0.3, 4.0), room_again)
+        return True
+
+    def _disk_slow(self) -> bool:
+        self._replica().slow_until_s = self.world.scheduler.now + self.random.uniform(0.5, 3.0)
+        return True
+
+    def _sync_error(self) -> bool:
+        self._replica().disk.fail_sync = True
+        return True
+
+    def _may_spoil(self, replica: SimReplica) -> bool:
+        """Whether this replica's synced records may be lost: no more replicas than the quorum may miss."""
+        return replica.replica_id in self._spoiled or len(self._spoiled) < self._lost_copies_left
+
+    def _rot(self) -> bool:
+        replica = self._replica()
+        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
+        if log is None or not self._may_spoil(replica) or log.local_low_water_mark < 0:
+            return False
+        segments = self.world.segments(replica, log.partition_id)
+        rotten = [first_id for first_id in segments if first_id <= log.local_low_water_mark]
+        if not rotten:
+            return False
+        first_id = self.random.choice(rotten)
+        path = segments[first_id]
+        content = replica.disk.content(path)
+        end, transaction_id = _SEGMENT_HEADER_BYTES, first_id
+        while transaction_id <= log.local_low_water_mark and end + RECORD_OVERHEAD_BYTES <= len(content):
+            if int.from_bytes(content[end : end + 8], "big") != transaction_id:
+                break
+            end += RECORD_OVERHEAD_BYTES + int.from_bytes(content[end + 28 : end + 32], "big")
+            transaction_id += 1
+        self._spoiled.add(replica.replica_id)
+        self._flip(replica, path, self.random.randrange(min(end, len(content))))
+        return True
+
+    def _flip(self, replica: SimReplica, path: str, offset: int) -> None:
+        replica.tell(f"bit rot in {path} at byte {offset}")
+        replica.disk.flip(path, offset, 1 << self.random.randrange(8))
+
+    def _rot_index(self) -> bool:
+        replica = self._replica()
+        indexes = [path for path in replica.disk.files() if path.endswith(".idx") and replica.disk.content(path)]
+        if not indexes:
+            return False
+        path = self.random.choice(indexes)
+        self._flip(replica, path, self.random.randrange(len(replica.disk.content(path))))
+        return True
+
+    def _rot_behind_the_end(self) -> bool:
+        """In the zeros written ahead of the records."""
+        replica = self._replica()
+        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
+        if log is None or log._active is None:
+            return False
+        path, end = log._active.path, log._active.end
+        length = len(replica.disk.content(path))
+        if length <= end:
+            return False
+        self._flip(replica, path, self.random.randrange(end, length))
+        return True
+
+    def _lose_disk(self) -> bool:
+        replica = self._replica()
+        if not self._may_spoil(replica) or not replica.up:
+            return False
+        self._spoiled.add(replica.replica_id)
+        replica.kill("its disk is lost, another one is put in")
+        replica.disk.lose_everything()
+        self._restart(replica)
+        return True
+
+    # ---- servers, manager, clients ------------------------------------------------------------------------
+
+    def _kill_server(self) -> bool:
+        server = self.random.choice(self.world.servers)
+        if not server.up:
+            return False
+        server.kill("killed")
+        self._restart(server)
+        return True
+
+    def _lose_server(self) -> bool:
+        server = self.random.choice(self.world.servers)
+        if not server.up:
+            return False
+        server.kill("its machine is lost", self.random.uniform(1.0, 8.0))
+        self._restart(server)
+        return True
+
+    def _stop_server(self) -> bool:
+        return self._stop(self.random.choice(self.world.servers), [0.1, 1.0, 3.0, 6.0])
+
+    def _jump(self) -> bool:
+        server = self.random.choice(self.world.servers)
+        server.loop.jump(self.random.choice([0.3, 2.0, 30.0]))
+        return server.up
+
+    def _move(self) -> bool:
+        """An operator prefers another server for a partition."""
+        store = self.world.operator_store
+        server = self.random.choice(self.world.servers)
+        partitions = [p for p in range(self.world.partitions) if self.random.random() < 0.6]
+        for other in self.world.servers:
+            store.set_preferred(other.server_id, partitions if other is server else [])
+        return True
+
+    def _kill_manager(self) -> bool:
+        manager = self.world.manager
+        if not manager.up:
+            return False
+        manager.kill("killed")
+        self._restart(manager)
+        return True
+
+    def _kill_client(self) -> bool:
+        client = self.random.choice(self.world.clients)
+        if not client.up:
+            return False
+        client.kill("killed", self.random.choice([0.0, 0.0, 5.0]))
+        self._restart(client)
+        return True
+
+    def _stop_client(self) -> bool:
+        return self._stop(self.random.choice(self.world.clients), [0.1, 2.0, 5.0])
+
+    # ---- ZooKeeper ----------------------------------------------------------------------------------------
+
+    def _process(self) -> Process | None:
+        """Mostly servers: there is most to lose."""
+        pool: list[Process] = [*self.world.servers, *self.world.servers, self.world.manager, *self.world.clients]
+        process = self.random.choice(pool)
+        return process if process.up and process.zookeeper is not None else None
+
+    def _zookeeper_cut(self) -> bool:
+        process = self._process()
+        if process is None or process.zookeeper is None:
+            return False
+        process.tell("is cut off from ZooKeeper")
+        self.world.zookeeper.cut_off(process.zookeeper, self.random.choice([0.2, 2.0, 8.0]), process.session_s)
+        return True
+
+    def _zookeeper_expire(self) -> bool:
+        process = self._process()
+        if process is None or process.zookeeper is None:
+            return False
+        process.tell("loses its ZooKeeper session")
+        self.world.zookeeper.expire(process.zookeeper.session_id)
+        return True
+
+    def _zookeeper_lose_answer(self) -> bool:
+        process = self._process()
+        if process is None or process.zookeeper is None:
+            return False
+        process.zookeeper.lose_answers = self.random.choice([1, 1, 2])
+        return True
+
+    def _zookeeper_slow(self) -> bool:
+        process = self._process()
+        if process is None:
+            return False
+        loop = process.loop
+
+        def fast_again() -> None:
+            loop.slow_calls_s = 0.0
+
+        loop.slow_calls_s = self.random.uniform(0.1, 1.5)
+        self.world.scheduler.after(self.random.uniform(0.5, 4.0), fast_again)
+        return True
+
+    def _zookeeper_late(self) -> bool:
+        zookeeper = self.world.zookeeper
+
+        def in_time() -> None:
+            zookeeper.late = 0.0
+
+        zookeeper.late = self.random.choice([0.3, 1.0])
+        self.world.scheduler.after(self.random.uniform(1.0, 4.0), in_time)
+        return True
+
+    # ---- the operator -------------------------------------------------------------------------------------
+
+    def replace_lost_replicas(self) -> None:
+        """What a person does about a replica without its files, as soon as it is allowed."""
+        for replica_id in sorted(self._spoiled):
+            replica = self.world.replicas[replica_id]
+            if replica.up and (replica.store is None or not replica.disk.files()):
+                try:
+                    self.world.operator_store.replace_replica(replica_id)
+                    self.world.story.tell("operator", f"replaces replica {replica_id}")
+                except CoordinationError as error:
+                    self.world.story.tell("operator", f"cannot replace replica {replica_id} yet: {error}")

@@ -1,0 +1,343 @@
+"""The whole cluster in one process under one seed.
+
+A *safety phase*, in which the nemesis does what it likes, is followed by a *liveness phase*: everything is healed, and
+within bounded simulated time every transaction must have its fate and all replicas identical bytes. Then the checkers
+look at everything that was observed.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from unittest import mock
+
+from tests.simulation.checkers import CHECKERS, Outcome
+from tests.simulation.clients import SimClient
+from tests.simulation.history import History, Violation
+from tests.simulation.loop import ProcessLoop, Scheduler
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.original_client import OriginalClient
+from tests.simulation.process import CLUSTER, Process
+from tests.simulation.replica import DIRECTORY, SimReplica
+from tests.simulation.servers import SimManager, SimServer
+from tests.simulation.story import Story, StoryHandler
+from tests.simulation.threads import simulated_threads
+from tests.simulation.zookeeper import SimZooKeeperServer
+from waltz_ray.config import ServerConfig, StorageConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import Corruption
+from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.wire.batches import FeedMode
+
+__all__ = ["Result", "World", "run"]
+
+_LIVENESS_S = 150.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one history."""
+
+    seed: int
+    digest: str
+    simulated_s: float
+    commits: int
+    faults: dict[str, int]
+    counts: dict[str, int]
+
+
+class World:
+    """See the module's docstring."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random = Random(seed)
+        self.scheduler = Scheduler(Random(random.getrandbits(64)))
+        self.story = Story(self.scheduler)
+        self.partitions = random.choice([1, 1, 2, 3])
+        self.history = History(self.partitions)
+        self.network = Network(self.scheduler, Random(random.getrandbits(64)))
+        self.zookeeper = SimZooKeeperServer(self.scheduler, Random(random.getrandbits(64)), self.history)
+        self.loops: list[ProcessLoop] = []
+        self.safety_s = random.uniform(5.0, 14.0)
+        self._stop_logging: Callable[[], None] = lambda: None
+        replicas = random.choice([3, 3, 3, 5])
+        self.operator_store = self._initialize(replicas)
+        self.replicas = [SimReplica(self, n, self._storage_config()) for n in range(replicas)]
+        servers = random.choice([1, 2, 2, 3])
+        config = self._server_config()
+        self.servers = [SimServer(self, n, config) for n in range(servers)]
+        self.manager = SimManager(self, servers)
+        modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
+        count = random.choice([2, 2, 3, 4, 8])
+        pace_s = count * random.uniform(0.03, 0.12)
+        self.clients: list[SimClient | OriginalClient] = [
+            OriginalClient(self, n, Random(random.getrandbits(64)), pace_s)
+            if random.random() < 0.2
+            else SimClient(self, n, random.choice(modes), Random(random.getrandbits(64)), pace_s)
+            for n in range(count)
+        ]
+        self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
+
+    def _initialize(self, replicas: int) -> ClusterStore:
+        operator = ProcessLoop(self.scheduler, self.network, "operator")  # type: ignore[abstract]
+        self.loops.append(operator)
+        store = ClusterStore(self.zookeeper.connect(operator), CLUSTER)
+        store.initialize(self.partitions, range(replicas))
+        return store
+
+    def _storage_config(self) -> StorageConfig:
+        choose = self.random.choice
+        return StorageConfig(
+            segment_size_bytes=choose([300, 2_000, 8_000, 100_000]),
+            index_flush_interval=choose([1, 3, 20]),
+            preallocate_bytes=choose([0, 0, 1024, 16_384]),
+        )
+
+    def _server_config(self) -> ServerConfig:
+        choose = self.random.choice
+        return ServerConfig(
+            lock_table_size=choose([4, 64, 30_000]),
+            lock_table_probes=choose([1, 2, 3]),
+            checkpoint_interval=choose([20, 100, 250_000]),
+            retained_bytes=choose([0, 2_000, 1 << 20]),
+            append_queue_bytes=choose([1_500, 20_000, 1 << 20]),
+            replica_lag_bytes=choose([5_000, 1 << 20]),
+            join_grace_ms=choose([0, 50]),
+            replica_timeout_ms=choose([300, 1_000, 3_000]),
+            max_frame_bytes=choose([60_000, 1 << 20]),
+            zookeeper_session_ms=choose([1_000, 3_000]),
+            host="",
+        )
+
+    def processes(self) -> list[Process]:
+        return [*self.replicas, *self.servers, self.manager, *self.clients]
+
+    def segments(self, replica: SimReplica, partition_id: int) -> dict[int, str]:
+        """First ID -> path of the replica's segment files."""
+        folder = f"{DIRECTORY}/{partition_id}/"
+        paths = [path for path in replica.disk.files() if path.startswith(folder) and path.endswith(".seg")]
+        return {int(path.removeprefix(folder).removesuffix(".seg")): path for path in paths}
+
+    # ---- a history ----------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Violation if a rule was broken; its notes tell the story."""
+        with _conditions(self):
+            try:
+                self._run()
+            except Violation:
+                raise
+            except Exception as error:
+                raise Violation("crash", f"{type(error).__name__}: {error}") from error
+            finally:
+                for loop in self.loops:
+                    loop.bury()
+        commits = sum(len(log) for log in self.history.committed)
+        faults, counts = dict(self.history.faults), dict(self.history.counts)
+        return Result(self.seed, self.story.digest, self.scheduler.now, commits, faults, counts)
+
+    def _run(self) -> None:
+        for process in self.processes():
+            self.scheduler.after(self.random.uniform(0.0, 0.3), process.start)
+        self.nemesis.begin()
+        self._until(self.safety_s)
+        self.nemesis.heal()
+        for client in self.clients:
+            client.working = False
+        deadline = self.scheduler.now + _LIVENESS_S
+        self._wait("everything runs", deadline, lambda: all(p.up for p in self.processes()))
+        self._wait("replicas serve", deadline, self._all_serve)
+        self._scrub()
+        self._wait("an owner for every partition", deadline, self._all_ready)
+        for client in self.clients:
+            if isinstance(client, SimClient) and client.client is not None:
+                for partition_id in range(self.partitions):
+                    client.last_word(partition_id)
+        self._wait("every transaction has its fate", deadline, lambda: not self.history.pending())
+        self._wait("all replicas are members and alike", deadline, self._converged)
+        self._wait("every subscriber has the whole log", deadline, self._all_fed)
+        outcome = Outcome(self.history, {r.replica_id: self._read_logs(r) for r in self.replicas})
+        for check in CHECKERS:
+            check(outcome)
+        for logs in outcome.logs.values():
+            for log in logs:
+                self.story.mix(b"".join(log))
+
+    def _until(self, moment: float, done: Callable[[], bool] | None = None) -> None:
+        def stop() -> bool:
+            return self.history.violation is not None or (done is not None and done())
+
+        self.scheduler.run(moment, stop)
+        if self.history.violation is not None:
+            raise self.history.violation
+
+    def _wait(self, what: str, deadline: float, done: Callable[[], bool]) -> None:
+        met = False
+
+        def ask() -> bool:
+            nonlocal met
+            self.nemesis.replace_lost_replicas()
+            met = done()
+            return met
+
+        self._until(deadline, ask)
+        if not met:
+            raise Violation("liveness", f"not within {_LIVENESS_S:.0f} s after healing: {what}: {self._state()}")
+        self.story.tell("world", what)
+
+    def _all_serve(self) -> bool:
+        return all(replica.store is not None for replica in self.replicas)
+
+    def _owner(self, partition_id: int) -> Partition | None:
+        """The machine of the one server that has the partition open."""
+        machines = [s.server.machine_of(partition_id) for s in self.servers if s.server is not None and s.up]
+        ready = [m for m in machines if m is not None and m.ready and m.stage is Stage.OPEN and m.session is not None]
+        return ready[0] if len(ready) == 1 else None
+
+    def _all_ready(self) -> bool:
+        return all(self._owner(p) is not None for p in range(self.partitions))
+
+    def _converged(self) -> bool:
+        for partition_id in range(self.partitions):
+            owner = self._owner(partition_id)
+            if owner is None or owner.session is None or len(owner.session.members) != len(self.replicas):
+                return False
+            if owner.next_id != owner.high_water_mark + 1:
+                return False
+            for replica in self.replicas:
+                log = replica.log(partition_id)
+                if log is None or log.damaged is not None or log.last_id != owner.high_water_mark:
+                    return False
+        return True
+
+    def _all_fed(self) -> bool:
+        for client in self.clients:
+            for partition_id in range(self.partitions):
+                owner = self._owner(partition_id)
+                if owner is None:
+                    return False
+                if isinstance(client, OriginalClient):
+                    mark = client.mark if client.partition_id == partition_id else owner.high_water_mark
+                elif client.mode is FeedMode.OWN:
+                    continue
+                else:
+                    mark = client.application.marks[partition_id]
+                if mark != owner.high_water_mark:
+                    return False
+        return True
+
+    def _scrub(self) -> None:
+        """Read everything once, so that rot nobody has met is known and can be repaired."""
+        for replica in self.replicas:
+            for partition_id in range(self.partitions):
+                log = replica.log(partition_id)
+                if log is None or log.damaged is not None:
+                    continue
+                try:
+                    _records_of(log)
+                except Corruption as error:
+                    replica.tell(f"scrub: {error}")
+
+    def _read_logs(self, replica: SimReplica) -> list[list[bytes]]:
+        found = []
+        for partition_id in range(self.partitions):
+            log = replica.log(partition_id)
+            assert log is not None
+            found.append(_records_of(log))
+        return found
+
+    def _state(self) -> str:
+        lines = [f"{len(self.history.pending())} pending, e.g. {[p.uid for p in self.history.pending()[:5]]}"]
+        for process in self.processes():
+            if not process.up or process.paused:
+                lines.append(f"{process.host}: up {process.up}, paused {process.paused}")
+        for server in self.servers:
+            if server.server is not None and server.up:
+                lines.append(f"{server.host}: {server.server.status()}")
+        for replica in self.replicas:
+            for partition_id in range(self.partitions):
+                log = replica.log(partition_id)
+                if log is None:
+                    lines.append(f"{replica.host}: no store")
+                else:
+                    lines.append(f"{replica.host} p{partition_id}: s{log.session_id} {log.last_id} {log.damaged}")
+        for client in self.clients:
+            if isinstance(client, SimClient):
+                lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
+            else:
+                lines.append(f"{client.host}: {client.mark} of p{client.partition_id}")
+        return "\n".join(lines)
+
+
+def _records_of(log: PartitionLog) -> list[bytes]:
+    records: list[bytes] = []
+    while len(records) <= log.last_id:
+        batch = log.read(len(records), log.last_id + 1, 1 << 20)
+        offsets = batch.offsets.tolist()
+        raw = bytes(batch.records)
+        records += [raw[start:end] for start, end in itertools.pairwise(offsets)]
+    return records
+
+
+@contextmanager
+def _conditions(world: World) -> Iterator[None]:
+    """Simulated threads, observed commits, log lines into the story, no collection of garbage at random moments."""
+    logger = logging.getLogger("waltz_ray")
+    handler = StoryHandler(world.story, world.scheduler)
+    level, propagate = logger.level, logger.propagate
+    collecting = gc.isenabled()
+    with ExitStack() as stack:
+        stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
+        stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        gc.disable()
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+            if collecting:
+                gc.enable()
+
+
+def _observed(world: World) -> Callable[[Partition, int], None]:
+    """``Partition._on_committed`` that also tells the history what has been committed."""
+    original = Partition._on_committed
+
+    def on_committed(self: Partition, high_water_mark: int) -> None:
+        log = self._log
+        assert log is not None
+        assert world.scheduler.current is not None
+        first_id = max(log.high_water_mark + 1, log.retained.first_id)
+        for batch in log.retained.between(first_id, high_water_mark + 1) if first_id <= high_water_mark else []:
+            offsets, raw = batch.offsets.tolist(), bytes(batch.records)
+            for index in range(len(batch)):
+                record = raw[offsets[index] : offsets[index + 1]]
+                who = world.scheduler.current.name
+                world.history.server_committed(who, self.partition_id, batch.first_id + index, record)
+        original(self, high_water_mark)
+
+    return on_committed
+
+
+def run(seed: int) -> Result:
+    """The history of ``seed``; Violation with the story as a note."""
+    world = World(seed)
+    try:
+        return world.run()
+    except Violation as violation:
+        violation.add_note(f"seed {seed:#x}\n{world.story.text()}")
+        raise
+    finally:
+        gc.collect()
