@@ -69,9 +69,12 @@ class Bench:
     """A session and everything it has ordered, in order; ``written`` is what ZooKeeper was asked to hold."""
 
     def __init__(
-        self, entries: Mapping[int, ReplicaEntry], retained: RetainedRecords | None = None, grace_ms: int = 50
+        self,
+        entries: Mapping[int, ReplicaEntry] | PartitionRecord,
+        retained: RetainedRecords | None = None,
+        grace_ms: int = 50,
     ) -> None:
-        record = PartitionRecord(S, 2, dict(entries))
+        record = entries if isinstance(entries, PartitionRecord) else PartitionRecord(S, 2, dict(entries))
         self.session = Session(0, record, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms)
         self.version = 10
         self.orders: list[SessionEffect] = self.session.start()
@@ -121,11 +124,18 @@ class Bench:
     def phase(self, replica_id: int) -> Phase:
         return self.session.phases()[replica_id][0]
 
-    def record(self) -> dict[int, tuple[int, int | None]]:
+    def last_read(self) -> ReadRange:
+        return [e for e in self.orders if isinstance(e, ReadRange)][-1]
+
+    def written_record(self) -> PartitionRecord:
         """What the newest write asks ZooKeeper to hold."""
         write = [e for e in self.orders if isinstance(e, WriteRecord)][-1]
         assert write.version == self.version
-        return {r: (entry.session_id, entry.closing_mark) for r, entry in write.record.replicas.items()}
+        return write.record
+
+    def record(self) -> dict[int, tuple[int, int | None]]:
+        """Its entries, to be compared."""
+        return {r: (entry.session_id, entry.closing_mark) for r, entry in self.written_record().replicas.items()}
 
 
 def only(effects: list[SessionEffect], kind: type[Wanted]) -> Wanted:
@@ -450,8 +460,7 @@ def test_a_replica_that_is_joining_late_is_never_cut_below_x() -> None:
     bench = open_bench(ALL, {0: 9, 1: 9})
     bench.append(10, 15)
     bench.opened(2, 4)
-    read = [e for e in bench.orders if isinstance(e, ReadRange)][-1]
-    bench.copied(read)
+    bench.copied(bench.last_read())
     bench.appended(2, 14)
     assert bench.record()[2] == JOINED
     assert ReopenWanted in kinds(bench.lost(2))

@@ -10,9 +10,10 @@ Life of a replica within a session::
                   +-- after publication: copy until memory reaches it --> LIVE --registered--+
 
 *Before publication* nothing of this session is appended. The members of the last published session vote with
-their last ID; with more than |M| - quorum votes in (the quorum of that session), X is the largest. Nothing is cut on
-any replica before X is known. What a replica lacks up to X is copied; once a quorum *of the assigned replicas* holds X on disk, the
-session is published by compare-and-set. Copy-then-publish is what prevents forks.
+their last ID; with more than |M| - quorum votes in (that session's quorum: replicas may have come and gone since),
+X is the largest. Nothing is cut on any replica before X is known. What a replica lacks up to X is copied; once a
+quorum *of the assigned replicas* holds X on disk, the session is published by compare-and-set. Copy-then-publish is
+what prevents forks.
 
 *After publication* records go to MEMBER and LIVE replicas; only the acks of MEMBERs count. A member that fails
 leaves for good: ``ReopenWanted``.
