@@ -150,9 +150,12 @@ class ReplicaLink:
             self._changed.clear()
             if self._endpoint is not None and self._live is None and self._bulk is None:
                 host, port = self._endpoint
+                self.heard_at = loop.time()
                 try:
-                    await loop.create_connection(lambda: self._new_stream(False), host, port)
-                    await loop.create_connection(lambda: self._new_stream(True), host, port)
+                    # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
+                    async with asyncio.timeout(self.config.replica_timeout_ms / 1000):
+                        await loop.create_connection(lambda: self._new_stream(False), host, port)
+                        await loop.create_connection(lambda: self._new_stream(True), host, port)
                     delay = _FIRST_RETRY_S
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")
@@ -179,6 +182,7 @@ class ReplicaLink:
         self._ready.add(stream.bulk)
         if len(self._ready) == 2 and not self._up:
             self._up = True
+            self.heard_at = asyncio.get_running_loop().time()
             self._deliver(None, ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def stream_closed(self, stream: _Stream, reason: str) -> None:
@@ -207,6 +211,10 @@ class ReplicaLink:
 
     def _check_progress(self, now: float) -> None:
         if not self._up:
+            # A peer that vanished before its HELLO, with ours acknowledged, would never be missed by TCP.
+            greeting = self._live is not None or self._bulk is not None
+            if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
+                self._disconnect(f"no HELLO for {self.config.replica_timeout_ms} ms")
             return
         assert self._live is not None
         if not (self._waiting or self._orders or self._reads):
