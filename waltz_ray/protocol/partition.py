@@ -234,7 +234,7 @@ class Partition:
                 self._taking = None
                 self._read_record()
             case _:
-                if isinstance(event, ReplicaLost) and event.lost_files and self.stage is Stage.OPEN:
+                if isinstance(event, ReplicaLost) and event.lost_files and self.stage in (Stage.OPEN, Stage.OPENING):
                     self._effects.append(ReadRecord())
                 self._step_session(event)
                 if isinstance(event, ReplicaLost | ReplicaAvailable):
@@ -262,6 +262,11 @@ class Partition:
         if self.stage is Stage.OPEN and self.session is not None and not self.session.writing:
             if version != self.session.version:
                 self._reopen()  # an operator has declared the replica replaced (or we are fenced: it will show)
+            return
+        if self.stage is Stage.OPENING and self._opening is not None and not self._opening.writing:
+            if version > self._opening.version:
+                self._warn(f"session {self._opening.session_id}: the partition's record has changed; trying again")
+                self._retry_later()  # as above, and the replica may be needed for this very session to open
             return
         if self.stage is not Stage.READING:
             return
