@@ -12,7 +12,8 @@ A replica without its disk is an impostor. It is told apart like this:
 
 A refused replica stays alive and says why in ``status()``: an actor that died of it would only be started again. It
 looks again every few seconds, so mounting the right disk is enough.
-What may pass by itself (ZooKeeper away, the predecessor's lock not released yet) leaves it STARTING, with the reason.
+What may pass by itself (ZooKeeper away, a full disk, the predecessor's lock not released yet) leaves it STARTING, with
+the reason.
 
 Crash story: killed before its first joined session, whatever it created is opened or created again. Killed while it
 serves: the next start takes the lock, recovers, listens on a new port and announces that; servers follow the
@@ -34,7 +35,7 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ControlFileMissing, CoordinationError, ForeignStorage, StorageLocked
+from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, ForeignStorage, StorageLocked
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
@@ -157,8 +158,8 @@ class ReplicaHost:
             try:
                 self._start()
                 return True
-            except (StorageLocked, CoordinationError) as error:
-                # The predecessor's process may still be ending, ZooKeeper may be away: neither needs a person.
+            except (StorageLocked, DiskFull, CoordinationError) as error:
+                # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
                 self._because(STARTING, str(error))
             except (ControlFileMissing, ForeignStorage) as error:
                 self._because(REFUSED, str(error))

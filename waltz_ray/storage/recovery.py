@@ -108,8 +108,16 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
         why = "the records end" if reason in (None, "end") else reason
         short = Corruption(path, active.end, f"{why}, below the local low-water mark {entry.local_low_water_mark}")
         return Recovered(ids, None, active.last_id, short)
-    active.settle()
+    _settle(active)
     return Recovered(ids, active, active.last_id, None)
+
+
+def _settle(active: ActiveSegment) -> None:
+    try:
+        active.settle()
+    except BaseException:  # a full disk above all: whoever opens the partition tries again
+        active.abandon()
+        raise
 
 
 def _never_used(folder: _Folder, first_id: int) -> bool:
@@ -235,7 +243,7 @@ def cut_files(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id
         active.abandon()
         short = Corruption(newest, active.end, f"{reason}, so the log cannot be cut to transaction {last_id}")
         return Recovered(ids, None, active.last_id, short)
-    active.settle()
+    _settle(active)
     return Recovered(ids, active, last_id, None)
 
 
