@@ -137,7 +137,7 @@ class SimClient(Process):
     def start(self) -> None:
         self.begin()
         self.client = None
-        self.loop.enter(lambda: self.loop.create_task(self._start()))
+        self.spawn(self._start())
 
     async def _start(self) -> None:
         assert self.zookeeper is not None

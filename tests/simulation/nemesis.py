@@ -371,9 +371,10 @@ class Nemesis:
         """What a person does about a replica without its files, as soon as it is allowed."""
         for replica_id in sorted(self._spoiled):
             replica = self.world.replicas[replica_id]
-            if replica.up and (replica.store is None or not replica.disk.files()):
+            if replica.up and (replica.store is None or replica.lost_files):
                 try:
                     self.world.operator_store.replace_replica(replica_id)
+                    replica.lost_files = False
                     self.world.story.tell("operator", f"replaces replica {replica_id}")
                 except CoordinationError as error:
                     self.world.story.tell("operator", f"cannot replace replica {replica_id} yet: {error}")

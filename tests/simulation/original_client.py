@@ -102,7 +102,7 @@ class OriginalClient(Process):
         self._ready, self._connection, self._location = False, None, None
         self._feed = Feed(self.loop.name, self.partition_id, self.mark)
         self.world.history.feeds.append(self._feed)
-        self.loop.enter(lambda: self.loop.create_task(self._run()))
+        self.spawn(self._run())
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         if self.up:
@@ -123,7 +123,7 @@ class OriginalClient(Process):
             self.kill(f"cannot start: {error}")
             self.start_later(0.5)
             return
-        self.loop.create_task(self._work())
+        self.spawn(self._work())
         while True:
             location = self._location
             if location is not None and location.endpoint is not None:

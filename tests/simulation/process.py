@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.loop import ProcessLoop, new_loop
 from tests.simulation.zookeeper import SimZooKeeper
@@ -81,3 +83,14 @@ class Process:
 
     def tell(self, what: str) -> None:
         self.world.story.tell(self.loop.name, what)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run as this process's code; what it raises ends the history."""
+        task = self.loop.enter(lambda: self.loop.create_task(work))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self.world.scheduler.fail(error)
+
+        task.add_done_callback(ended)

@@ -16,7 +16,7 @@ from tests.simulation.process import Process
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ControlFileMissing, CoordinationError, SyncFailed, WireError
+from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed, WireError
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.storage.disk import Writable
 from waltz_ray.storage.partition_log import PartitionLog
@@ -36,6 +36,7 @@ from waltz_ray.wire.replica_messages import (
     REPLICA_VERSION,
     REPLICA_VERSIONS,
     Appended,
+    RefusalCode,
     Refused,
     ReplicaRequest,
     StateReply,
@@ -135,6 +136,8 @@ class SimReplica(Process):
         self.store: ReplicaStore | None = None
         self.service: ReplicaService | None = None
         self.slow_until_s = 0.0
+        self.lost_files = False
+        """It has told a server so, since it was replaced last."""
 
     def disk_delay_s(self) -> float:
         if self.world.scheduler.now < self.slow_until_s:
@@ -149,7 +152,7 @@ class SimReplica(Process):
 
     def start(self) -> None:
         store = self.begin()
-        self.loop.enter(lambda: self.loop.create_task(self._start(store)))
+        self.spawn(self._start(store))
 
     async def _start(self, cluster: ClusterStore) -> None:
         listener = None
@@ -167,7 +170,7 @@ class SimReplica(Process):
             except ControlFileMissing as error:
                 self.tell(f"refused: {error}")
                 await asyncio.sleep(_REFUSED_RETRY_S)
-            except CoordinationError as error:
+            except (CoordinationError, DiskFull) as error:
                 self.tell(f"cannot start yet: {error}")
                 await asyncio.sleep(_RETRY_S)
             except Crashed:
@@ -245,4 +248,5 @@ class SimReplica(Process):
                 self.tell(f"p{reply.partition_id} s{reply.session_id} acknowledges {reply.last_id}")
             elif isinstance(reply, StateReply | Refused):
                 self.tell(f"to {connection.peer}: {reply}")
+                self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
         return b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)

@@ -55,7 +55,7 @@ class SimServer(Process):
     def start(self) -> None:
         store = self.begin()
         self.server = None
-        self.loop.enter(lambda: self.loop.create_task(self._start(store)))
+        self.spawn(self._start(store))
 
     async def _start(self, store: ClusterStore) -> None:
         try:
@@ -105,7 +105,7 @@ class SimManager(Process):
         self._events.clear()
         self._stepping = False
         self._probes = {}
-        self.loop.enter(lambda: self.loop.create_task(self._start(store)))
+        self.spawn(self._start(store))
 
     async def _start(self, store: ClusterStore) -> None:
         try:

@@ -1,0 +1,108 @@
+"""What the simulation has found, each once more as small as it can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.simulation.loop import Scheduler, new_loop
+from tests.simulation.network import Network
+from tests.storage.faulty_disk import FaultyDisk
+from waltz_ray.actors.replica_link import ReplicaLink
+from waltz_ray.config import ServerConfig, StorageConfig
+from waltz_ray.errors import DiskFull
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.partition import Partition
+from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.partition_types import Assigned, ReadRecord, RecordRead
+from waltz_ray.protocol.records import RecordBatch, build_records
+from waltz_ray.protocol.session_types import RecordWritten, ReplicaLost, ReplicaOpened, StartTimer, WriteRecord
+from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.wire.framing import Hello as HelloMessage
+from waltz_ray.wire.framing import encode_hello
+from waltz_ray.wire.replica_messages import REPLICA_VERSIONS
+
+KEY = uuid.UUID(int=1)
+
+
+class _Silent(asyncio.Protocol):
+    """A peer that accepts and never says anything, or greets."""
+
+    def __init__(self, greets: bool) -> None:
+        self._greets = greets
+
+    def connection_made(self, transport: Any) -> None:
+        if self._greets:
+            transport.write(encode_hello(HelloMessage(REPLICA_VERSIONS, "replica")))
+
+
+def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> None:
+    scheduler = Scheduler(Random(1))
+    network = Network(scheduler, Random(2))
+    replica, server = new_loop(scheduler, network, "replica"), new_loop(scheduler, network, "server")
+    accepted: list[_Silent] = []
+
+    def accept() -> _Silent:
+        accepted.append(_Silent(greets=len(accepted) >= 2))
+        return accepted[-1]
+
+    listener = network.listen(replica, accept, "replica", 0)
+    events: list[object] = []
+    config = ServerConfig(replica_timeout_ms=500)
+    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda partition_id, event: events.append(event)))
+    link.move_to(Endpoint(*listener.address))
+    scheduler.run(0.4)
+    assert not link.up
+    assert len(accepted) == 2
+    scheduler.run(5.0)
+    assert link.up
+    server.bury()
+    replica.bury()
+
+
+def test_a_replaced_replica_can_help_a_session_that_is_opening() -> None:
+    """Of three replicas one is down, one has been lost: the session needs the lost one as soon as it is replaced."""
+    partition = Partition(0, ServerConfig())
+    record = PartitionRecord(1, 1, {0: ReplicaEntry(1, None), 1: ReplicaEntry(1, None), 2: ReplicaEntry(0, 5)})
+    partition.step(Assigned(1))
+    (write,) = partition.step(RecordRead(record, 7))
+    assert isinstance(write, WriteRecord)
+    partition.step(RecordWritten(2, 8))
+    partition.step(ReplicaOpened(2, 0, 5, 9))
+    partition.step(ReplicaLost(2, 1, "down"))
+    assert partition.step(ReplicaLost(2, 2, "no files", lost_files=True)) == [ReadRecord()]
+    replaced = PartitionRecord(2, 1, {**write.record.replicas, 2: ReplicaEntry(-1, -1)})
+    assert partition.step(RecordRead(write.record, 8)) == []
+    effects = partition.step(RecordRead(replaced, 9))
+    assert any(isinstance(effect, StartTimer) and effect.name == "backoff" for effect in effects)
+
+
+def test_opening_a_partition_on_a_full_disk_can_be_repeated_for_ever() -> None:
+    disk = FaultyDisk()
+    config = StorageConfig(index_flush_interval=1_000_000)
+    store = ReplicaStore.create(disk, "/data", KEY, 1, config)
+    log = store.partition(0)
+    log.open_session(1)
+    log.append(1, _records(30))
+    log.sync()
+    disk.crash()
+    disk.capacity_bytes = 0
+    store = ReplicaStore.open(disk, "/data", KEY, config)
+    before = disk.open_handles()
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            store.partition(0)
+    assert disk.open_handles() == before
+    disk.capacity_bytes = None
+    assert store.partition(0).last_id == 29
+
+
+def _records(count: int) -> RecordBatch:
+    zeros = np.zeros(count, dtype=np.int32)
+    columns = (np.arange(count, dtype=np.int32), zeros, zeros, np.zeros(count, dtype=np.uint32))
+    return build_records(0, 0, 1, 1, columns, b"")
