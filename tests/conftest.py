@@ -11,6 +11,10 @@ from tests.zookeeper_fixture import zookeeper_server
 __all__ = ["ray_head", "zookeeper_server"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write tests/scenarios/*.txt anew instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Ray that this process has joined; "127.0.0.1:port"."""
