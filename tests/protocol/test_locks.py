@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.locks import LockRequests, LockTable
 from waltz_ray.protocol.records import LockColumns
 
 Transaction = tuple[int, list[int], list[int], list[int]]  # client mark, write, read and append hashes
+
+Hashes = npt.NDArray[np.int32]
 
 HASHES = st.lists(st.integers(0, 12), max_size=3)
 TRANSACTIONS = st.lists(st.tuples(st.integers(-1, 60), HASHES, HASHES, HASHES), max_size=30)
@@ -101,3 +106,54 @@ def test_slots_are_those_of_the_original() -> None:
     hashes = np.array([0, 1, -1, 2**31 - 1, -(2**31), 123456789], dtype=np.int32)
     for row, value in zip(table.slots_of(hashes).tolist(), hashes.tolist(), strict=True):
         assert row == slots(value & 0xFFFFFFFF, 30_000)
+
+
+# ---- how often a lock seems newer than it is ------------------------------------------------------------------
+
+
+def false_positive_rate(table: LockTable, newer: Hashes, others: Hashes) -> float:
+    """After transactions 0, 1, ... have updated ``newer``: the share of ``others`` that seem updated as well."""
+    assert table.admit(requests_of([(-1, [], [], newer.tolist())]), 0).passed.all()
+    assert (table.estimates(newer) >= 0).all(), "a false negative"
+    return float((table.estimates(others) >= 0).mean())
+
+
+def expected_rate(newer: int, size: int, probes: int) -> float:
+    """All ``probes`` slots of a lock have been hit by one of ``newer`` others, as in a counting Bloom filter."""
+    untouched = (1 - 1 / size) ** (probes * newer)
+    return float((1 - untouched) ** probes)
+
+
+@pytest.mark.parametrize("probes", [1, 2, 3])
+@pytest.mark.parametrize("load", [0.05, 0.33, 1.0], ids=lambda load: f"load-{load}")
+@pytest.mark.parametrize("size", [1000, 30_000])
+def test_the_false_positive_rate_is_that_of_the_theory(size: int, load: float, probes: int) -> None:
+    random = np.random.default_rng(size * probes)
+    newer, queries, tables = int(size * load), 30_000, 5
+    rates = []
+    for _ in range(tables):
+        hashes = np.unique(random.integers(-(2**31), 2**31, newer + queries + 100, dtype=np.int64)).astype(np.int32)
+        random.shuffle(hashes)
+        table = LockTable(size, probes, -1)
+        rates.append(false_positive_rate(table, hashes[:newer], hashes[newer : newer + queries]))
+    expected = expected_rate(newer, size, probes)
+    # Two sources of chance: which slots the newer locks have hit (matters in a small table), and the queries.
+    tolerance = 0.12 * expected + 4 * (expected / (queries * tables)) ** 0.5
+    assert abs(float(np.mean(rates)) - expected) < tolerance, (np.mean(rates), expected)
+
+
+@pytest.mark.parametrize("size", [1000, 29_989, 30_000])
+@pytest.mark.parametrize("load", [0.05, 0.33])
+def test_numbered_locks_are_hardly_worse_than_random_ones(size: int, load: float) -> None:
+    """Applications number their locks 0, 1, 2...; the original's hash and probes must not gather them in few slots."""
+    first = LockId("aircraft", 0).hash
+    numbers = np.random.default_rng(size).permutation(60_000).astype(np.int32)
+    newer = int(size * load)
+    rate = false_positive_rate(LockTable(size, 3, -1), first ^ numbers[:newer], first ^ numbers[newer:])
+    assert rate < 1.35 * expected_rate(newer, size, 3) + 0.001
+
+
+def test_a_table_of_the_default_size_costs_few_re_executions() -> None:
+    """What the default promises: with 1000 other locks updated since the client's mark, under one in a thousand."""
+    config = ServerConfig()
+    assert expected_rate(1000, config.lock_table_size, config.lock_table_probes) < 0.001

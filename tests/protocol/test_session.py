@@ -174,6 +174,8 @@ class Case:
     cuts: dict[int, int] = field(default_factory=dict)  # replica -> kept up to
     copies: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> [first, end)
     record: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    damaged: frozenset[int] = frozenset()  # among the answers: their last ID is the one before the damage
+    published_quorum: int = 0  # where the set of replicas was another one then (see test_replica_sets)
 
 
 ALL = {0: MEMBER, 1: MEMBER, 2: MEMBER}
@@ -277,14 +279,66 @@ CASES = [
         copies={2: (5, 10)},
         record={0: JOINED, 1: JOINED, 2: JOINED},
     ),
+    Case(
+        "the opener before died unpublished after filling a non-member: that copy is cut off again",
+        {0: MEMBER, 1: MEMBER, 2: closed(5)},
+        {0: (9, 6), 1: (9, 6), 2: (9, 3)},
+        9,
+        cuts={2: 5},
+        copies={2: (6, 10)},
+        record={0: JOINED, 1: JOINED, 2: JOINED},
+    ),
+    Case(
+        "the opener before died after publishing: its members are these, low-water marks not told yet",
+        {0: MEMBER, 1: MEMBER, 2: closed(9, 3)},
+        {0: (9, 2), 1: (9, 2), 2: (7, 2)},
+        9,
+        copies={2: (8, 10)},
+        record={0: JOINED, 1: JOINED, 2: JOINED},
+    ),
+    Case(
+        "a bad record at the tail was cut at the start: it votes with what is left, nothing more was acknowledged",
+        ALL,
+        {0: (7, 5), 1: (9, 5)},
+        9,
+        copies={0: (8, 10)},
+        record={0: JOINED, 1: JOINED, 2: (P, 9)},
+    ),
+    Case(
+        "a bad record below the low-water mark: no vote, no copy before the session is published without it",
+        ALL,
+        {0: (2, 2), 1: (9, 5), 2: (11, 5)},
+        11,
+        copies={1: (10, 12)},
+        record={0: (P, 11), 1: JOINED, 2: JOINED},
+        damaged=frozenset({0}),
+    ),
+    Case(
+        "two replicas were added to three: two votes of the three old ones decide",
+        {**ALL, 3: ReplicaEntry(-1, UNRESOLVED), 4: ReplicaEntry(-1, UNRESOLVED)},
+        {3: (-1, -1), 4: (-1, -1), 0: (9, 5), 2: (12, 5)},
+        12,
+        copies={0: (10, 13), 3: (0, 13), 4: (0, 13)},
+        record={0: JOINED, 1: (P, 12), 2: JOINED, 3: JOINED, 4: JOINED},
+        published_quorum=2,
+    ),
+    Case(
+        "two replicas were removed from five: the three that stay must all vote",
+        ALL,
+        {0: (9, 5), 1: (9, 5), 2: (12, 5)},
+        12,
+        copies={0: (10, 13), 1: (10, 13)},
+        record={0: JOINED, 1: JOINED, 2: JOINED},
+        published_quorum=1,
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
 def test_opening(case: Case) -> None:
-    bench = Bench(case.entries)
+    bench = Bench(PartitionRecord(S, 2, case.entries, case.published_quorum))
     for replica_id, (last_id, low) in case.answers.items():
-        bench.opened(replica_id, last_id, low)
+        bench.opened(replica_id, last_id, low, replica_id in case.damaged)
     done: list[SessionEffect] = []
     while waiting := [e for e in bench.orders if isinstance(e, TruncateReplica | ReadRange) and e not in done]:
         for order in waiting:
@@ -307,6 +361,17 @@ def test_opening(case: Case) -> None:
 
 
 # ---- before publication ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_replica_that_had_joined_is_refused_and_counts_as_absent() -> None:
+    """Its own check against the session that ``OpenReplica`` names is in the storage tests."""
+    bench = Bench(ALL)
+    bench.step(ReplicaLost(S, 0, "it has no files", lost_files=True))
+    bench.opened(1, 9)
+    assert bench.session.low_water_mark is None
+    bench.opened(2, 7)
+    bench.copied(bench.last_read())
+    assert bench.record() == {0: (P, 9), 1: JOINED, 2: JOINED}
 
 
 def test_every_open_names_the_session_the_replica_had_joined() -> None:
