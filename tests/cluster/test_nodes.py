@@ -18,6 +18,7 @@ from waltz_ray.actors.supervision import alive_nodes
 from waltz_ray.client import ray_lookup
 from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
 from waltz_ray.connect import connect
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -52,7 +53,7 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     monkeypatch.setenv(LOOPBACK_ONLY, "0")
     monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -66,6 +67,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     finally:
         ray_lookup.leave()
         running.close()
+        EmbeddedZooKeeper(tmp_path / "cluster" / "zookeeper").stop()  # is still there where the test failed
 
 
 def waltz(*arguments: str) -> str:
