@@ -1,0 +1,80 @@
+"""Random walks in which an operator adds and removes replicas at any moment, also while a session opens.
+
+No damage here: a set that shrinks while another copy rots has fewer good disks than the quorum promises.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.checkers import Violation
+from tests.protocol.world import World
+from waltz_ray.protocol.ids import quorum_of
+from waltz_ray.protocol.partition_record import PartitionRecord
+
+REPLICAS = 5
+SMALLEST = 3
+FAULTS = ("cut", "replica_crash", "server_crash", "move", "twin", "zookeeper", "lost_ack", "assign", "assign", "assign")
+SEEDS = 120
+TEETH_SEEDS = 600
+
+
+class SetWorld(World):
+    """Five replicas, of which an operator assigns three to five; in the end all of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, replicas=REPLICAS, faults=FAULTS)
+        self.zookeeper.record = PartitionRecord.initial(range(self.random.choice([3, 4, 5])))
+        self.quorum = quorum_of(SMALLEST)  # the checker's: no set has a smaller one
+        self.changes = 0
+
+    def _fault(self, kind: str) -> None:
+        if kind == "assign":
+            size = self.random.randint(SMALLEST, REPLICAS)
+            self._assign(self.random.sample(range(REPLICAS), size))
+        else:
+            super()._fault(kind)
+
+    def _assign(self, replica_ids: list[int]) -> None:
+        before = self.zookeeper.record
+        try:
+            self.zookeeper.record = before.with_replicas(replica_ids)
+        except ValueError as refused:
+            self.tell(f"operator: {sorted(replica_ids)} refused: {refused}")
+            return
+        self.zookeeper.version += 1
+        self.changes += before.replicas.keys() != self.zookeeper.record.replicas.keys()
+        self.tell(f"operator: {self.zookeeper.record}")
+
+    def heal(self) -> None:
+        self._assign(list(range(REPLICAS)))
+        super().heal()
+
+
+def walk(seeds: int) -> tuple[int, int]:
+    """(commits, changes of the set) over all walks."""
+    committed = changes = 0
+    for seed in range(seeds):
+        world = SetWorld(seed)
+        committed += world.run(500).committed
+        changes += world.changes
+    return committed, changes
+
+
+def test_no_loss_and_no_fork_while_replicas_come_and_go() -> None:
+    committed, changes = walk(SEEDS)
+    assert committed > 10 * SEEDS
+    assert changes > 3 * SEEDS
+
+
+def test_forgetting_the_quorum_of_the_last_session_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teeth: count with the quorum of the present set, as it was before."""
+
+    def forgetful(self: PartitionRecord, replica_ids: list[int]) -> PartitionRecord:
+        kept = original(self, replica_ids)
+        return PartitionRecord(kept.session_id, kept.generation, kept.replicas)
+
+    original = PartitionRecord.with_replicas
+    monkeypatch.setattr(PartitionRecord, "with_replicas", forgetful)
+    with pytest.raises(Violation, match="seed"):
+        walk(TEETH_SEEDS)
