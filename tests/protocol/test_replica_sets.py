@@ -15,6 +15,7 @@ import pytest
 from tests.protocol.test_session import Bench
 from waltz_ray.protocol.ids import NO_SESSION, quorum_of
 from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.session_types import TruncateReplica
 
 S, P = 7, 4  # as in test_session: the session that opens, the last published one
 COMMITTED, BEHIND = 9, 5
@@ -151,3 +152,54 @@ def test_the_quorum_is_kept_in_zookeeper_and_records_without_it_are_read() -> No
     fields["published_quorum"] = 0
     with pytest.raises(ValueError, match="published_quorum of the partition record must be an integer from 1"):
         PartitionRecord.from_json(json.dumps(fields))
+
+
+# ---- replicas that never joined and bring old files along -------------------------------------------------------
+
+
+def published_without_the_old_one() -> Bench:
+    """Session S is published by 0 and 1 at X = 9; 2 was replaced or added, and is not there yet."""
+    bench = Bench(replace(published(3, (0, 1)).with_replicas((0, 1)).with_replicas((0, 1, 2)), session_id=S))
+    for replica_id in (0, 1):
+        bench.opened(replica_id, COMMITTED)
+    bench.grace()
+    bench.written()
+    return bench
+
+
+def test_nobody_vouches_for_files_of_a_replica_that_never_joined() -> None:
+    """It was called right up to X once (seed 1289 of test_set_walks): its old records below X stayed, a fork."""
+    bench = published_without_the_old_one()
+    assert bench.session.record.replicas[2] == NEVER_JOINED
+    effects = bench.opened(2, 20, 3)
+    assert effects == [TruncateReplica(S, 2, 3)]
+    bench.truncated(2, 3)
+    bench.copied(bench.last_read())
+    assert bench.record()[2] == (S, UNRESOLVED)
+
+
+def test_once_it_has_been_cut_it_gets_a_closing_mark_like_the_others() -> None:
+    bench = Bench(published(3, (0, 1)).with_replicas((0, 1)).with_replicas((0, 1, 2)))
+    bench.opened(0, COMMITTED)
+    bench.opened(2, 20, 3)
+    bench.truncated(2, 3)
+    bench.opened(1, COMMITTED)
+    bench.grace()
+    assert bench.record() == {0: (S, UNRESOLVED), 1: (S, UNRESOLVED), 2: (NO_SESSION, COMMITTED)}
+
+
+def test_one_that_never_joined_and_is_damaged_is_cut_to_its_own_low_water_mark() -> None:
+    bench = published_without_the_old_one()
+    assert TruncateReplica(S, 2, 3) in bench.opened(2, 7, 3, damaged=True)
+
+
+def test_zookeeper_and_the_session_agree_on_what_was_written() -> None:
+    """While the write is under way a replica is cut: that is not in the record that was sent."""
+    bench = Bench(published(3, (0, 1)).with_replicas((0, 1)).with_replicas((0, 1, 2)))
+    bench.opened(0, COMMITTED)
+    bench.opened(1, COMMITTED)
+    bench.grace()
+    sent = bench.written_record()
+    bench.opened(2, -1)
+    bench.written()
+    assert bench.session.record.replicas[2] == sent.replicas[2] == NEVER_JOINED

@@ -88,6 +88,8 @@ class _Replica:
     last_id: int = NO_TRANSACTION  # on its disk, as far as it has told this session
     voted: bool = False
     cut: int | None = None  # keep only IDs <= cut, once X is known
+    local_low_water_mark: int = NO_TRANSACTION
+    pruned: bool = False  # whatever it holds up to X is of the log's true line
     damaged: bool = False  # has bad records beyond last_id
     unreadable: bool = False  # as a source of copies, for a while
     reading: bool = False  # a peer is being read for it
@@ -135,6 +137,7 @@ class Session:
         self._grace_started = False
         self._reopen_wanted = False
         self._writing: frozenset[int] | None = None  # the replicas that join by the write under way
+        self._written = record  # what that write asks for
         self._effects: list[SessionEffect] = []
 
     # ---- the surface ------------------------------------------------------------------------------------
@@ -200,6 +203,7 @@ class Session:
             return
         replica.phase, replica.last_id = Phase.OPENED, event.last_id
         replica.damaged, replica.unreadable, replica.cut, replica.reading = event.damaged, False, None, False
+        replica.local_low_water_mark, replica.pruned = event.local_low_water_mark, False
         entry = self.record.replicas[replica.replica_id]
         if event.damaged:
             replica.voted = False  # what it voted with before is not there any more
@@ -263,7 +267,7 @@ class Session:
         assert self._writing is not None
         joined, self._writing = self._writing, None
         self.version = version
-        self.record = self._record_with(joined)
+        self.record = self._written
         if not self.published:
             self._open(joined)
             return
@@ -331,6 +335,7 @@ class Session:
                 self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
                 return
             replica.cut = None
+        replica.pruned = True
         if not self.published and replica.last_id == low_water_mark:
             replica.phase = Phase.HOLDING
         elif self._memory_reaches(replica.last_id + 1):
@@ -344,12 +349,13 @@ class Session:
         Earlier, its entry would still make it a voter of the next opening, now with a short log and no damage
         to show for it: records that it had acknowledged could be lost.
         """
-        closing_mark = self.record.replicas[replica.replica_id].closing_mark
         joining = self._writing is not None and replica.replica_id in self._writing
-        if closing_mark is not None and not joining:
-            replica.damaged, replica.phase = False, Phase.TRUNCATING
-            keep = min(closing_mark, replica.last_id)
-            self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
+        if replica.replica_id in self.record.members or joining:
+            return
+        closing_mark = self.record.replicas[replica.replica_id].closing_mark
+        right = replica.local_low_water_mark if closing_mark is None else closing_mark
+        replica.damaged, replica.phase = False, Phase.TRUNCATING
+        self._effects.append(TruncateReplica(self.session_id, replica.replica_id, min(right, replica.last_id)))
 
     def _memory_reaches(self, first_id: int) -> bool:
         return self.retained is not None and self.retained.first_id <= first_id <= self.retained.end_id
@@ -402,20 +408,27 @@ class Session:
             self._write(frozenset(ready))
 
     def _write(self, joined: frozenset[int]) -> None:
-        self._writing = joined
-        self._effects.append(WriteRecord(self.session_id, self._record_with(joined), self.version))
+        self._writing, self._written = joined, self._record_with(joined)
+        self._effects.append(WriteRecord(self.session_id, self._written, self.version))
 
     def _record_with(self, joined: frozenset[int]) -> PartitionRecord:
-        """The record with ``joined`` in this session and, at publication, a closing mark for all the others."""
+        """The record with ``joined`` in this session and, at publication, a closing mark for the others.
+
+        One that never joined gets none before this session has cut it: it may hold what an older session left there,
+        and a closing mark would vouch for that.
+        """
         entries: dict[int, ReplicaEntry] = {}
         for replica_id, entry in self.record.replicas.items():
             if replica_id in joined:
                 entries[replica_id] = ReplicaEntry(self.session_id, None)
-            elif entry.closing_mark is None and entry.session_id != self.session_id:
+            elif entry.closing_mark is None and entry.session_id != self.session_id and self._vouched_for(replica_id):
                 entries[replica_id] = replace(entry, closing_mark=self.low_water_mark)
             else:
                 entries[replica_id] = entry
         return replace(self.record, replicas=entries, published_quorum=self.quorum)
+
+    def _vouched_for(self, replica_id: int) -> bool:
+        return replica_id in self._voters or self._replicas[replica_id].pruned
 
     def _commit(self) -> None:
         """The high-water mark is the quorum-th highest last ID among the members."""
