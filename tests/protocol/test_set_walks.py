@@ -16,6 +16,7 @@ REPLICAS = 5
 SMALLEST = 3
 FAULTS = ("cut", "replica_crash", "server_crash", "move", "twin", "zookeeper", "lost_ack", "assign", "assign", "assign")
 SEEDS = 120
+FOUND = [1289]  # a replica that was removed and added again was vouched for with its old files
 TEETH_SEEDS = 600
 
 
@@ -78,6 +79,11 @@ def test_no_loss_and_no_fork_while_replicas_come_and_go() -> None:
     committed, changes = walk(SEEDS)
     assert committed > 10 * SEEDS
     assert changes > 3 * SEEDS
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_stays_found(seed: int) -> None:
+    assert SetWorld(seed).run(500).committed > 0
 
 
 def test_forgetting_the_quorum_of_the_last_session_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
