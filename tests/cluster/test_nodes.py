@@ -70,12 +70,9 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         EmbeddedZooKeeper(tmp_path / "cluster" / "zookeeper").stop()  # is still there where the test failed
 
 
-def waltz(*arguments: str) -> str:
+def waltz(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "waltz_ray", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    assert done.stdout, done.stderr
-    return done.stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nodes: Nodes) -> None:
@@ -91,7 +88,7 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
     address = ["--cluster", "nodes", "--address", nodes.address]
 
-    first = json.loads(waltz("status", *address, "--json"))
+    first = json.loads(waltz("status", *address, "--json").stdout)
     zookeeper = str(first["zookeeper"])
     assert len({replica["node"] for replica in first["replicas"].values()}) == 3, "each replica is on its own node"
     with connect("nodes", zookeeper=zookeeper) as client:
@@ -101,9 +98,13 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
         nodes.add(1)
 
         def back() -> bool:
-            replica = json.loads(waltz("status", *address, "--json"))["replicas"]["1"]
+            status = waltz("status", *address, "--json")
+            if not status.stdout:  # Ray may have placed the manager on the node that was lost: it is moving
+                assert "cluster-manager" in status.stderr
+                return False
+            replica = json.loads(status.stdout)["replicas"]["1"]
             return bool(replica.get("partitions", {}).get("0", {}).get("last_id", -1) >= 199)
 
         wait_until(back, "replica 1 is back on its node and has caught up", 90)
         assert client.append(0, b"after").result(30) == 200
-    assert waltz("down", *address)
+    assert waltz("down", *address).returncode == 0
