@@ -351,3 +351,18 @@ def test_a_step_that_fails_ends_the_server_process(cluster: Cluster, monkeypatch
         cluster.call(lambda: driver.handle(Unassigned("")))
     assert ended == ["partition 0: a step of its machine failed"]
     monkeypatch.undo()
+
+
+def test_a_server_whose_place_was_taken_ends_its_process(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alive but unregistered, it would serve nobody when the other process goes (simulation seed 0x4eef)."""
+    ended: list[str] = []
+    displaced = cluster.servers.pop(1)
+    monkeypatch.setattr(displaced, "fatal", ended.append)
+    client = cluster._clients.pop(1)
+    try:
+        cluster.start_server(1)
+        wait_until(lambda: ended, "the displaced process ends")
+        assert ended == ["another process has registered as server 1"]
+    finally:
+        cluster.run(displaced.close())
+        client.close()

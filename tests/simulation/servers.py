@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
 from waltz_ray.actors.manager_logic import (
     AssignmentRead,
@@ -49,7 +52,7 @@ class SimServer(Process):
     def __init__(self, world: World, server_id: int, config: ServerConfig) -> None:
         super().__init__(world, f"server-{server_id}", config.zookeeper_session_ms / 1000)
         self.server_id = server_id
-        self.config = config
+        self.config = replace(config, host=self.host)
         self.server: Server | None = None
 
     def start(self) -> None:
@@ -57,9 +60,19 @@ class SimServer(Process):
         self.server = None
         self.spawn(self._start(store))
 
+    def leave_a_zombie(self, away_s: float) -> None:
+        """Whoever starts servers takes this one for dead: it runs on, cut off from ZooKeeper, beside its successor."""
+        zombie = SimServer(self.world, self.server_id, self.config)
+        zombie.life, zombie.up, zombie.loop, zombie.zookeeper = self.life, True, self.loop, self.zookeeper
+        self.world.zombies.append(zombie)
+        if self.zookeeper is not None:
+            self.world.zookeeper.cut_off(self.zookeeper, away_s, self.session_s)
+        self.tell("is taken for dead and runs on")
+        self.start()
+
     async def _start(self, store: ClusterStore) -> None:
         try:
-            server = Server(self.server_id, store, self.config)
+            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop))
             await server.start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
@@ -67,6 +80,24 @@ class SimServer(Process):
             return
         self.server = server
         self.tell(f"serves at {server.endpoint}")
+
+
+    def _fatal_of(self, loop: ProcessLoop) -> Callable[[str], None]:
+        """What ends the process that runs in ``loop``, which may be a zombie's by then."""
+
+        def end(message: str) -> None:
+            for process in (self, *self.world.zombies):
+                if process.loop is loop:
+                    process.kill(message)
+                    if process is self:
+                        process.start_later(_RETRY_S)
+
+        def fatal(message: str) -> None:
+            if "has registered as server" not in message:
+                self.world.scheduler.fail(AssertionError(message))  # a machine's step failed: that is a bug
+            self.world.scheduler.after(0.0, end, message)
+
+        return fatal
 
 
 class _Probe(asyncio.Protocol):

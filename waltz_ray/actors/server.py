@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_REGISTRATION_CHECK_S = 1.0
+
 _UNSENT_LIMIT_BYTES = 256 * 1024 * 1024
 """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by credit already)."""
 
@@ -98,6 +100,19 @@ class Server:
             self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
 
         await self.in_thread(register)
+        self.spawn(self._watch_registration())
+
+    async def _watch_registration(self) -> None:
+        """End the process if another one has registered as this server.
+
+        The registration is not taken back: two processes would take it from each other for ever. Ended and started
+        again, this one is the newer one. Staying would be worse: when the other one goes, nobody is registered.
+        """
+        while self._registration is not None:
+            if not self._registration.active:
+                self.fatal(f"another process has registered as server {self.server_id}")
+                return
+            await asyncio.sleep(_REGISTRATION_CHECK_S)
 
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""
