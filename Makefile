@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: demo test test-long venv lint format clean
+.PHONY: demo test test-long simulate simulate-ci simulate-mutations mutations venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -15,6 +15,24 @@ test: lint
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
+
+# SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400
+SEEDS ?= 200
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(MUTATE),--mutate $(MUTATE))
+
+# What CI runs: 200 histories, and every rule broken once.
+simulate-ci: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds 200
+	$(BIN)/python -m tests.simulation --all-mutations
+
+# The same search, and its result into docs/testing.md and known_seeds.py.
+simulate-mutations: $(STAMP)
+	$(BIN)/python -m tests.simulation --all-mutations --page docs/testing.md
+
+mutations: $(STAMP)
+	@$(BIN)/python -m tests.simulation --mutations
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

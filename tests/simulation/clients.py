@@ -93,7 +93,9 @@ class _Context(TransactionContext):
             return False
         assert self._client.client is not None
         mark = self._client.client.high_water_mark(self._logical.partition_id)
-        builder.data = Payload(self._logical.uid, mark, *self._locks).encode(self._padding)
+        builder.data = Payload(self._logical.uid, mark, *self._locks).encode(
+            self._padding, self._client.world.record_bytes
+        )
         write, read, append = self._locks
         builder.write_locks = _ids(write)
         builder.read_locks = _ids(read)
@@ -218,7 +220,7 @@ class SimClient(Process):
         try:
             future = self.client.append(
                 p,
-                payload.encode(self.random.choice([0, 10, 200, 900])),
+                payload.encode(self.random.choice([0, 10, 200, 900]), self.world.record_bytes),
                 retry=self.random.random() < 0.8,
                 **options,  # type: ignore[arg-type]
             )
@@ -239,7 +241,7 @@ class SimClient(Process):
     def _append_many(self, p: int) -> None:
         assert self.client is not None
         logicals = [self._new(p) for _ in range(self.random.randint(2, 12))]
-        datas = [Payload(one.uid).encode(self.random.randrange(80)) for one in logicals]
+        datas = [Payload(one.uid).encode(self.random.randrange(80), self.world.record_bytes) for one in logicals]
 
         def done(future: Future[Any]) -> None:
             error = future.exception()
@@ -255,7 +257,9 @@ class SimClient(Process):
             self._failed(logicals, error)
 
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:
-        if not isinstance(error, _NOT_IN_THE_LOG):
+        if isinstance(error, ClientAhead):
+            self.world.history.blame("no_loss", f"{self.loop.name}: {error}")
+        elif not isinstance(error, _NOT_IN_THE_LOG):
             self.world.scheduler.fail(error)
         # Of several, those that have been sent may be in the log: the error says how many.
         kind = "absent" if len(logicals) == 1 or not isinstance(error, AppendFailed) else "unknown"

@@ -18,6 +18,7 @@ from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
+    from tests.simulation.servers import SimServer
     from tests.simulation.world import World
 
 __all__ = ["Nemesis"]
@@ -33,6 +34,7 @@ class Nemesis:
         everything: dict[str, Callable[[], bool]] = {
             "connection cut": self._cut,
             "connection half-open": self._half_open,
+            "connection deserted": self._desert,
             "stream stalled": self._stall,
             "network partitioned": self._partition,
             "replica killed": self._kill_replica,
@@ -49,6 +51,8 @@ class Nemesis:
             "server killed": self._kill_server,
             "server's machine lost": self._lose_server,
             "server stopped": self._stop_server,
+            "server taken for dead": self._zombie,
+            "late joiner in danger": self._late_joiner,
             "server's clock jumps": self._jump,
             "partition moved": self._move,
             "manager killed": self._kill_manager,
@@ -92,6 +96,8 @@ class Nemesis:
         world.story.tell("nemesis", "---- everything is healed ----")
         world.network.heal()
         world.zookeeper.late = 0.0
+        for zombie in world.zombies:
+            zombie.kill("somebody notices the second process")
         for replica in world.replicas:
             replica.disk.crash_after, replica.disk.capacity_bytes, replica.disk.fail_sync = None, None, False
             replica.slow_until_s = 0.0
@@ -133,6 +139,16 @@ class Nemesis:
         side.stalled_until_s = self.world.scheduler.now + self.random.uniform(0.1, 3.0)
         return True
 
+    def _desert(self) -> bool:
+        """The connecting side gives up and connects again; what it had written arrives later."""
+        streams = self.world.network.connections()
+        if not streams:
+            return False
+        stream = self.random.choice(streams)
+        stream.stalled_until_s = self.world.scheduler.now + self.random.uniform(0.3, 2.0)
+        self.world.scheduler.after(self.random.uniform(0.02, 0.3), stream.desert)
+        return True
+
     def _partition(self) -> bool:
         hosts = [process.host for process in self.world.processes()]
         alone = self.random.choice(hosts)
@@ -165,7 +181,7 @@ class Nemesis:
         return bool(up)
 
     def _power_in_a_call(self) -> bool:
-        self._replica().disk.crash_after = self.random.choice([0, 1, 2, 3, 5, 8, 13, 40])
+        self._replica().disk.crash_after = self.random.choice([0, 1, 1, 1, 2, 3, 5, 8, 13, 40])
         return True
 
     def _stop_replica(self) -> bool:
@@ -277,6 +293,57 @@ class Nemesis:
 
     def _stop_server(self) -> bool:
         return self._stop(self.random.choice(self.world.servers), [0.1, 1.0, 3.0, 6.0])
+
+    def _zombie(self) -> bool:
+        """Two processes of one server: the first does not know that it has a successor, which may not live long."""
+        server = self.random.choice(self.world.servers)
+        if not server.up or server.server is None:
+            return False
+        away_s = self.random.uniform(1.0, 6.0)
+        server.leave_a_zombie(away_s)
+        if self.random.random() < 0.5:
+            self.world.scheduler.after(
+                away_s * self.random.uniform(0.5, 1.0), self._kill_successor, server, server.life
+            )
+        return True
+
+    def _kill_successor(self, server: SimServer, life: int) -> None:
+        if not self.over and server.life == life:
+            server.kill("the successor is killed")
+            self._restart(server)
+
+    def _late_joiner(self) -> bool:
+        """A replica comes back while its server cannot enter it; another lags; then the one that has all goes."""
+        after, random = self.world.scheduler.after, self.random
+        up = [replica for replica in self.world.replicas if replica.up]
+        if len(up) < 3:
+            return False
+        joiner, lagging, complete = random.sample(up, 3)
+        joiner.kill("killed, to join late")
+        joiner.start_later(random.uniform(0.8, 1.5))
+        for server in self.world.servers:
+            after(0.7, self._away, server, 3.0)
+        after(random.uniform(1.6, 2.0), self._unless_over, lambda: self._lag(lagging, random.uniform(0.2, 1.5)))
+
+        def end() -> None:
+            complete.kill("killed, it had everything", 2.0)
+            complete.start_later(8.0)
+
+        after(random.uniform(2.1, 2.8), self._unless_over, end)
+        return True
+
+    def _unless_over(self, do: Callable[[], object]) -> None:
+        if not self.over:
+            do()
+
+    def _away(self, server: SimServer, seconds: float) -> None:
+        if not self.over and server.up and server.zookeeper is not None:
+            self.world.zookeeper.cut_off(server.zookeeper, seconds, server.session_s)
+
+    def _lag(self, replica: SimReplica, seconds: float) -> None:
+        for stream in self.world.network.connections():
+            if stream.other.loop is replica.loop:
+                stream.stalled_until_s = self.world.scheduler.now + seconds
 
     def _jump(self) -> bool:
         server = self.random.choice(self.world.servers)

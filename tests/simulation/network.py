@@ -62,6 +62,7 @@ class Stream(asyncio.Transport):
         self.broken = False  # nothing written here will arrive any more
         self.silent_until_s = 0.0  # of a broken one: until then not even a reset comes back
         self.stalled_until_s = 0.0
+        self._deserted = False
         self._made = False
         self._ended = False  # connection_lost has been (or is about to be) called
         self._out: deque[tuple[float, bytes | None]] = deque()  # (due, bytes or None = end of stream)
@@ -142,6 +143,8 @@ class Stream(asyncio.Transport):
             self.other.arrive(piece)
         if self._out:
             self._pump_again(self._out[0][0] - now)
+        elif self._deserted:
+            self.other.hear_of_the_end(self.network.delay_s(), ConnectionResetError("connection reset by the peer"))
         if self._writing_paused and self._out_bytes <= self._high // 4 and not self._ended:
             self._writing_paused = False
             self.loop.call_soon(self._resume_writing)
@@ -217,6 +220,15 @@ class Stream(asyncio.Transport):
             self.broken = True
             self._drop_out()
             self._end(error)
+
+    def desert(self) -> None:
+        """This side has lost the connection, yet what it had written still arrives, when it does."""
+        if self.broken or self._ended or self.loop.dead:
+            return
+        self._deserted = True
+        self.other._drop_out()
+        self.other.stalled_until_s = self.stalled_until_s + 1.0
+        self._end(ConnectionResetError("connection reset by the peer"))
 
     def cut(self, silent_s: float) -> None:
         """What is on its way from here is lost; this side hears nothing for ``silent_s``, then when it writes."""

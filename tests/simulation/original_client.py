@@ -222,7 +222,7 @@ class OriginalClient(Process):
         locks: tuple[tuple[int, ...], ...] = ((), (), ())
         if self.random.random() < 0.5:
             locks = Payload.random_locks(self.random)
-        data = Payload(logical.uid, self.mark, *locks).encode(self.random.randrange(100))
+        data = Payload(logical.uid, self.mark, *locks).encode(self.random.randrange(100), self.world.record_bytes)
         req_id = self._next_req_id()
         self._pending[req_id.sequence_number] = logical
         write, read, append = (tuple(LockId("account", number).hash for number in kind) for kind in locks)

@@ -20,9 +20,11 @@ class Payload(NamedTuple):
     read: tuple[int, ...] = ()
     append: tuple[int, ...] = ()
 
-    def encode(self, padding: int) -> bytes:
+    def encode(self, padding: int, at_least: int = 0) -> bytes:
+        """With ``padding`` bytes behind, or filled up to ``at_least`` where that is given."""
         kinds = ";".join(",".join(map(str, kind)) for kind in (self.write, self.read, self.append))
-        return f"{self.uid};{self.mark};{kinds};".encode() + b"." * padding
+        data = f"{self.uid};{self.mark};{kinds};".encode()
+        return data.ljust(at_least, b".") if at_least else data + b"." * padding
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Payload:

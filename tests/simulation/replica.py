@@ -135,6 +135,7 @@ class SimReplica(Process):
         self.disk = SimDisk(world.random.getrandbits(32))
         self.store: ReplicaStore | None = None
         self.service: ReplicaService | None = None
+        self._recovering: ReplicaStore | None = None
         self.slow_until_s = 0.0
         self.lost_files = False
         """It has told a server so, since it was replaced last."""
@@ -159,7 +160,9 @@ class SimReplica(Process):
         while True:
             try:
                 if self.store is None:
-                    self.store = self._open(cluster)
+                    self._recovering = self._recovering or self._open(cluster)
+                    self._recover(self._recovering)
+                    self.store, self._recovering = self._recovering, None
                     self.service = ReplicaService(self.store)
                 if listener is None:
                     listener = await self.loop.create_server(lambda: _Connection(self), self.host, 0)
@@ -193,18 +196,20 @@ class SimReplica(Process):
             if any(entry.session_id != NO_SESSION for entry in entries):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
             store = ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
+        return store
+
+    def _recover(self, store: ReplicaStore) -> None:
         for partition_id in store.partition_ids:
             log = store.partition(partition_id)
             self.tell(
                 f"partition {partition_id}: session {log.session_id}, last {log.last_id}, "
                 f"low {log.low_water_mark}/{log.local_low_water_mark}, damaged {log.damaged}"
             )
-        return store
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         if self.up:
             super().kill(why, silent_s)
-            self.store = self.service = None
+            self.store = self.service = self._recovering = None
             self.disk.end_process()
 
     def lose_power(self, survival: Survival) -> None:
@@ -214,7 +219,7 @@ class SimReplica(Process):
             super().kill(
                 f"power lost (kept {survival.kept:.1f}, torn {survival.torn:.1f})", self.random.choice([0, 2.0])
             )
-            self.store = self.service = None
+            self.store = self.service = self._recovering = None
         self.disk.crash(survival)
         self.disk.calls.clear()
         self.start_later(self.random.uniform(0.1, 3.0))

@@ -81,7 +81,6 @@ class SimServer(Process):
         self.server = server
         self.tell(f"serves at {server.endpoint}")
 
-
     def _fatal_of(self, loop: ProcessLoop) -> Callable[[str], None]:
         """What ends the process that runs in ``loop``, which may be a zombie's by then."""
 

@@ -38,7 +38,7 @@ from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["Result", "World", "run"]
 
-_LIVENESS_S = 150.0
+_LIVENESS_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class World:
         self.scheduler = Scheduler(Random(random.getrandbits(64)))
         self.story = Story(self.scheduler)
         self.partitions = random.choice([1, 1, 2, 3])
+        self.record_bytes = random.choice([0, 0, 160])
+        """Data of every transaction is filled up to so much: records of one size, so that old bytes fit new places."""
         self.history = History(self.partitions)
         self.network = Network(self.scheduler, Random(random.getrandbits(64)))
         self.zookeeper = SimZooKeeperServer(self.scheduler, Random(random.getrandbits(64)), self.history)
@@ -74,13 +76,14 @@ class World:
         servers = random.choice([1, 2, 2, 3])
         config = self._server_config()
         self.servers = [SimServer(self, n, config) for n in range(servers)]
+        self.zombies: list[SimServer] = []
         self.manager = SimManager(self, servers)
         modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
         count = random.choice([2, 2, 3, 4, 8])
         pace_s = count * random.uniform(0.03, 0.12)
         self.clients: list[SimClient | OriginalClient] = [
             OriginalClient(self, n, Random(random.getrandbits(64)), pace_s)
-            if random.random() < 0.2
+            if n and random.random() < 0.2
             else SimClient(self, n, random.choice(modes), Random(random.getrandbits(64)), pace_s)
             for n in range(count)
         ]
@@ -114,7 +117,6 @@ class World:
             replica_timeout_ms=choose([300, 1_000, 3_000]),
             max_frame_bytes=choose([60_000, 1 << 20]),
             zookeeper_session_ms=choose([1_000, 3_000]),
-            host="",
         )
 
     def processes(self) -> list[Process]:

@@ -1,0 +1,123 @@
+"""``python -m tests.simulation``: many seeds, one seed, a broken rule, or the names of the rules that can be broken."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.table import update_page
+
+_STORY_LINES = 300
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories")
+    parser.add_argument("--first", type=lambda text: int(text, 0), default=0, help="the first seed")
+    parser.add_argument("--seed", type=lambda text: int(text, 0), help="this one history, and its story")
+    parser.add_argument("--mutate", metavar="NAME", help="break this rule; exits 1 when that is noticed")
+    parser.add_argument("--mutations", action="store_true", help="print the names of the rules that can be broken")
+    parser.add_argument("--all-mutations", action="store_true", help="break every rule; exits 1 if one is not noticed")
+    parser.add_argument("--page", type=Path, help="with --all-mutations: write the table into this page")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    if options.mutations:
+        print("\n".join(MUTATIONS))
+        return 0
+    if options.all_mutations:
+        return _all_mutations(options)
+    if options.mutate is not None:
+        if options.mutate not in MUTATIONS:
+            parser.error(f"there is no mutation {options.mutate!r}; `make mutations` names them")
+        return _one_mutation(options)
+    if options.seed is not None:
+        return _one_seed(options.seed)
+    return _many_seeds(options)
+
+
+def _one_seed(seed: int) -> int:
+    print(f"seed {seed:#x}", flush=True)
+    outcome = one_seed(seed)
+    if isinstance(outcome, Caught):
+        _tell(outcome)
+        return 1
+    print(outcome.story)
+    _summary([outcome], 0.0)
+    return 0
+
+
+def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
+    seeds = range(options.first, options.first + options.seeds)
+    if options.processes < 2:
+        yield from map(one_seed, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        yield from pool.imap_unordered(one_seed, seeds, chunksize=4)
+
+
+def _many_seeds(options: argparse.Namespace) -> int:
+    print(f"seeds {options.first:#x} to {options.first + options.seeds - 1:#x}", flush=True)
+    passed: list[Passed] = []
+    start = time.monotonic()
+    for outcome in _outcomes(options):
+        if isinstance(outcome, Caught):
+            _tell(outcome)
+            _summary(passed, time.monotonic() - start)
+            return 1
+        passed.append(outcome)
+    _summary(passed, time.monotonic() - start)
+    return 0
+
+
+def _one_mutation(options: argparse.Namespace) -> int:
+    caught = hunt(options.mutate, options.seeds if options.seed is None else 1, options.seed or options.first)
+    if caught is None:
+        print(f"{options.mutate}: not noticed in {options.seeds} seeds")
+        return 0
+    _tell(caught)
+    return 1
+
+
+def _all_mutations(options: argparse.Namespace) -> int:
+    found: dict[str, Caught | None] = {}
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        waiting = {name: pool.apply_async(hunt, (name,)) for name in MUTATIONS}
+        for name, result in waiting.items():
+            caught = found[name] = result.get()
+            told = "NOT NOTICED" if caught is None else f"seed {caught.seed:#x}: {caught.checker}: {caught.message}"
+            print(f"{name}: {told.splitlines()[0]}", flush=True)
+    if options.page is not None:
+        update_page(options.page, found)
+    return int(any(caught is None for caught in found.values()))
+
+
+def _tell(caught: Caught) -> None:
+    print("\n".join(caught.story.splitlines()[-_STORY_LINES:]))
+    print(f"seed {caught.seed:#x}: {caught.checker}: {caught.message}")
+    print(f"again: make simulate SEED={caught.seed:#x}" + (f" MUTATE={caught.mutation}" if caught.mutation else ""))
+
+
+def _summary(passed: list[Passed], wall_s: float) -> None:
+    faults, counts = Counter[str](), Counter[str]()
+    for one in passed:
+        faults.update(one.faults)
+        counts.update(one.counts)
+    simulated_s = sum(one.simulated_s for one in passed)
+    print(f"{len(passed)} seeds passed, {simulated_s / 3600:.2f} simulated hours in {wall_s:.0f} s")
+    print(f"{sum(one.commits for one in passed)} commits checked; " + _listed(counts))
+    print(f"{sum(faults.values())} faults: " + _listed(faults))
+
+
+def _listed(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""One history, or the search for the first one that notices a broken rule; results that can cross processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.simulation.history import Violation
+from tests.simulation.known_seeds import KNOWN_SEEDS
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.world import World
+
+__all__ = ["Caught", "Passed", "hunt", "one_seed"]
+
+SEEDS_TO_CATCH = 500
+"""A broken rule must be noticed within so many seeds."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    seed: int
+    digest: str
+    simulated_s: float
+    commits: int
+    faults: dict[str, int]
+    counts: dict[str, int]
+    story: str
+
+
+@dataclass(frozen=True)
+class Caught:
+    """``checker`` noticed it: one of checkers/, ``liveness`` (something never came), ``crash`` (an exception)."""
+
+    seed: int
+    checker: str
+    message: str
+    story: str
+    mutation: str | None = None
+
+
+def one_seed(seed: int, mutation: str | None = None) -> Passed | Caught:
+    """The history of ``seed``, with a rule broken or not."""
+    world = World(seed)
+    try:
+        result = world.run()
+    except Violation as violation:
+        message = violation.message
+        if violation.checker == "crash" and violation.__cause__ is not None:
+            message += " " + " ".join(getattr(violation.__cause__, "__notes__", ()))
+        return Caught(seed, violation.checker, message, world.story.text(), mutation)
+    return Passed(
+        seed, result.digest, result.simulated_s, result.commits, result.faults, result.counts, world.story.text()
+    )
+
+
+def hunt(mutation: str, seeds: int = SEEDS_TO_CATCH, first: int | None = None) -> Caught | None:
+    """The first history that notices ``mutation``, beginning with its known seed; None if none of ``seeds`` does."""
+    known = KNOWN_SEEDS.get(mutation) if first is None or first == 0 else None
+    order = [] if known is None else [known]
+    order += [seed for seed in range(first or 0, (first or 0) + seeds - len(order)) if seed != known]
+    for seed in order:
+        with pytest.MonkeyPatch.context() as patch:
+            MUTATIONS[mutation](patch)
+            outcome = one_seed(seed, mutation)
+        if isinstance(outcome, Caught):
+            return outcome
+    return None

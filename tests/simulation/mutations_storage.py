@@ -1,0 +1,145 @@
+"""Rules of the storage replicas, broken (see ``mutations.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulation.replica import DIRECTORY, SimReplica
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import ControlFileMissing
+from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES
+from waltz_ray.storage import layout, reading, replica_service, segment
+from waltz_ray.storage.control_file import ControlEntry, ControlFile
+from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.wire.replica_messages import Appended, Open, StateReply
+
+__all__ = [
+    "acknowledge_before_sync",
+    "damaged_records_are_served",
+    "empty_disk_is_taken_for_a_new_one",
+    "fence_is_forgotten_at_restart",
+    "fence_is_not_checked",
+    "old_connections_may_change_the_log",
+    "sync_errors_are_ignored",
+    "torn_tail_is_not_cut",
+    "truncate_does_nothing",
+]
+
+Patch = pytest.MonkeyPatch
+
+
+def acknowledge_before_sync(patch: Patch) -> None:
+    def acknowledge(self: Any) -> None:
+        self.replies += [
+            Appended(partition_id, session_id, last_id) for (partition_id, session_id), last_id in self._written.items()
+        ]
+        self._written = {}
+
+    patch.setattr(replica_service._Turn, "_acknowledge", acknowledge)
+
+
+def fence_is_forgotten_at_restart(patch: Patch) -> None:
+    """A fence is only kept in memory until some mark is written."""
+
+    def write(self: ControlFile, partition_id: int, entry: ControlEntry) -> None:
+        old = self.entry(partition_id)
+        if old.session_id >= 0 and entry == old._replace(session_id=entry.session_id):
+            self._entries[partition_id] = entry
+        else:
+            original(self, partition_id, entry)
+
+    original = ControlFile.write
+    patch.setattr(ControlFile, "write", write)
+
+
+def fence_is_not_checked(patch: Patch) -> None:
+    def check_session(self: PartitionLog, session_id: int) -> None:
+        """Any session may change the log."""
+
+    def check_request(log: PartitionLog, request: Any) -> None:
+        """Any session may ask."""
+
+    def change(self: ReplicaService, log: PartitionLog, request: Any, connection: object, action: Any) -> None:
+        with self._guards[log.partition_id]:
+            replica_service._refusing(action)
+
+    patch.setattr(PartitionLog, "_check_session", check_session)
+    patch.setattr(replica_service, "_check_session", check_request)
+    patch.setattr(ReplicaService, "change", change)
+
+
+def old_connections_may_change_the_log(patch: Patch) -> None:
+    def change(self: ReplicaService, log: PartitionLog, request: Any, connection: object, action: Any) -> None:
+        with self._guards[log.partition_id]:
+            replica_service._check_session(log, request)
+            replica_service._refusing(action)
+
+    patch.setattr(ReplicaService, "change", change)
+
+
+def sync_errors_are_ignored(patch: Patch) -> None:
+    def fdatasync(self: DurableDisk, handle: int, path: str) -> None:
+        self.check()
+        try:
+            self.disk.fdatasync(handle)
+        except OSError:
+            return
+
+    patch.setattr(DurableDisk, "fdatasync", fdatasync)
+
+
+def torn_tail_is_not_cut(patch: Patch) -> None:
+    """A record whose header looks right is taken although its checksum is wrong."""
+
+    def check_record(*arguments: Any) -> tuple[str | None, int]:
+        reason, length = original(*arguments)
+        window, _, _, offset, file_size, _ = arguments
+        if reason is not None and "checksum" in reason:
+            head = window.bytes_at(offset, RECORD_HEADER_BYTES)
+            length = int.from_bytes(head[28:32], "big") + RECORD_OVERHEAD_BYTES
+            reason = None if offset + length <= file_size else reason
+        return reason, length
+
+    original = layout._check_record
+    patch.setattr(layout, "_check_record", check_record)
+    patch.setattr(reading, "first_bad_record", lambda batch: -1)
+
+
+def damaged_records_are_served(patch: Patch) -> None:
+    patch.setattr(reading, "first_bad_record", lambda batch: -1)
+
+
+def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
+    def open_store(self: SimReplica, cluster: ClusterStore) -> ReplicaStore:
+        try:
+            return original(self, cluster)
+        except ControlFileMissing:
+            info = cluster.info()
+            return ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
+
+    def open_session(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
+        return original_open(store, log, replace(request, joined_session_id=-1))
+
+    original, original_open = SimReplica._open, replica_service._open
+    patch.setattr(SimReplica, "_open", open_store)
+    patch.setattr(replica_service, "_open", open_session)
+
+
+def truncate_does_nothing(patch: Patch) -> None:
+    """The answer says it is done, and the files keep what was to be cut."""
+
+    def truncate(self: PartitionLog, session_id: int, last_id: int) -> None:
+        before = self._disk.disk.content(segment.segment_path(self._folder, 0)) if self._segments == [0] else None  # type: ignore[attr-defined]
+        original(self, session_id, last_id)
+        if before is not None and self._active is not None and len(before) > self._active.end:
+            self._disk.disk.pwrite(self._active.handle, before[self._active.end :], self._active.end)
+            self._disk.disk.fsync(self._active.handle)
+
+    original = PartitionLog.truncate
+    patch.setattr(PartitionLog, "truncate", truncate)

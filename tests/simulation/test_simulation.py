@@ -1,0 +1,79 @@
+"""Histories of the whole cluster, the same seed twice, and every rule broken once.
+
+``SIMULATION_SEEDS=1000 pytest tests/simulation`` goes further; `make simulate` further still.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.known_seeds import KNOWN_SEEDS
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.regressions import REGRESSIONS
+
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "60"))
+CHUNKS = 6
+
+
+def passed(seed: int) -> Passed:
+    outcome = one_seed(seed)
+    assert isinstance(outcome, Passed), f"seed {seed:#x}: {outcome.checker}: {outcome.message}\n{outcome.story}"
+    return outcome
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_histories(chunk: int) -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    seeds = range(chunk, SEEDS, CHUNKS)
+    for seed in seeds:
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+        counts["commits"] += outcome.commits
+    # A world in which nothing happens would satisfy every checker.
+    assert counts["commits"] > 50 * len(seeds), counts
+    assert min(counts["told committed"], counts["told in the log"], counts["told absent"]) > len(seeds), counts
+    assert counts["lock failures of contexts"] > len(seeds), counts
+    assert len(faults) >= 10, faults
+    assert sum(faults.values()) > 3 * len(seeds), faults
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)
+def test_what_was_found_stays_mended(seed: int) -> None:
+    assert passed(seed).commits > 0
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    """Also in another process, with other hashes of strings."""
+    seed = 0x2A
+    here = [passed(seed).digest, passed(seed).digest]
+    code = f"from tests.simulation.campaign import one_seed; print(one_seed({seed}).digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    there = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.strip()
+    assert here == [there, there]
+    assert passed(seed + 1).digest != there
+
+
+def test_every_mutation_has_a_known_seed() -> None:
+    assert set(KNOWN_SEEDS) == set(MUTATIONS)
+    assert len(MUTATIONS) >= 20
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    caught = hunt(name, seeds=20)
+    assert isinstance(caught, Caught), f"{name} is not noticed; `make simulate-mutations` looks for a seed"
+
+
+def test_the_tested_seed_of_a_mutation_passes_without_it() -> None:
+    """So what is noticed is the mutation."""
+    for seed in sorted(set(KNOWN_SEEDS.values()))[:8]:
+        assert passed(seed).commits > 0
