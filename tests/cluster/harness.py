@@ -67,6 +67,7 @@ class Cluster:
         self.endpoints: dict[int, ReplicaEndpoint] = {}
         self.stores: dict[int, ReplicaStore] = {}
         self.servers: dict[int, Server] = {}
+        self.ended: list[str] = []  # why a server's process would have ended
         self._clients: dict[int, KazooZooKeeper] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="servers")
@@ -136,7 +137,7 @@ class Cluster:
         store = ClusterStore(client, self.name)
 
         async def start() -> Server:
-            server = Server(server_id, store, self.config)
+            server = Server(server_id, store, self.config, self.ended.append)
             await server.start()
             return server
 

@@ -33,14 +33,13 @@ from waltz_ray.protocol.session_types import SessionEvent
 from waltz_ray.wire.batches import FeedBatch, FeedRecords
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
+from waltz_ray.wire.znodes import ServerDescriptor
 
 __all__ = ["Server"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_REGISTRATION_CHECK_S = 1.0
 
 _UNSENT_LIMIT_BYTES = 256 * 1024 * 1024
 """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by credit already)."""
@@ -97,22 +96,10 @@ class Server:
             self._watches.append(self.store.watch_replicas(self._from_thread(self._on_replicas)))
             preferred = self.store.preferred(self.server_id)
             self._registration = self.store.register_server(self.server_id, endpoint, preferred)
+            self._watches.append(self.store.watch_servers(self._from_thread(self._on_servers)))
             self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
 
         await self.in_thread(register)
-        self.spawn(self._watch_registration())
-
-    async def _watch_registration(self) -> None:
-        """End the process if another one has registered as this server.
-
-        The registration is not taken back: two processes would take it from each other for ever. Ended and started
-        again, this one is the newer one. Staying would be worse: when the other one goes, nobody is registered.
-        """
-        while self._registration is not None:
-            if not self._registration.active:
-                self.fatal(f"another process has registered as server {self.server_id}")
-                return
-            await asyncio.sleep(_REGISTRATION_CHECK_S)
 
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""
@@ -167,6 +154,17 @@ class Server:
     def _on_replicas(self, replicas: dict[int, ReplicaEndpoint]) -> None:
         for replica_id, announced in replicas.items():
             self.links[replica_id].move_to(announced.endpoint)
+
+    def _on_servers(self, servers: dict[int, ServerDescriptor]) -> None:
+        """End the process if another one has registered as this server.
+
+        The place is not taken back: two processes would fence each other off for ever. Ended and started again, this
+        one is the newer one. Staying without a registration would be worse: when the other goes, nobody is there.
+        """
+        registered = servers.get(self.server_id)
+        taken = registered is not None and registered.endpoint != self.endpoint
+        if self._registration is not None and (taken or not self._registration.active):
+            self.fatal(f"another process has registered as server {self.server_id}")
 
     def _on_assignment(self, assignment: Assignment, version: int) -> None:
         mine = assignment.partitions_of(self.server_id)
