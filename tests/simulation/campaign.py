@@ -64,5 +64,8 @@ def hunt(mutation: str, seeds: int = SEEDS_TO_CATCH, first: int | None = None) -
             MUTATIONS[mutation](patch)
             outcome = one_seed(seed, mutation)
         if isinstance(outcome, Caught):
+            sound = one_seed(seed)
+            if isinstance(sound, Caught):
+                raise AssertionError(f"seed {seed:#x} fails without {mutation}, too: {sound.checker}: {sound.message}")
             return outcome
     return None

@@ -11,7 +11,7 @@ from tests.simulation.replica import DIRECTORY, SimReplica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES
-from waltz_ray.storage import layout, reading, replica_service, segment
+from waltz_ray.storage import layout, reading, replica_service
 from waltz_ray.storage.control_file import ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk
 from waltz_ray.storage.partition_log import PartitionLog
@@ -132,14 +132,17 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
 
 
 def truncate_does_nothing(patch: Patch) -> None:
-    """The answer says it is done, and the files keep what was to be cut."""
+    """The answer says it is done, and the file keeps what was to be cut."""
 
     def truncate(self: PartitionLog, session_id: int, last_id: int) -> None:
-        before = self._disk.disk.content(segment.segment_path(self._folder, 0)) if self._segments == [0] else None  # type: ignore[attr-defined]
+        disk: Any = self._disk.disk
+        path = None if self._active is None else self._active.path
+        before = b"" if path is None else disk.content(path)
         original(self, session_id, last_id)
-        if before is not None and self._active is not None and len(before) > self._active.end:
-            self._disk.disk.pwrite(self._active.handle, before[self._active.end :], self._active.end)
-            self._disk.disk.fsync(self._active.handle)
+        active = self._active
+        if active is not None and active.path == path and len(before) > active.end:
+            disk.pwrite(active.handle, before[active.end :], active.end)
+            disk.fsync(active.handle)
 
     original = PartitionLog.truncate
     patch.setattr(PartitionLog, "truncate", truncate)

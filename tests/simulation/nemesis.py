@@ -52,7 +52,9 @@ class Nemesis:
             "server's machine lost": self._lose_server,
             "server stopped": self._stop_server,
             "server taken for dead": self._zombie,
+            "successor and manager gone": self._successor_and_manager_gone,
             "late joiner in danger": self._late_joiner,
+            "truncation delayed": self._delay_truncate,
             "server's clock jumps": self._jump,
             "partition moved": self._move,
             "manager killed": self._kill_manager,
@@ -100,7 +102,7 @@ class Nemesis:
             zombie.kill("somebody notices the second process")
         for replica in world.replicas:
             replica.disk.crash_after, replica.disk.capacity_bytes, replica.disk.fail_sync = None, None, False
-            replica.slow_until_s = 0.0
+            replica.slow_until_s, replica.delays_truncate = 0.0, False
         for process in world.processes():
             process.loop.slow_calls_s = 0.0
             if process.paused:
@@ -201,6 +203,10 @@ class Nemesis:
 
         disk.fill_up(self.random.randrange(3000))
         self.world.scheduler.after(self.random.uniform(0.3, 4.0), room_again)
+        return True
+
+    def _delay_truncate(self) -> bool:
+        self._replica().delays_truncate = True
         return True
 
     def _disk_slow(self) -> bool:
@@ -312,6 +318,23 @@ class Nemesis:
             server.kill("the successor is killed")
             self._restart(server)
 
+    def _successor_and_manager_gone(self) -> bool:
+        """The successor works and dies, nobody assigns: the first process is all that is left, and knows nothing."""
+        server, manager = self.random.choice(self.world.servers), self.world.manager
+        if not server.up or server.server is None or not manager.up:
+            return False
+        lives_s = self.random.uniform(0.6, 2.0)
+        server.leave_a_zombie(lives_s + server.session_s + 0.2)
+
+        def end() -> None:
+            server.kill("the successor is killed")
+            server.start_later(8.0)
+            manager.kill("killed with it")
+            manager.start_later(server.session_s + self.random.uniform(1.0, 3.0))
+
+        self.world.scheduler.after(lives_s, self._unless_over, end)
+        return True
+
     def _late_joiner(self) -> bool:
         """A replica comes back while its server cannot enter it; another lags; then the one that has all goes."""
         after, random = self.world.scheduler.after, self.random
@@ -319,18 +342,28 @@ class Nemesis:
         if len(up) < 3:
             return False
         joiner, lagging, complete = random.sample(up, 3)
-        joiner.kill("killed, to join late")
-        joiner.start_later(random.uniform(0.8, 1.5))
+        out_s = self.world.servers[0].config.replica_timeout_ms / 1000 + random.uniform(0.8, 1.6)
+        self.world.network.partition(joiner.host, [server.host for server in self.world.servers], out_s)
         for server in self.world.servers:
-            after(0.7, self._away, server, 3.0)
-        after(random.uniform(1.6, 2.0), self._unless_over, lambda: self._lag(lagging, random.uniform(0.2, 1.5)))
+            after(out_s - 0.2, self._away, server, 3.0)
+        lag_s = random.uniform(0.1, 0.25)
+        after(out_s + random.uniform(0.3, 1.2), self._unless_over, lambda: self._lag(lagging, complete, lag_s))
+        return True
+
+    def _lag(self, lagging: SimReplica, complete: SimReplica, seconds: float) -> None:
+        """Nothing reaches one replica for a while, nothing of it ever will; at the end another one is gone."""
+        network = self.world.network
+        streams = [stream for stream in network.connections() if stream.other.loop is lagging.loop]
+        for stream in streams:
+            stream.stalled_until_s = self.world.scheduler.now + seconds + 0.1
 
         def end() -> None:
-            complete.kill("killed, it had everything", 2.0)
+            for stream in streams:
+                network.break_connection(stream, 0.0, 0.0)
+            complete.kill("killed, it had everything")
             complete.start_later(8.0)
 
-        after(random.uniform(2.1, 2.8), self._unless_over, end)
-        return True
+        self.world.scheduler.after(seconds, self._unless_over, end)
 
     def _unless_over(self, do: Callable[[], object]) -> None:
         if not self.over:
@@ -339,11 +372,6 @@ class Nemesis:
     def _away(self, server: SimServer, seconds: float) -> None:
         if not self.over and server.up and server.zookeeper is not None:
             self.world.zookeeper.cut_off(server.zookeeper, seconds, server.session_s)
-
-    def _lag(self, replica: SimReplica, seconds: float) -> None:
-        for stream in self.world.network.connections():
-            if stream.other.loop is replica.loop:
-                stream.stalled_until_s = self.world.scheduler.now + seconds
 
     def _jump(self) -> bool:
         server = self.random.choice(self.world.servers)

@@ -40,6 +40,7 @@ from waltz_ray.wire.replica_messages import (
     Refused,
     ReplicaRequest,
     StateReply,
+    Truncate,
     decode_replica,
     encode_replica,
 )
@@ -114,9 +115,22 @@ class _Connection(asyncio.Protocol):
     def _turn(self) -> None:
         requests, self._waiting = self._waiting, []
         self._busy = bool(requests)
-        if requests:
-            frames = self._replica.handle(requests, self)
-            asyncio.get_running_loop().call_later(self._replica.disk_delay_s(), self._answer, frames)
+        if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
+            self._late(requests)
+        elif requests:
+            self._handle(requests)
+
+    def _late(self, requests: list[ReplicaRequest]) -> None:
+        """The server loses this connection now; the replica comes to these orders, still in its buffer, later."""
+        assert self._transport is not None
+        self._replica.delays_truncate = False
+        self._replica.tell(f"is late with {requests}, and {self.peer} has gone")
+        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
+        asyncio.get_running_loop().call_later(self._replica.random.uniform(0.05, 0.8), self._handle, requests)
+
+    def _handle(self, requests: list[ReplicaRequest]) -> None:
+        frames = self._replica.handle(requests, self)
+        asyncio.get_running_loop().call_later(self._replica.disk_delay_s(), self._answer, frames)
 
     def _answer(self, frames: bytes) -> None:
         assert self._transport is not None
@@ -137,6 +151,8 @@ class SimReplica(Process):
         self.service: ReplicaService | None = None
         self._recovering: ReplicaStore | None = None
         self.slow_until_s = 0.0
+        self.delays_truncate = False
+        """The next order to truncate is met late, after its connection was lost."""
         self.lost_files = False
         """It has told a server so, since it was replaced last."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import traceback
 from collections import deque
 
 from tests.simulation.loop import Scheduler
@@ -47,4 +48,9 @@ class StoryHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         current = self._scheduler.current
-        self._story.tell("?" if current is None else current.name, record.getMessage())
+        who = "?" if current is None else current.name
+        self._story.tell(who, record.getMessage())
+        if record.exc_info and record.exc_info[1] is not None:
+            for frame in traceback.extract_tb(record.exc_info[2])[-6:]:
+                self._story.tell(who, f"  {frame.name}: {frame.line}")
+            self._story.tell(who, f"  {record.exc_info[1]!r}")
