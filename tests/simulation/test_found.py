@@ -15,17 +15,23 @@ from tests.simulation.network import Network
 from tests.storage.faulty_disk import FaultyDisk
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig, StorageConfig
-from waltz_ray.errors import DiskFull
+from waltz_ray.errors import DiskFull, ReplicaRefused
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.partition_types import Assigned, ReadRecord, RecordRead
 from waltz_ray.protocol.records import RecordBatch, build_records
-from waltz_ray.protocol.session_types import RecordWritten, ReplicaLost, ReplicaOpened, StartTimer, WriteRecord
+from waltz_ray.protocol.session_types import (
+    RecordWritten,
+    ReplicaLost,
+    ReplicaOpened,
+    StartTimer,
+    WriteRecord,
+)
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.wire.framing import Hello as HelloMessage
 from waltz_ray.wire.framing import encode_hello
-from waltz_ray.wire.replica_messages import REPLICA_VERSIONS
+from waltz_ray.wire.replica_messages import REPLICA_VERSIONS, Read, RefusalCode, Refused
 
 KEY = uuid.UUID(int=1)
 
@@ -80,6 +86,29 @@ def test_a_replaced_replica_can_help_a_session_that_is_opening() -> None:
     assert partition.step(RecordRead(write.record, 8)) == []
     effects = partition.step(RecordRead(replaced, 9))
     assert any(isinstance(effect, StartTimer) and effect.name == "backoff" for effect in effects)
+
+
+def test_damage_met_by_a_read_is_told_to_the_session() -> None:
+    """Seed 0x22e: the only holder of the log's end met its damage as a source of copies, and the session asked on."""
+    scheduler = Scheduler(Random(1))
+    network = Network(scheduler, Random(2))
+    server = new_loop(scheduler, network, "server")
+    events: list[object] = []
+
+    async def read() -> None:
+        link = ReplicaLink(3, KEY, ServerConfig(), lambda partition_id, event: events.append((partition_id, event)))
+        future = asyncio.get_running_loop().create_future()
+        link._reads.append((Read(7, 5, 0, 9, 1000), future))
+        link.on_bulk(Refused(7, 5, 7, RefusalCode.DAMAGED, 5, 8, "record 9 has a wrong checksum"))
+        with pytest.raises(ReplicaRefused, match="wrong checksum"):
+            await future
+
+    task = server.enter(lambda: server.create_task(read()))
+    scheduler.run(0.5)
+    assert task.done()
+    assert task.exception() is None
+    assert events == [(7, ReplicaLost(5, 3, "record 9 has a wrong checksum"))]
+    server.bury()
 
 
 def test_opening_a_partition_on_a_full_disk_can_be_repeated_for_ever() -> None:

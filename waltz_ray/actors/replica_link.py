@@ -322,5 +322,8 @@ class ReplicaLink:
             future.set_result(message.batch)
         elif isinstance(message, Refused):
             future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
+            if message.code is RefusalCode.DAMAGED:
+                # It has met its damage in this read, after its session took it for sound: told at once.
+                self._on_refused(message)
         else:
             raise WireError(f"{type(message).__name__} does not answer {type(request).__name__}")
