@@ -47,7 +47,7 @@ def one_seed(seed: int, mutation: str | None = None) -> Passed | Caught:
     except Violation as violation:
         message = violation.message
         if violation.checker == "crash" and violation.__cause__ is not None:
-            message += " " + " ".join(getattr(violation.__cause__, "__notes__", ()))
+            message = " ".join((message, *getattr(violation.__cause__, "__notes__", ())))
         return Caught(seed, violation.checker, message, world.story.text(), mutation)
     return Passed(
         seed, result.digest, result.simulated_s, result.commits, result.faults, result.counts, world.story.text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,7 +94,8 @@ class SimServer(Process):
 
         def fatal(message: str) -> None:
             if "has registered as server" not in message:
-                self.world.scheduler.fail(AssertionError(message))  # a machine's step failed: that is a bug
+                cause = sys.exception()  # a machine's step failed: that is a bug
+                self.world.scheduler.fail(AssertionError(f"{message}: {cause!r}"))
             self.world.scheduler.after(0.0, end, message)
 
         return fatal

@@ -1,0 +1,97 @@
+"""Faults of several acts, each arranged so that one rule of the design is all that saves the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.replica import SimReplica
+    from tests.simulation.servers import SimServer
+    from tests.simulation.world import World
+
+__all__ = ["Dramas"]
+
+
+class Dramas:
+    """Each begins one; False if that is not possible now. ``unless_over`` runs a later act unless all was healed."""
+
+    def __init__(self, world: World, random: Random, unless_over: Callable[[Callable[[], object]], None]) -> None:
+        self.world, self.random = world, random
+        self._unless_over = unless_over
+
+    def zombie(self) -> bool:
+        """Two processes of one server: the first does not know that it has a successor, which may not live long."""
+        server = self.random.choice(self.world.servers)
+        if not server.up or server.server is None:
+            return False
+        away_s = self.random.uniform(1.0, 6.0)
+        server.leave_a_zombie(away_s)
+        if self.random.random() < 0.5:
+            self.world.scheduler.after(
+                away_s * self.random.uniform(0.5, 1.0), self._kill_successor, server, server.life
+            )
+        return True
+
+    def _kill_successor(self, server: SimServer, life: int) -> None:
+        def kill() -> None:
+            if server.life == life:
+                server.kill("the successor is killed")
+                server.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
+
+        self._unless_over(kill)
+
+    def successor_and_manager_gone(self) -> bool:
+        """The successor works and dies, nobody assigns: the first process is all that is left, and knows nothing."""
+        server, manager = self.random.choice(self.world.servers), self.world.manager
+        if not server.up or server.server is None or not manager.up:
+            return False
+        lives_s = self.random.uniform(0.6, 2.0)
+        server.leave_a_zombie(lives_s + server.session_s + 0.2)
+
+        def end() -> None:
+            server.kill("the successor is killed")
+            server.start_later(8.0)
+            manager.kill("killed with it")
+            manager.start_later(server.session_s + self.random.uniform(1.0, 3.0))
+
+        self.world.scheduler.after(lives_s, self._unless_over, end)
+        return True
+
+    def late_joiner(self) -> bool:
+        """A replica comes back while its server cannot enter it; another lags; then the one that has all goes."""
+        after, random = self.world.scheduler.after, self.random
+        up = [replica for replica in self.world.replicas if replica.up]
+        if len(up) < 3:
+            return False
+        joiner, lagging, complete = random.sample(up, 3)
+        out_s = self.world.servers[0].config.replica_timeout_ms / 1000 + random.uniform(0.8, 1.6)
+        self.world.network.partition(joiner.host, [server.host for server in self.world.servers], out_s)
+        for server in self.world.servers:
+            after(out_s - 0.2, self._away, server, 3.0)
+        lag_s = random.uniform(0.1, 0.25)
+        after(out_s + random.uniform(0.3, 1.2), self._unless_over, lambda: self._lag(lagging, complete, lag_s))
+        return True
+
+    def _lag(self, lagging: SimReplica, complete: SimReplica, seconds: float) -> None:
+        """Nothing reaches one replica for a while, nothing of it ever will; at the end another one is gone."""
+        network = self.world.network
+        streams = [stream for stream in network.connections() if stream.other.loop is lagging.loop]
+        for stream in streams:
+            stream.stalled_until_s = self.world.scheduler.now + seconds + 0.1
+
+        def end() -> None:
+            for stream in streams:
+                network.break_connection(stream, 0.0, 0.0)
+            complete.kill("killed, it had everything")
+            complete.start_later(8.0)
+
+        self.world.scheduler.after(seconds, self._unless_over, end)
+
+    def _away(self, server: SimServer, seconds: float) -> None:
+        def cut_off() -> None:
+            if server.up and server.zookeeper is not None:
+                self.world.zookeeper.cut_off(server.zookeeper, seconds, server.session_s)
+
+        self._unless_over(cut_off)
