@@ -89,7 +89,8 @@ class OriginalClient:
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper_server: str) -> Iterator[Cluster]:
     with Cluster(tmp_path, zookeeper_server) as running:
-        running.wait_members(0, {0, 1, 2})
+        for partition in (0, 1):
+            running.wait_members(partition, {0, 1, 2})
         try:
             yield running
         finally:
