@@ -20,6 +20,7 @@ from tests.simulation.mutations_client import (
 )
 from tests.simulation.mutations_storage import (
     acknowledge_before_sync,
+    cut_in_memory_only,
     damaged_records_are_served,
     empty_disk_is_taken_for_a_new_one,
     fence_is_forgotten_at_restart,
@@ -27,7 +28,6 @@ from tests.simulation.mutations_storage import (
     old_connections_may_change_the_log,
     sync_errors_are_ignored,
     torn_tail_is_not_cut,
-    truncate_does_nothing,
 )
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.feed import FeedHub, Subscriber
@@ -306,6 +306,6 @@ MUTATIONS: dict[str, Mutation] = {
         torn_tail_is_not_cut,
         damaged_records_are_served,
         empty_disk_is_taken_for_a_new_one,
-        truncate_does_nothing,
+        cut_in_memory_only,
     )
 }

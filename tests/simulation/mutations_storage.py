@@ -28,7 +28,7 @@ __all__ = [
     "old_connections_may_change_the_log",
     "sync_errors_are_ignored",
     "torn_tail_is_not_cut",
-    "truncate_does_nothing",
+    "cut_in_memory_only",
 ]
 
 Patch = pytest.MonkeyPatch
@@ -131,18 +131,14 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
     patch.setattr(replica_service, "_open", open_session)
 
 
-def truncate_does_nothing(patch: Patch) -> None:
-    """The answer says it is done, and the file keeps what was to be cut."""
+def cut_in_memory_only(patch: Patch) -> None:
+    """The log is said to end earlier, and the files keep what was to be cut."""
 
     def truncate(self: PartitionLog, session_id: int, last_id: int) -> None:
-        disk: Any = self._disk.disk
-        path = None if self._active is None else self._active.path
-        before = b"" if path is None else disk.content(path)
-        original(self, session_id, last_id)
-        active = self._active
-        if active is not None and active.path == path and len(before) > active.end:
-            disk.pwrite(active.handle, before[active.end :], active.end)
-            disk.fsync(active.handle)
+        if self.damaged is not None or session_id != self.session_id or last_id >= self.last_id:
+            original(self, session_id, last_id)
+        else:
+            self.last_id = self.synced_id = last_id
 
     original = PartitionLog.truncate
     patch.setattr(PartitionLog, "truncate", truncate)

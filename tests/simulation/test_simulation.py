@@ -62,20 +62,17 @@ def test_the_same_seed_is_the_same_history() -> None:
     assert passed(seed + 1).digest != there
 
 
-@pytest.mark.long
 def test_every_mutation_has_a_known_seed() -> None:
     assert set(KNOWN_SEEDS) == set(MUTATIONS)
     assert len(MUTATIONS) >= 20
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_rule_is_noticed(name: str) -> None:
     caught = hunt(name, seeds=20)
     assert isinstance(caught, Caught), f"{name} is not noticed; `make simulate-mutations` looks for a seed"
 
 
-@pytest.mark.long
 def test_the_tested_seed_of_a_mutation_passes_without_it() -> None:
     """So what is noticed is the mutation."""
     for seed in sorted(set(KNOWN_SEEDS.values()))[:8]:
