@@ -159,12 +159,12 @@ class World:
         self._wait("replicas serve", deadline, self._all_serve)
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)
-        for client in self.clients:
-            if isinstance(client, SimClient) and client.client is not None:
-                for partition_id in range(self.partitions):
-                    client.last_word(partition_id)
-        self._wait("every transaction has its fate", deadline, lambda: not self.history.pending())
-        self._wait("all replicas are members and alike", deadline, self._converged)
+        sound = False
+        while not sound:
+            self._last_words()
+            self._wait("every transaction has its fate", deadline, lambda: not self.history.pending())
+            self._wait("all replicas are members and alike", deadline, self._converged)
+            sound = self._scrub()  # a repair begins at the first damage; further rot below it was not met so far
         self._wait("every subscriber has the whole log", deadline, self._all_fed)
         outcome = Outcome(self.history, {r.replica_id: self._read_logs(r) for r in self.replicas})
         for check in CHECKERS:
@@ -236,8 +236,15 @@ class World:
                     return False
         return True
 
-    def _scrub(self) -> None:
-        """Read everything once, so that rot nobody has met is known and can be repaired."""
+    def _last_words(self) -> None:
+        for client in self.clients:
+            if isinstance(client, SimClient) and client.client is not None:
+                for partition_id in range(self.partitions):
+                    client.last_word(partition_id)
+
+    def _scrub(self) -> bool:
+        """Read everything once, so that rot nobody has met is known and can be repaired. False if there was any."""
+        sound = True
         for replica in self.replicas:
             for partition_id in range(self.partitions):
                 log = replica.log(partition_id)
@@ -247,6 +254,8 @@ class World:
                     _records_of(log)
                 except Corruption as error:
                     replica.tell(f"scrub: {error}")
+                    sound = False
+        return sound
 
     def _read_logs(self, replica: SimReplica) -> list[list[bytes]]:
         found = []
