@@ -1,0 +1,135 @@
+"""``waltz bench append`` and ``latency``: how many appends a second, and how long one takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from waltz_bench.clients import clients_of, many_load, single_load, window
+from waltz_bench.cluster import Waltz, waltz_cluster
+from waltz_bench.loads import AppendLoad
+from waltz_bench.locked import locked_load
+from waltz_bench.measure import Case, Row, alternate, ratio
+from waltz_bench.report import report
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["AppendOptions", "LockKind", "append", "append_cases", "latency", "partition_ratios"]
+
+LockKind = Literal["none", "unique", "contended"]
+_MANY = 100
+_LOCKED_OUTSTANDING = 256
+
+
+@dataclass(frozen=True)
+class AppendOptions:
+    """The matrix is every combination. ``outstanding``: records, of all clients together; a case with several clients
+    has one append of each. ``many``: records of an ``append_many``, 0 = single appends."""
+
+    runs: int = 5
+    seconds: float = 2.0
+    warmup_s: float = 0.5
+    clients: tuple[int, ...] = (1, 64)
+    outstanding: int = 6400
+    sizes_bytes: tuple[int, ...] = (1024,)
+    partitions: tuple[int, ...] = (1,)
+    locks: tuple[LockKind, ...] = ("none",)
+    many: tuple[int, ...] = (0, _MANY)
+    transport: str = "tcp"
+
+    def __post_init__(self) -> None:
+        for kind in self.locks:
+            if kind not in ("none", "unique", "contended"):
+                raise InvalidInput(f"--locks must be none, unique or contended, not {kind!r}")
+
+
+def append(
+    directory: Path, options: AppendOptions, running: str = "", progress: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """The whole matrix on one cluster."""
+    with (
+        waltz_cluster(directory, running, progress) as waltz,
+        clients_of(waltz, max(options.clients), max(options.partitions), options.transport) as clients,
+    ):
+        cases = append_cases(waltz, clients, options)
+        progress("warming up")
+        for case in cases:
+            case.run()
+        rows = alternate(cases, options.runs, progress)
+        return report("append", rows, partition_ratios(rows) | lock_ratios(rows), directory)
+
+
+def append_cases(waltz: Waltz, clients: Sequence[WaltzClient], options: AppendOptions) -> list[Case]:
+    """One for each combination that makes sense: several clients append singly, locks go with single appends."""
+    processes = waltz.processes()
+    cases = []
+    matrix = itertools.product(options.clients, options.many, options.sizes_bytes, options.partitions, options.locks)
+    for count, many, size, partitions, locks in matrix:
+        if many and (count > 1 or locks != "none"):
+            continue
+        if locks == "none":
+            load = _unlocked(clients[:count], many, size, partitions, options.outstanding)
+        else:
+            load = locked_load(clients[:count], locks, max(count, _LOCKED_OUTSTANDING), size, partitions)
+        name = ", ".join(
+            [f"append_many({many})" if many else ("single" if count == 1 else f"{count} clients x 1")]
+            + [f"{size} B", f"{partitions} partition{'s' if partitions > 1 else ''}"]
+            + ([] if locks == "none" else [f"{locks} locks"])
+        )
+        cases.append(Case(name, window(load, processes, (options.seconds, options.warmup_s))))
+    return cases
+
+
+def _unlocked(
+    clients: Sequence[WaltzClient], many: int, size: int, partitions: int, outstanding: int
+) -> Callable[[], AppendLoad]:
+    if many:
+        return many_load(clients, max(1, outstanding // many), many, size, partitions)
+    return single_load(clients, outstanding if len(clients) == 1 else len(clients), size, partitions)
+
+
+def partition_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """The rate on several partitions by the rate on one, same load shape."""
+    found = {row.case: row.rate for row in rows}
+    return {
+        case: ratio(rate / found[one], 1.0, 1.3)
+        for case, rate in found.items()
+        if " partitions" in case and (one := _with_one_partition(case)) in found
+    }
+
+
+def _with_one_partition(case: str) -> str:
+    return ", ".join("1 partition" if part.endswith(" partitions") else part for part in case.split(", "))
+
+
+def lock_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Progress where all appends want the same lock, in thousands a second."""
+    return {
+        f"{row.case}: thousands committed a second": ratio(row.rate / 1000, 1.0)
+        for row in rows
+        if "contended locks" in row.case
+    }
+
+
+def latency(
+    directory: Path,
+    runs: int = 5,
+    seconds: float = 2.0,
+    sizes_bytes: tuple[int, ...] = (100, 1024, 10240),
+    running: str = "",
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """One append outstanding, for each size: the next is sent when the one before has committed."""
+    with waltz_cluster(directory, running, progress) as waltz, clients_of(waltz, 1, 1) as clients:
+        processes = waltz.processes()
+        cases = [
+            Case(f"1 outstanding, {size} B", window(single_load(clients, 1, size), processes, (seconds, 0.5)))
+            for size in sizes_bytes
+        ]
+        progress("warming up")
+        for case in cases:
+            case.run()
+        return report("latency", alternate(cases, runs, progress), {}, directory)

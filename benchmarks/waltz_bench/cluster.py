@@ -1,0 +1,132 @@
+"""The cluster that is measured: one of our own, up and down again, or one that runs already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from waltz_bench.processes import Processes
+from waltz_ray import cluster_file, connect
+from waltz_ray.bring_up import bring_up, cluster_status, take_down
+from waltz_ray.client import ray_lookup
+from waltz_ray.client.application import Callbacks
+from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.config import ClientConfig, ClusterConfig
+
+__all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "scratch_directory", "waltz_cluster"]
+
+PARTITIONS, REPLICAS, SERVERS = 64, 3, 2
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Waltz:
+    """A running cluster; this process is joined to its Ray."""
+
+    name: str
+    directory: str
+    zookeeper: str
+    partitions: int
+
+    def client(
+        self,
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: tuple[int, ...] | None = None,
+        feed: FeedKind | None = None,
+        transport: Any = "tcp",
+    ) -> WaltzClient:
+        """A client of it, like an application's."""
+        return connect(
+            self.name,
+            callbacks,
+            config=config,
+            partitions=partitions,
+            zookeeper=self.zookeeper,
+            transport=transport,
+            feed=feed,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What the manager says (``waltz status``)."""
+        return cluster_status(self.name)
+
+    def pids(self) -> dict[str, int]:
+        """The processes on the data path: ``server-<n>`` and ``replica-<n>``."""
+        view = self.status()
+        return {
+            f"{kind}-{number}": int(actor["pid"])
+            for kind in ("server", "replica")
+            for number, actor in sorted(view[f"{kind}s"].items())
+        }
+
+    def processes(self) -> Processes:
+        """These, to be measured."""
+        return Processes(self.pids())
+
+
+@contextmanager
+def waltz_cluster(directory: Path, running: str = "", progress: Progress = lambda text: None) -> Iterator[Waltz]:
+    """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``."""
+    if running:
+        found = cluster_file.find_cluster(name=running)
+        ray_lookup.join(found.address)
+        yield Waltz(found.name, found.directory, found.zookeeper, found.partitions)
+        return
+    place = directory / "waltz"
+    config = ClusterConfig("bench", str(place), PARTITIONS, REPLICAS, SERVERS)
+    try:
+        cluster = bring_up(config, progress=progress)
+        with _interruptible():
+            yield Waltz(cluster.name, cluster.directory, cluster.zookeeper, cluster.partitions)
+    finally:
+        progress("taking the cluster down")
+        with _undisturbed():
+            known = cluster_file.read(place) if place.exists() else None
+            if known is not None:
+                take_down(known, progress)
+
+
+@contextmanager
+def scratch_directory(below: str = "") -> Iterator[Path]:
+    """A new directory below ``below`` (default: the system's temporary one), removed at the end."""
+    if below:
+        os.makedirs(below, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="waltz-bench-", dir=below or None)).resolve()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the benchmark with everything taken down: Ray has put handlers of its own in place."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not leave half of the processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

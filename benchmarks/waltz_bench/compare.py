@@ -1,0 +1,193 @@
+"""``waltz bench compare nats``: the same work by waltz_ray and by NATS JetStream, in turn, on the same disk.
+
+Both clusters run all the time and one is idle while the other is measured. Every message of 1 KB is on the disks of a
+quorum before its acknowledgement, in both; a separate, untimed run counts the syncs to prove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from waltz_bench.clients import clients_of, many_load, single_load, window
+from waltz_bench.cluster import Waltz, waltz_cluster
+from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio
+from waltz_bench.nats_cluster import Nats, nats_cluster
+from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
+from waltz_bench.processes import DRIVER, Processes
+from waltz_bench.report import report
+from waltz_bench.syncs import count_syncs, strace_problem, synchronous_files
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.errors import AppendFailed, InvalidInput
+from waltz_ray.protocol.ids import quorum_of
+
+__all__ = ["CASES", "CompareOptions", "compare_nats", "nats_ratios", "sync_proof"]
+
+ONE, MANY_CLIENTS, PIPELINED, BATCHED = (
+    "1 outstanding",
+    "64 clients with 1 each",
+    "pipelined single",
+    "append_many(100)",
+)
+BATCHED_ATOMIC = "append_many(100), as atomic batches"
+CASES = (ONE, MANY_CLIENTS, PIPELINED, BATCHED)
+
+WALTZ, NATS = "waltz_ray", "NATS"
+_PIPELINED_RECORDS = 4096
+_BATCH_RECORDS, _BATCHES = 100, 64
+_ATOMIC_BATCHES = 48  # NATS allows 50 of them in one stream
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """``seconds`` measured in each run after ``warmup_s``; ``proof_appends`` under strace, 0 = none."""
+
+    runs: int = 5
+    seconds: float = 2.0
+    warmup_s: float = 0.5
+    size_bytes: int = 1024
+    clients: int = 64
+    proof_appends: int = 200
+    cases: tuple[str, ...] = CASES
+
+    def __post_init__(self) -> None:
+        unknown = [case for case in self.cases if case not in CASES]
+        if unknown:
+            raise InvalidInput(f"there is no case {unknown[0]!r}; the cases are: {', '.join(CASES)}")
+
+
+def compare_nats(
+    directory: Path, options: CompareOptions, running: str = "", progress: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Both clusters in ``directory``, every case in turn, then the proof. Raises what either system failed with."""
+    with (
+        waltz_cluster(directory, running, progress) as waltz,
+        nats_cluster(directory / "nats", progress) as nats,
+        clients_of(waltz, options.clients, 1) as clients,
+    ):
+        before = nats.stored()
+        peer = _NatsCases(nats, options)
+        cases = _cases(clients, waltz.processes(), peer, options)
+        progress("warming up")
+        for case in cases:
+            case.run()
+        rows = alternate(cases, options.runs, progress)
+        if nats.stored() - before != peer.acknowledged:
+            raise AppendFailed(f"NATS acknowledged {peer.acknowledged} messages and holds {nats.stored() - before}")
+        progress("counting syncs")
+        proof = sync_proof(waltz, clients[0], nats, directory, options.proof_appends)
+        return report(
+            "compare nats",
+            rows,
+            nats_ratios(rows),
+            directory,
+            sync_proof=proof,
+            versions={"nats-server": nats.version},
+            notes=_notes(rows, proof),
+        )
+
+
+class _NatsCases:
+    """Runs of NATS loads; counts what was acknowledged in all of them."""
+
+    def __init__(self, nats: Nats, options: CompareOptions) -> None:
+        self._nats = nats
+        self._processes = nats.processes()
+        self._options = options
+        self.acknowledged = 0
+
+    def run(self, shape: Shape) -> Sample:
+        load = NatsLoad(self._nats.port, shape)
+        sample = measure(load, self._processes, self._options.seconds, self._options.warmup_s)
+        self.acknowledged += load.acknowledged
+        return sample
+
+
+def _cases(
+    clients: Sequence[WaltzClient], processes: Processes, peer: _NatsCases, options: CompareOptions
+) -> list[Case]:
+    size, first = options.size_bytes, clients[:1]
+    ours = {
+        ONE: single_load(first, 1, size),
+        MANY_CLIENTS: single_load(clients, len(clients), size),
+        PIPELINED: single_load(first, _PIPELINED_RECORDS, size),
+        BATCHED: many_load(first, _BATCHES, _BATCH_RECORDS, size),
+    }
+    theirs = {
+        ONE: Shape(size_bytes=size),
+        MANY_CLIENTS: Shape(clients=len(clients), size_bytes=size),
+        PIPELINED: Shape(outstanding=_PIPELINED_RECORDS, size_bytes=size),
+        BATCHED: Shape(outstanding=_BATCHES * _BATCH_RECORDS, chunk=_BATCH_RECORDS, size_bytes=size),
+        BATCHED_ATOMIC: Shape(
+            outstanding=_ATOMIC_BATCHES * _BATCH_RECORDS, chunk=_BATCH_RECORDS, size_bytes=size, atomic=True
+        ),
+    }
+    cases: list[Case] = []
+    for name in options.cases:
+        cases.append(Case(name, window(ours[name], processes, (options.seconds, options.warmup_s)), WALTZ))
+        for peer_name in (name, BATCHED_ATOMIC) if name == BATCHED else (name,):
+            cases.append(Case(peer_name, lambda shape=theirs[peer_name]: peer.run(shape), NATS))  # type: ignore[misc]
+    return cases
+
+
+def nats_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """waltz_ray by NATS, for the cases that were run. Batches are compared with the better of NATS's two ways."""
+    found = {(row.system, row.case): row for row in rows}
+    names = {case for system, case in found if system == WALTZ}
+    ratios: dict[str, dict[str, Any]] = {}
+    if ONE in names:
+        value = found[WALTZ, ONE].p50_us / found[NATS, ONE].p50_us
+        ratios[f"{ONE}, p50"] = ratio(value, 0.9, 0.6, smaller_is_better=True)
+    for name, gate, goal in ((MANY_CLIENTS, 1.0, 1.6), (PIPELINED, 1.5, 3.0), (BATCHED, 2.5, 4.0)):
+        if name in names:
+            rivals = [found[key].rate for key in ((NATS, name), (NATS, f"{name}, as atomic batches")) if key in found]
+            ratios[f"{name}, rate"] = ratio(found[WALTZ, name].rate / max(rivals), gate, goal)
+    return ratios
+
+
+def sync_proof(waltz: Waltz, client: WaltzClient, nats: Nats, directory: Path, appends: int) -> dict[str, Any]:
+    """Sync calls of each replica and each NATS server during ``appends`` appends, one after the other.
+
+    ``proven`` is whether on a quorum of processes there were at least as many as appends; None, with the reason, where
+    they cannot be counted.
+    """
+    problem = strace_problem() if appends else "it was not asked for"
+    if problem:
+        return {"appends": appends, "proven": None, "reason": problem}
+    replicas = {name: pid for name, pid in waltz.pids().items() if name.startswith("replica")}
+
+    def append_in_turn() -> None:
+        for _ in range(appends):
+            client.append(0, bytes(1024)).result()
+
+    counted = {
+        WALTZ: count_syncs(replicas, directory, append_in_turn),
+        NATS: count_syncs(nats.pids, directory, lambda: publish_in_turn(nats.port, appends)),
+    }
+    pids = {WALTZ: replicas, NATS: nats.pids}
+    proof: dict[str, Any] = {"appends": appends, "method": "strace -f, attached to every replica and server"}
+    for system, of_processes in counted.items():
+        enough = sum(sum(calls.values()) >= appends for calls in of_processes.values())
+        proof[system] = {
+            "syncs": of_processes,
+            "files_opened_synchronous": {name: synchronous_files(pid) for name, pid in pids[system].items()},
+            "processes_with_a_sync_for_each_append": enough,
+            "proven": enough >= quorum_of(len(of_processes)),
+        }
+    proof["proven"] = all(proof[system]["proven"] for system in counted)
+    return proof
+
+
+def _notes(rows: Sequence[Row], proof: dict[str, Any]) -> list[str]:
+    shares = [f"{row.system}, {row.case}: {row.cpu_share[DRIVER]:.0%} of a core" for row in rows]
+    if proof["proven"] is None:
+        said = f"syncs were not counted: {proof['reason']}"
+    else:
+        counts = "; ".join(
+            f"{system} " + ", ".join(f"{name} {sum(c.values())}" for name, c in proof[system]["syncs"].items())
+            for system in (WALTZ, NATS)
+        )
+        said = f"syncs during {proof['appends']} appends in turn: {counts}" + ("" if proof["proven"] else " - TOO FEW")
+    return [f"load generator: {'; '.join(shares)}", said]

@@ -1,0 +1,108 @@
+"""Closed loops of appends through the public client.
+
+Each acknowledgement starts the next call, in the future's callback, on the client's IO thread: no thread of ours
+wakes up between two appends, as there is none between two publishes of the peers we compare with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.errors import AppendTimeout
+
+__all__ = ["AppendLoad", "Call", "batches", "pairs", "payloads", "single_appends"]
+
+Call = Callable[[], "Future[Any]"]
+"""Starts one call."""
+
+_LAST_FATES_S = 30.0
+
+
+def payloads(size_bytes: int, count: int = 256) -> list[bytes]:
+    """Random data, so that nothing on the way can make it smaller."""
+    return [os.urandom(size_bytes) for _ in range(count)]
+
+
+def single_appends(client: WaltzClient, partition_id: int, size_bytes: int) -> Call:
+    """One append without locks for each call."""
+    datas = itertools.cycle(payloads(size_bytes))
+    append = client.append
+    return lambda: append(partition_id, next(datas))
+
+
+def batches(client: WaltzClient, partition_id: int, size_bytes: int, records: int) -> Call:
+    """One ``append_many`` of ``records`` for each call."""
+    datas = payloads(size_bytes)
+    batch = [datas[i % len(datas)] for i in range(records)]
+    append_many = client.append_many
+    return lambda: append_many(partition_id, batch)
+
+
+def pairs(calls: Sequence[Call], outstanding: int) -> list[Call]:
+    """``outstanding`` chains, spread evenly over ``calls``."""
+    return [calls[i % len(calls)] for i in range(outstanding)]
+
+
+class AppendLoad:
+    """As many chains as there are entries in ``calls``, each with exactly one call in the air. Use it once."""
+
+    def __init__(self, calls: Sequence[Call], records_per_call: int = 1) -> None:
+        self.records_per_call = records_per_call
+        self.latencies_s: list[float] = []
+        self.failed = threading.Event()
+        self.errors: list[BaseException] = []
+        self._calls = calls
+        self._ended = threading.Semaphore(0)
+        self._started = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        """See ``measure.Load``."""
+        for call in self._calls:
+            self._started += 1
+            self._next(call)
+
+    def stop(self) -> None:
+        """See ``measure.Load``. AppendTimeout if a call gets no fate: it is lost."""
+        self._stopped = True
+        deadline = time.monotonic() + _LAST_FATES_S
+        for ended in range(self._started):
+            if not self._ended.acquire(timeout=max(0.001, deadline - time.monotonic())):
+                raise AppendTimeout(
+                    f"{self._started - ended} of {self._started} calls of the load had no fate {_LAST_FATES_S:g} s "
+                    f"after its end; look for the reason in the servers' logs"
+                )
+        if self.errors:
+            raise self.errors[0]
+
+    def _next(self, call: Call) -> None:
+        began = time.perf_counter()
+
+        def done(future: Future[Any]) -> None:
+            ended = time.perf_counter()
+            error = future.exception()
+            if error is not None:
+                self._end(error)
+            elif self._stopped:
+                self.latencies_s.append(ended - began)
+                self._ended.release()
+            else:
+                self.latencies_s.append(ended - began)
+                self._next(call)
+
+        try:
+            call().add_done_callback(done)
+        except BaseException as error:  # noqa: BLE001 - raised by stop(), and nobody hears it in a callback
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed.set()
+        self._ended.release()
