@@ -49,10 +49,19 @@ class StorageConfig:
     """How far a segment is zeroed ahead, 0 = not at all. fdatasync is about 1.5 times as fast where the file
     does not grow (FACTS.md, "Disk and CPU")."""
 
+    journal_bytes: int = 32 * 1024 * 1024
+    """Length of each of the two journal files, 0 = none. Records of many partitions become durable with one sync
+    there (storage/journal.py); the longer they are, the less often segments are synced. Made when first needed."""
+
+    journal_partitions: int = 2
+    """The fewest partitions written in one turn for which the journal is used: one costs one sync in place, too."""
+
     def __post_init__(self) -> None:
         _require(self, "segment_size_bytes", 1, 1 << 40)
         _require(self, "index_flush_interval", 1, 1_000_000)
         _require(self, "preallocate_bytes", 0, 1 << 30)
+        _require(self, "journal_bytes", 0, 1 << 34)
+        _require(self, "journal_partitions", 1, 100_000)
 
 
 @dataclass(frozen=True)

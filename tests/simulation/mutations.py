@@ -25,6 +25,9 @@ from tests.simulation.mutations_storage import (
     empty_disk_is_taken_for_a_new_one,
     fence_is_forgotten_at_restart,
     fence_is_not_checked,
+    journal_is_not_replayed,
+    journal_is_used_again_too_early,
+    journal_survives_a_cut,
     old_connections_may_change_the_log,
     sync_errors_are_ignored,
     torn_tail_is_not_cut,
@@ -307,5 +310,8 @@ MUTATIONS: dict[str, Mutation] = {
         damaged_records_are_served,
         empty_disk_is_taken_for_a_new_one,
         cut_in_memory_only,
+        journal_is_not_replayed,
+        journal_survives_a_cut,
+        journal_is_used_again_too_early,
     )
 }

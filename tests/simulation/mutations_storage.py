@@ -11,9 +11,10 @@ from tests.simulation.replica import DIRECTORY, SimReplica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES
-from waltz_ray.storage import layout, reading, replica_service
+from waltz_ray.storage import layout, reading, replica_service, store
 from waltz_ray.storage.control_file import ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
@@ -25,6 +26,9 @@ __all__ = [
     "empty_disk_is_taken_for_a_new_one",
     "fence_is_forgotten_at_restart",
     "fence_is_not_checked",
+    "journal_is_not_replayed",
+    "journal_is_used_again_too_early",
+    "journal_survives_a_cut",
     "old_connections_may_change_the_log",
     "sync_errors_are_ignored",
     "torn_tail_is_not_cut",
@@ -123,8 +127,8 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
             info = cluster.info()
             return ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
 
-    def open_session(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
-        return original_open(store, log, replace(request, joined_session_id=-1))
+    def open_session(replica_store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
+        return original_open(replica_store, log, replace(request, joined_session_id=-1))
 
     original, original_open = SimReplica._open, replica_service._open
     patch.setattr(SimReplica, "_open", open_store)
@@ -142,3 +146,16 @@ def cut_in_memory_only(patch: Patch) -> None:
 
     original = PartitionLog.truncate
     patch.setattr(PartitionLog, "truncate", truncate)
+
+
+def journal_is_not_replayed(patch: Patch) -> None:
+    patch.setattr(store, "replay", lambda *arguments: 0)
+
+
+def journal_survives_a_cut(patch: Patch) -> None:
+    patch.setattr(Journal, "forget", lambda self, partition_id: None)
+
+
+def journal_is_used_again_too_early(patch: Patch) -> None:
+    """Before the segments that its entries stand in for are durable."""
+    patch.setattr(Journal, "_flush_segment", lambda self, path: None)

@@ -282,6 +282,7 @@ class Nemesis:
         self._spoiled.add(replica.replica_id)
         replica.kill("its disk is lost, another one is put in")
         replica.disk.lose_everything()
+        replica.acknowledged.clear()
         self._restart(replica)
         return True
 

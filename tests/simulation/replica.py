@@ -17,7 +17,7 @@ from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed, WireError
-from waltz_ray.protocol.ids import NO_SESSION, Endpoint
+from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.storage.disk import Writable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
@@ -151,6 +151,8 @@ class SimReplica(Process):
         self.service: ReplicaService | None = None
         self._recovering: ReplicaStore | None = None
         self.slow_until_s = 0.0
+        self.acknowledged: dict[int, int] = {}
+        """Per partition the last ID it has answered for and was not told to cut since: durable, whatever happens."""
         self.delays_truncate = False
         """The next order to truncate is met late, after its connection was lost."""
         self.lost_files = False
@@ -221,6 +223,12 @@ class SimReplica(Process):
                 f"partition {partition_id}: session {log.session_id}, last {log.last_id}, "
                 f"low {log.low_water_mark}/{log.local_low_water_mark}, damaged {log.damaged}"
             )
+            acknowledged = self.acknowledged.get(partition_id, NO_TRANSACTION)
+            if log.damaged is None and log.last_id < acknowledged:
+                self.world.history.blame(
+                    "no_loss",
+                    f"partition {partition_id}: {self.host} acknowledged {acknowledged} and has {log.last_id}",
+                )
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         if self.up:
@@ -255,6 +263,10 @@ class SimReplica(Process):
     def handle(self, requests: list[ReplicaRequest], connection: _Connection) -> bytes:
         """One turn; the answers' frames. Nothing of them leaves if the process ended."""
         assert self.service is not None
+        for request in requests:
+            if isinstance(request, Truncate):
+                kept = min(self.acknowledged.get(request.partition_id, NO_TRANSACTION), request.last_id)
+                self.acknowledged[request.partition_id] = kept
         try:
             replies = self.service.handle(requests, connection)
         except Crashed:
@@ -265,6 +277,7 @@ class SimReplica(Process):
             return b""
         for reply in replies:
             if isinstance(reply, Appended):
+                self.acknowledged[reply.partition_id] = reply.last_id
                 self.world.history.appended(connection.peer, reply.partition_id, reply.session_id)
                 self.tell(f"p{reply.partition_id} s{reply.session_id} acknowledges {reply.last_id}")
             elif isinstance(reply, StateReply | Refused):

@@ -102,6 +102,8 @@ class World:
             segment_size_bytes=choose([300, 2_000, 8_000, 100_000]),
             index_flush_interval=choose([1, 3, 20]),
             preallocate_bytes=choose([0, 0, 1024, 16_384]),
+            journal_bytes=choose([0, 2_500, 20_000]),
+            journal_partitions=choose([1, 1, 2]),
         )
 
     def _server_config(self) -> ServerConfig:

@@ -27,8 +27,10 @@ A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -37,12 +39,34 @@ from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotCont
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
 from waltz_ray.storage.control_file import ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.journal import Journal, JournalEntry
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
 
-__all__ = ["PartitionLog"]
+__all__ = ["PartitionLog", "PendingSync"]
+
+
+class PendingSync:
+    """The bytes of the active segment that are written and not durable. Used inside ``PartitionLog.syncing``."""
+
+    def __init__(self, disk: DurableDisk, partition_id: int, segment: ActiveSegment, first_id: int) -> None:
+        """With the log's lock. ``first_id``: the first record that is not durable."""
+        self.segment = segment
+        self._disk, self._partition_id = disk, partition_id
+        # Older segments were synced when they were finished.
+        self._start = segment.offset_of(max(first_id, segment.first_id))
+        self.size_bytes = segment.end - self._start
+
+    def flush(self) -> None:
+        """Sync the segment."""
+        self._disk.fdatasync(self.segment.handle, self.segment.path)
+
+    def entry(self) -> JournalEntry:
+        """The same bytes for the journal."""
+        data = self._disk.disk.pread(self.segment.handle, self.size_bytes, self._start)
+        return JournalEntry(self._partition_id, self.segment.first_id, self._start, data)
 
 
 class PartitionLog:
@@ -60,12 +84,13 @@ class PartitionLog:
         cluster_key: uuid.UUID,
         partition_id: int,
         control: ControlFile,
+        journal: Journal,
         config: StorageConfig,
     ) -> None:
         self.partition_id = partition_id
         self.is_open = False
         self._disk, self._folder, self._cluster_key = disk, folder, cluster_key
-        self._control, self._config = control, config
+        self._control, self._journal, self._config = control, journal, config
         self._state = threading.Condition(threading.RLock())
         self._syncing = False
         self._epoch = 0
@@ -195,23 +220,36 @@ class PartitionLog:
 
     def sync(self) -> int:
         """Make every record appended so far durable; returns the last durable ID."""
+        with self.syncing() as pending:
+            if pending is not None:
+                pending.flush()
+        return self.synced_id
+
+    @contextlib.contextmanager
+    def syncing(self) -> Iterator[PendingSync | None]:
+        """What has to be made durable inside of this context, by either way; None if everything is already.
+
+        The log takes records meanwhile, but no file of it is closed or cut. Several logs: in ascending order.
+        """
         with self._state:
             target = self.last_id
-            while self._syncing:
-                self._state.wait()
+            self.wait_until_quiet()
             self._disk.check()
             if self.synced_id >= target or self._active is None:
-                return self.synced_id
-            target, active = self.last_id, self._active
-            self._syncing = True
+                pending = None
+            else:
+                target, self._syncing = self.last_id, True
+                pending = PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1)
+        if pending is None:
+            yield None
+            return
         try:
-            self._disk.fdatasync(active.handle, active.path)
-            self._flush_index_of(active, target)
+            yield pending
+            self._flush_index_of(pending.segment, target)
         finally:
             with self._state:
                 self._syncing = False
                 self._state.notify_all()
-        return self.synced_id
 
     def _flush_index_of(self, active: ActiveSegment, durable_id: int) -> None:
         """Called without the lock while ``_syncing`` keeps the segment's files from being closed or cut."""
@@ -348,6 +386,9 @@ class PartitionLog:
                     f"which ends with {self.last_id}"
                 )
             self._sync_here()
+            if self._active is not None and self._journal.holds(self.partition_id):
+                # A checkpoint: from here on any reader finds the records in the segments, also without the journal.
+                self._disk.fdatasync(self._active.handle, self._active.path)
             self._set_entry(ControlEntry(session_id, low, local_low))
 
     def _set_entry(self, entry: ControlEntry) -> None:
@@ -355,6 +396,7 @@ class PartitionLog:
         self._entry = entry
 
     def _cut(self, last_id: int) -> Recovered:
+        self._journal.forget(self.partition_id)
         self._epoch += 1
         if self._active is not None:
             self._active.abandon()

@@ -236,6 +236,13 @@ class ActiveSegment:
             self._tail = [np.concatenate(self._tail) if self._tail else _NO_OFFSETS]
         return self._tail[0]
 
+    def offset_of(self, transaction_id: int) -> int:
+        """Where a record begins that the index file does not have yet, or the next one will."""
+        position = transaction_id - self.first_id - self.flushed_count
+        tail = self._joined_tail()
+        assert 0 <= position <= len(tail), (transaction_id, self.first_id, self.flushed_count, len(tail))
+        return self.end if position == len(tail) else int(tail[position])
+
     def unflushed(self, durable_id: int) -> Int64s:
         """Offsets not in the index file yet, of records up to ``durable_id``."""
         return self._joined_tail()[: max(0, durable_id + 1 - self.first_id - self.flushed_count)]

@@ -4,12 +4,14 @@ On-disk story
     ``create`` makes the directory and, last of all, the control file, which appears whole or not at all. A directory
     with partition folders but without a control file has lost it: nobody may write a new one over that, for the
     fences would be forgotten. ``open`` takes the directory's ``flock`` (it goes when the process does, however it
-    ends), checks that the directory belongs to this cluster, and converts a control file of Waltz 0.13.
+    ends), checks that the directory belongs to this cluster, converts a control file of Waltz 0.13, and brings the
+    segments to where the journal (``journal.py``) says they are.
     Partitions are recovered when they are first used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Iterable
@@ -24,6 +26,7 @@ from waltz_ray.storage.control_file import (
     read_control_image,
 )
 from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.journal import Journal, replay
 from waltz_ray.storage.partition_log import PartitionLog
 
 __all__ = ["ReplicaStore", "lock_directory"]
@@ -62,6 +65,7 @@ class ReplicaStore:
         self.directory, self.cluster_key = directory, cluster_key
         self.partition_ids: range = range(len(control))
         self._disk, self._control, self._lock_handle, self._config = disk, control, lock, config
+        self._journal = Journal(disk, directory, cluster_key, config)
         self._opening = threading.Lock()
         self._partitions: dict[int, PartitionLog] = {}
         self._closed = False
@@ -123,6 +127,7 @@ class ReplicaStore:
             )
         if image.original:
             image = convert_original(disk, directory, image)
+        replay(disk, directory, cluster_key)
         return cls(disk, directory, cluster_key, ControlFile(disk, image), lock, config)
 
     def partition(self, partition_id: int) -> PartitionLog:
@@ -138,14 +143,23 @@ class ReplicaStore:
             if partition_id not in self._partitions:
                 folder = f"{self.directory}/{partition_id}"
                 self._partitions[partition_id] = PartitionLog(
-                    self._disk, folder, self.cluster_key, partition_id, self._control, self._config
+                    self._disk, folder, self.cluster_key, partition_id, self._control, self._journal, self._config
                 )
             return self._partitions[partition_id]
 
     def sync(self, partition_ids: Iterable[int]) -> None:
-        """Everything appended so far to these partitions is durable when this returns."""
-        for partition_id in partition_ids:
-            self.partition(partition_id).sync()
+        """Everything appended so far to these partitions is durable when this returns.
+
+        Small pieces of several partitions go through the journal, with one sync for all of them.
+        """
+        logs = [self.partition(partition_id) for partition_id in sorted(set(partition_ids))]
+        with contextlib.ExitStack() as stack:
+            pending = [p for log in logs if (p := stack.enter_context(log.syncing())) is not None]
+            size_bytes = sum(p.size_bytes for p in pending)
+            together = bool(pending) and self._journal.takes(size_bytes, len(pending))
+            if not (together and self._journal.write([p.entry() for p in pending])):
+                for p in pending:
+                    p.flush()
 
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""
@@ -165,6 +179,7 @@ class ReplicaStore:
             try:
                 for log in self._partitions.values():
                     log.close()
+                self._journal.close()
             finally:
                 self._disk.close(self.directory)
                 self._control.close()
