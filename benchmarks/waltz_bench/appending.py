@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from waltz_bench.clients import clients_of, many_load, single_load, window
-from waltz_bench.cluster import Waltz, waltz_cluster
+from waltz_bench.cluster import Waltz
 from waltz_bench.loads import AppendLoad
 from waltz_bench.locked import locked_load
 from waltz_bench.measure import Case, Row, alternate, ratio
@@ -21,7 +21,7 @@ __all__ = ["AppendOptions", "LockKind", "append", "append_cases", "latency", "pa
 
 LockKind = Literal["none", "unique", "contended"]
 _MANY = 100
-_LOCKED_OUTSTANDING = 256
+_LOCKED_OUTSTANDING = {"unique": 256, "contended": 8}  # contenders: as many as a client has context threads
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,16 @@ class AppendOptions:
 
 
 def append(
-    directory: Path, options: AppendOptions, running: str = "", progress: Callable[[str], None] = lambda text: None
+    waltz: Waltz, options: AppendOptions, progress: Callable[[str], None] = lambda text: None, name: str = "append"
 ) -> dict[str, Any]:
-    """The whole matrix on one cluster."""
-    with (
-        waltz_cluster(directory, running, progress) as waltz,
-        clients_of(waltz, max(options.clients), max(options.partitions), options.transport) as clients,
-    ):
+    """The whole matrix. Its report is called ``name``."""
+    with clients_of(waltz, max(options.clients), max(options.partitions), options.transport) as clients:
         cases = append_cases(waltz, clients, options)
         progress("warming up")
         for case in cases:
             case.run()
         rows = alternate(cases, options.runs, progress)
-        return report("append", rows, partition_ratios(rows) | lock_ratios(rows), directory)
+        return report(name, rows, partition_ratios(rows) | lock_ratios(rows), Path(waltz.directory))
 
 
 def append_cases(waltz: Waltz, clients: Sequence[WaltzClient], options: AppendOptions) -> list[Case]:
@@ -73,13 +70,13 @@ def append_cases(waltz: Waltz, clients: Sequence[WaltzClient], options: AppendOp
         if locks == "none":
             load = _unlocked(clients[:count], many, size, partitions, options.outstanding)
         else:
-            load = locked_load(clients[:count], locks, max(count, _LOCKED_OUTSTANDING), size, partitions)
+            load = locked_load(clients[:count], locks, max(count, _LOCKED_OUTSTANDING[locks]), size, partitions)
         name = ", ".join(
             [f"append_many({many})" if many else ("single" if count == 1 else f"{count} clients x 1")]
             + [f"{size} B", f"{partitions} partition{'s' if partitions > 1 else ''}"]
             + ([] if locks == "none" else [f"{locks} locks"])
         )
-        cases.append(Case(name, window(load, processes, (options.seconds, options.warmup_s))))
+        cases.append(Case(name, window(load, processes, (options.seconds, options.warmup_s), waltz.syncs)))
     return cases
 
 
@@ -97,7 +94,7 @@ def partition_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return {
         case: ratio(rate / found[one], 1.0, 1.3)
         for case, rate in found.items()
-        if " partitions" in case and (one := _with_one_partition(case)) in found
+        if " partitions" in case and "contended" not in case and (one := _with_one_partition(case)) in found
     }
 
 
@@ -115,21 +112,23 @@ def lock_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def latency(
-    directory: Path,
+    waltz: Waltz,
     runs: int = 5,
     seconds: float = 2.0,
-    sizes_bytes: tuple[int, ...] = (100, 1024, 10240),
-    running: str = "",
+    sizes_bytes: Sequence[int] = (100, 1024, 10240),
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """One append outstanding, for each size: the next is sent when the one before has committed."""
-    with waltz_cluster(directory, running, progress) as waltz, clients_of(waltz, 1, 1) as clients:
+    with clients_of(waltz, 1, 1) as clients:
         processes = waltz.processes()
         cases = [
-            Case(f"1 outstanding, {size} B", window(single_load(clients, 1, size), processes, (seconds, 0.5)))
+            Case(
+                f"1 outstanding, {size} B",
+                window(single_load(clients, 1, size), processes, (seconds, 0.3), waltz.syncs),
+            )
             for size in sizes_bytes
         ]
         progress("warming up")
         for case in cases:
             case.run()
-        return report("latency", alternate(cases, runs, progress), {}, directory)
+        return report("latency", alternate(cases, runs, progress), {}, Path(waltz.directory))

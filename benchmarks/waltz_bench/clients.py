@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from waltz_bench.cluster import Waltz
 from waltz_bench.loads import AppendLoad, Call, batches, pairs, single_appends
-from waltz_bench.measure import Sample, measure
+from waltz_bench.measure import Load, Sample, measure
 from waltz_bench.processes import Processes
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import ClientConfig
 
-__all__ = ["WindowOptions", "clients_of", "many_load", "single_load", "window"]
+__all__ = ["READY_S", "WindowOptions", "clients_of", "many_load", "single_load", "window"]
 
-_READY_S = 60.0
-_MOST_BYTES = 24_000_000  # outstanding of one partition: below what a server queues (ServerConfig.append_queue_bytes)
+READY_S = 60.0
+MOST_BYTES = 24_000_000  # outstanding of one partition: below what a server queues (ServerConfig.append_queue_bytes)
 
 WindowOptions = tuple[float, float]
 """Seconds measured, seconds of warm-up before."""
@@ -31,7 +31,7 @@ def clients_of(waltz: Waltz, count: int, partitions: int, transport: str = "tcp"
             for _ in range(count)
         ]
         for client in clients:
-            client.wait_ready(_READY_S)
+            client.wait_ready(READY_S)
         yield clients
 
 
@@ -40,7 +40,7 @@ def single_load(
 ) -> Callable[[], AppendLoad]:
     """Loads of single appends: client i appends to partition i modulo ``partitions``; one client goes round them."""
     calls = _spread(clients, partitions, lambda client, partition: single_appends(client, partition, size_bytes))
-    fitting = min(outstanding, max(len(calls), _MOST_BYTES * partitions // size_bytes))
+    fitting = min(outstanding, max(len(calls), MOST_BYTES * partitions // size_bytes))
     return lambda: AppendLoad(pairs(calls, fitting))
 
 
@@ -49,7 +49,7 @@ def many_load(
 ) -> Callable[[], AppendLoad]:
     """Loads of ``append_many``; ``outstanding`` counts calls of ``records`` each."""
     calls = _spread(clients, partitions, lambda client, partition: batches(client, partition, size_bytes, records))
-    fitting = min(outstanding, max(1, _MOST_BYTES * partitions // (size_bytes * records)))
+    fitting = min(outstanding, max(1, MOST_BYTES * partitions // (size_bytes * records)))
     return lambda: AppendLoad(pairs(calls, fitting), records)
 
 
@@ -58,6 +58,11 @@ def _spread(clients: Sequence[WaltzClient], partitions: int, call: Callable[[Wal
     return [call(clients[i % len(clients)], i % partitions) for i in range(count)]
 
 
-def window(load: Callable[[], AppendLoad], processes: Processes, options: WindowOptions) -> Callable[[], Sample]:
+def window(
+    load: Callable[[], Load],
+    processes: Processes,
+    options: WindowOptions,
+    probe: Callable[[], Mapping[str, float]] = dict,
+) -> Callable[[], Sample]:
     """A case's ``run``: a new load for each sample."""
-    return lambda: measure(load(), processes, *options)
+    return lambda: measure(load(), processes, *options, probe)

@@ -14,6 +14,7 @@ from typing import Any
 
 from waltz_bench.processes import Processes
 from waltz_ray import cluster_file, connect
+from waltz_ray.actors.supervision import ask, replica_name
 from waltz_ray.bring_up import bring_up, cluster_status, take_down
 from waltz_ray.client import ray_lookup
 from waltz_ray.client.application import Callbacks
@@ -23,6 +24,7 @@ from waltz_ray.config import ClientConfig, ClusterConfig
 __all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "scratch_directory", "waltz_cluster"]
 
 PARTITIONS, REPLICAS, SERVERS = 64, 3, 2
+_ANSWER_S = 20.0
 Progress = Callable[[str], None]
 
 
@@ -70,6 +72,16 @@ class Waltz:
     def processes(self) -> Processes:
         """These, to be measured."""
         return Processes(self.pids())
+
+    def replica(self, replica_id: int) -> dict[str, Any]:
+        """What the replica says of itself (``ReplicaHost.status``)."""
+        view: dict[str, Any] = ask(self.name, replica_name(replica_id), "status", _ANSWER_S)
+        return view
+
+    def syncs(self) -> dict[str, float]:
+        """Turns of each replica since it started: a turn with appends costs one sync (EndpointStatistics)."""
+        view = self.status()["replicas"]
+        return {f"syncs of replica-{n}": float(self.replica(int(n))["traffic"].get("turns", 0)) for n in sorted(view)}
 
 
 @contextmanager

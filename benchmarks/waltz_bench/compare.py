@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from waltz_bench.cluster import Waltz, waltz_cluster
 from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio
 from waltz_bench.nats_cluster import Nats, nats_cluster
 from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
-from waltz_bench.processes import DRIVER, Processes
+from waltz_bench.processes import DRIVER
 from waltz_bench.report import report
 from waltz_bench.syncs import count_syncs, strace_problem, synchronous_files
 from waltz_ray.client.client import WaltzClient
@@ -69,7 +70,7 @@ def compare_nats(
     ):
         before = nats.stored()
         peer = _NatsCases(nats, options)
-        cases = _cases(clients, waltz.processes(), peer, options)
+        cases = _cases(waltz, clients, peer, options)
         progress("warming up")
         for case in cases:
             case.run()
@@ -105,9 +106,7 @@ class _NatsCases:
         return sample
 
 
-def _cases(
-    clients: Sequence[WaltzClient], processes: Processes, peer: _NatsCases, options: CompareOptions
-) -> list[Case]:
+def _cases(waltz: Waltz, clients: Sequence[WaltzClient], peer: _NatsCases, options: CompareOptions) -> list[Case]:
     size, first = options.size_bytes, clients[:1]
     ours = {
         ONE: single_load(first, 1, size),
@@ -126,9 +125,11 @@ def _cases(
     }
     cases: list[Case] = []
     for name in options.cases:
-        cases.append(Case(name, window(ours[name], processes, (options.seconds, options.warmup_s)), WALTZ))
+        cases.append(
+            Case(name, window(ours[name], waltz.processes(), (options.seconds, options.warmup_s), waltz.syncs), WALTZ)
+        )
         for peer_name in (name, BATCHED_ATOMIC) if name == BATCHED else (name,):
-            cases.append(Case(peer_name, lambda shape=theirs[peer_name]: peer.run(shape), NATS))  # type: ignore[misc]
+            cases.append(Case(peer_name, partial(peer.run, theirs[peer_name]), NATS))
     return cases
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from waltz_bench.processes import Processes
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Case", "Load", "Row", "Sample", "alternate", "measure", "median", "percentile", "ratio"]
+__all__ = ["PERCENTILES", "Case", "Load", "Row", "Sample", "alternate", "measure", "median", "percentile", "ratio"]
 
 PERCENTILES = (50.0, 99.0, 99.9)
 
@@ -40,13 +40,15 @@ class Load(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """One window of one load. ``cpu_s`` and ``rss_bytes`` per process, ``latencies_us`` the three PERCENTILES."""
+    """One window of one load. ``cpu_s`` and ``rss_bytes`` per process, ``latencies_us`` the three PERCENTILES,
+    ``counts`` by how much a probe's numbers rose."""
 
     records: int
     seconds: float
     latencies_us: tuple[float, ...]
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     rss_bytes: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -68,7 +70,8 @@ class Row:
     """The runs of one case: medians over the runs, and the slowest and fastest run.
 
     Units: ``rate`` records a second; ``p..._us`` microseconds of one call; ``cpu_s_per_million`` CPU seconds per
-    million records and process; ``cpu_share`` of one core and process.
+    million records and process; ``cpu_share`` of one core and process; ``counts_per_million`` records of what the
+    case counts, such as the syncs of each replica.
     """
 
     system: str
@@ -83,6 +86,7 @@ class Row:
     cpu_s_per_million: dict[str, float]
     cpu_share: dict[str, float]
     rss_mb: dict[str, float]
+    counts_per_million: dict[str, float]
 
     @classmethod
     def of(cls, case: Case, samples: Sequence[Sample]) -> Row:
@@ -103,6 +107,7 @@ class Row:
             {n: round(median([s.cpu_s[n] / max(1, s.records) * 1e6 for s in samples]), 3) for n in names},
             {n: round(median([s.cpu_s[n] / s.seconds for s in samples]), 3) for n in names},
             {n: round(median([s.rss_bytes[n] / 1e6 for s in samples]), 1) for n in samples[0].rss_bytes},
+            {n: round(median([s.counts[n] / max(1, s.records) * 1e6 for s in samples]), 1) for n in samples[0].counts},
         )
 
 
@@ -142,16 +147,26 @@ def ratio(
     }
 
 
-def measure(load: Load, processes: Processes, seconds: float, warmup_s: float = 0.3) -> Sample:
-    """Run ``load`` for ``warmup_s`` + ``seconds`` and look at the latter. Raises what the load failed with."""
+def measure(
+    load: Load,
+    processes: Processes,
+    seconds: float,
+    warmup_s: float = 0.3,
+    probe: Callable[[], Mapping[str, float]] = dict,
+) -> Sample:
+    """Run ``load`` for ``warmup_s`` + ``seconds`` and look at the latter. Raises what the load failed with.
+
+    ``probe`` gives counts that only rise; it is asked just before and just after the window.
+    """
     gc.collect()
     load.start()
     try:
         load.failed.wait(warmup_s)
-        cpu_before, begin, first = processes.cpu_s(), time.perf_counter(), len(load.latencies_s)
+        counts_before, cpu_before = probe(), processes.cpu_s()
+        begin, first = time.perf_counter(), len(load.latencies_s)
         load.failed.wait(seconds)
         last, end, cpu_after = len(load.latencies_s), time.perf_counter(), processes.cpu_s()
-        rss = processes.rss_bytes()
+        counts_after, rss = probe(), processes.rss_bytes()
     finally:
         load.stop()
     latencies = load.latencies_s[first:last]
@@ -161,6 +176,7 @@ def measure(load: Load, processes: Processes, seconds: float, warmup_s: float = 
         latencies_us=tuple(percentile(latencies, each) * 1e6 for each in PERCENTILES),
         cpu_s={name: cpu_after[name] - cpu_before[name] for name in cpu_after},
         rss_bytes=rss,
+        counts={name: counts_after[name] - counts_before[name] for name in counts_after},
     )
 
 

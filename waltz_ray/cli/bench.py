@@ -24,6 +24,8 @@ ClusterOption = Annotated[
     str, typer.Option("--cluster", help="Use this running cluster, not one of its own.", show_default=False)
 ]
 
+_FILE_WIDTH = 200
+
 _bench = typer.Typer(help="Measure the log, and compare it with others. Work is done on a cluster of its own.")
 _compare = typer.Typer(help="The same work by waltz_ray and by another system, in turn, on this machine.")
 
@@ -58,7 +60,26 @@ def _run(directory: str, as_json: bool, action: Callable[[Path, Callable[[str], 
     if as_json:
         print_json(found)
     else:
-        report.show(found, Console())
+        report.show(found, _console())
+
+
+def _run_on_cluster(
+    directory: str, cluster: str, as_json: bool, action: Callable[[Any, Callable[[str], None]], dict[str, Any]]
+) -> None:
+    """``action`` on a cluster of its own, or on the running one."""
+    part = _part("cluster")
+
+    def on_cluster(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+        with part.waltz_cluster(place, cluster, progress) as waltz:
+            return action(waltz, progress)
+
+    _run(directory, as_json, on_cluster)
+
+
+def _console() -> Console:
+    """Wide enough for the tables where nobody looks at a terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
@@ -116,7 +137,7 @@ def append(
         locks=tuple(locks.split(",")),
         many=_numbers(many, "--many"),
     )
-    _run(directory, as_json, lambda place, progress: part.append(place, options, cluster, progress))
+    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress))
 
 
 @_bench.command()
@@ -131,4 +152,71 @@ def latency(
     """Time of one append while nothing else is under way."""
     part = _part("appending")
     wanted = _numbers(sizes, "--sizes")
-    _run(directory, as_json, lambda place, progress: part.latency(place, runs, seconds, wanted, cluster, progress))
+    _run_on_cluster(
+        directory, cluster, as_json, lambda waltz, progress: part.latency(waltz, runs, seconds, wanted, progress)
+    )
+
+
+@_bench.command()
+def context(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that submit.")] = 8,
+    outstanding: Annotated[int, typer.Option(min=1, help="Contexts that may be open.")] = 1024,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 100,
+    partitions: Annotated[str, typer.Option(help="Partitions the load is spread over.")] = "1,8",
+    as_json: JsonOption = False,
+) -> None:
+    """Transaction contexts: execute under a lock, append, complete, apply to SQLite."""
+    part = _part("contexts")
+    options = part.ContextOptions(runs, seconds, threads, outstanding, size, _numbers(partitions, "--partitions"))
+    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.contexts(waltz, options, progress))
+
+
+@_bench.command()
+def feed(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 1024,
+    subscribers: Annotated[str, typer.Option(help="Subscribers of the live feed.")] = "1,8,64",
+    records: Annotated[int, typer.Option(min=1000, help="Records to catch up with.")] = 200_000,
+    as_json: JsonOption = False,
+) -> None:
+    """The feed: live, beside appends at full rate, and catch-up from the beginning; inline data, headers only."""
+    part = _part("feeds")
+    options = part.FeedOptions(runs, seconds, size, _numbers(subscribers, "--subscribers"), catch_up_records=records)
+    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.feed(waltz, options, progress))
+
+
+@_bench.command()
+def fetch(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    records: Annotated[int, typer.Option(min=1000, help="Transactions to fetch in each run.")] = 2000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 1024,
+    as_json: JsonOption = False,
+) -> None:
+    """Data of transactions fetched when somebody looks at it."""
+    part = _part("feeds")
+    _run_on_cluster(
+        directory, cluster, as_json, lambda waltz, progress: part.fetch(waltz, runs, records, size, progress)
+    )
+
+
+@_bench.command()
+def actor(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Appends through actor calls instead of sockets: one client, single and append_many, and 8 clients."""
+    part = _part("appending")
+    options = part.AppendOptions(runs, seconds, clients=(1, 8), transport="actor")
+    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress, "actor"))
