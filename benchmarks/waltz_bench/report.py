@@ -17,7 +17,17 @@ from rich.table import Table
 
 from waltz_bench.measure import Row
 
-__all__ = ["flag", "gates_met", "machine", "markdown_ratios", "markdown_rows", "report", "show", "versions"]
+__all__ = [
+    "flag",
+    "gates_met",
+    "machine",
+    "markdown_figures",
+    "markdown_ratios",
+    "markdown_rows",
+    "report",
+    "show",
+    "versions",
+]
 
 
 def report(
@@ -66,9 +76,11 @@ def flag(met: bool | None) -> str:
 
 
 def show(found: Mapping[str, Any], console: Console) -> None:
-    """Tables of the rows and the ratios, and whatever else there is a line for."""
+    """Tables of the rows, the figures and the ratios, and whatever else there is a line for."""
     if found["rows"]:
         console.print(_rows(found["rows"]))
+    if found.get("figures"):
+        console.print(_figures(found["figures"]))
     if found["ratios"]:
         console.print(_ratios(found["ratios"]))
     for note in found.get("notes", []):
@@ -79,11 +91,29 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     )
 
 
+_ROW_HEADS = ("system", "case", "runs", "records/s", "min-max", "p50", "p99", "p99.9", "CPU s/million", "driver")
+
+
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("system", "case", "runs", "records/s", "min-max", "p50", "p99", "p99.9", "CPU s/million", "driver")
+    table = Table(*_ROW_HEADS)
     for row in rows:
         table.add_row(*_cells(row))
     return table
+
+
+_FIGURE_HEADS = ("figure", "median", "min", "max", "unit", "runs")
+
+
+def _figures(figures: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(*_FIGURE_HEADS)
+    for each in figures:
+        table.add_row(*_figure_cells(each))
+    return table
+
+
+def _figure_cells(each: Mapping[str, Any]) -> list[str]:
+    numbers = (f"{each[name]:,.2f}" for name in ("value", "min", "max"))
+    return [each["name"], *numbers, each["unit"], str(each["runs"])]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -121,10 +151,14 @@ def _ratio_cells(name: str, each: Mapping[str, Any]) -> list[str]:
     return [name, f"{each['value']:,.2f}", gate, flag(each["gate_met"]), goal, flag(each["goal_met"])]
 
 
+def markdown_figures(figures: Sequence[Mapping[str, Any]]) -> str:
+    """The figures as a Markdown table."""
+    return _markdown(_FIGURE_HEADS, [_figure_cells(each) for each in figures])
+
+
 def markdown_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
-    heads = ["system", "case", "runs", "records/s", "min-max", "p50", "p99", "p99.9", "CPU s/million", "driver"]
-    return _markdown(heads, [_cells(row) for row in rows])
+    return _markdown(_ROW_HEADS, [_cells(row) for row in rows])
 
 
 def markdown_ratios(ratios: Mapping[str, Mapping[str, Any]]) -> str:

@@ -220,3 +220,31 @@ def actor(
     part = _part("appending")
     options = part.AppendOptions(runs, seconds, clients=(1, 8), transport="actor")
     _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress, "actor"))
+
+
+@_bench.command()
+def recover(
+    directory: DirOption = "",
+    runs: RunsOption = 5,
+    records: Annotated[int, typer.Option(min=1000, help="Records of 100 bytes in the partition.")] = 1_000_000,
+    missed: Annotated[int, typer.Option(min=100, help="MB that a replica misses.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Kills: how long a long partition is away, what a replica reads when it starts, how fast it catches up."""
+    part = _part("recovery")
+    options = part.RecoverOptions(runs, records, missed)
+    _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.recover(waltz, options, progress))
+
+
+@_bench.command()
+def growth(
+    directory: DirOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    millions: Annotated[str, typer.Option(help="Records in the partition; 50 million need 21 GB.")] = "1,10,50",
+    as_json: JsonOption = False,
+) -> None:
+    """Rate, latency and memory as the log grows."""
+    part = _part("growth")
+    sizes = _numbers(millions, "--millions")
+    _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.growth(waltz, sizes, runs, seconds, progress))
