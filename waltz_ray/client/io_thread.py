@@ -1,8 +1,18 @@
-"""The one IO thread of a client: an event loop (uvloop where it can be imported) that owns all its sockets."""
+"""The IO thread: an event loop (uvloop where it can be imported) that owns the sockets of all clients of a process.
+
+The thread is made with the first client and ends with the last: one thread for a hundred clients, because threads that
+take turns at the interpreter's lock cost more than the appends they carry. Each client has its own ``IoThread``, which
+waits for and cancels only what that client started there, so one client's end or failure is nothing to the others. What
+they share is time: a future's callback that blocks, blocks them all.
+
+The thread is a daemon: a client that is never closed does not keep the interpreter alive. A forked child begins
+without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -24,24 +34,89 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-class IoThread:
-    """Runs from construction until ``stop``."""
+class _LoopThread:
+    """The loop and its thread; ``users`` clients have it."""
 
     def __init__(self) -> None:
+        self.users = 0
         self.loop = _new_loop()
+        self.thread = threading.Thread(target=self._run, name="waltz-io", daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Cancel what is left, end the thread and wait for it."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+
+class _Shared:
+    """The process's loop thread, while it has users."""
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._running: _LoopThread | None = None
+
+    def take(self) -> _LoopThread:
+        with self._lock:
+            running = self._running = self._running or _LoopThread()
+            running.users += 1
+        return running
+
+    def give_back(self, running: _LoopThread) -> None:
+        with self._lock:
+            running.users -= 1
+            if running.users:
+                return
+            if self._running is running:
+                self._running = None
+        running.end()
+
+    def forget(self) -> None:
+        """In a forked child: the thread was not copied, and whoever held the lock neither."""
+        self._lock = threading.Lock()
+        self._running = None
+
+
+_shared = _Shared()
+if hasattr(os, "register_at_fork"):  # not on every platform; where it is missing nothing forks
+    os.register_at_fork(after_in_child=_shared.forget)
+
+
+class IoThread:
+    """One client's part of the IO thread, from construction until ``stop``."""
+
+    def __init__(self) -> None:
+        self._running = _shared.take()
+        self.loop = self._running.loop
+        self._thread_id = self._running.thread.ident
+        self._lock = threading.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()  # what ``start`` has begun; IO thread only
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="waltz-io", daemon=True)
-        self._thread.start()
 
     @property
     def is_current(self) -> bool:
         """This is the IO thread: it must not wait for itself."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._thread_id
 
     def post(self, function: Callable[..., object], *args: object) -> None:
-        """Call ``function(*args)`` on the IO thread; after ``stop`` nothing happens."""
-        with self._lock:
+        """Call ``function(*args)`` on the IO thread, soon; after ``stop`` nothing happens."""
+        if threading.get_ident() == self._thread_id:
+            if not self._stopped:
+                self.loop.call_soon(function, *args)  # the loop is awake: no system call to wake it
+            return
+        with self._lock:  # the loop may be closed as soon as this client has stopped
             if not self._stopped:
                 self.loop.call_soon_threadsafe(function, *args)
 
@@ -51,7 +126,7 @@ class IoThread:
             if self._stopped:
                 coroutine.close()
                 raise ClientClosed("the client is closed; connect again")
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            return asyncio.run_coroutine_threadsafe(self._own(coroutine), self.loop)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for its result."""
@@ -69,24 +144,28 @@ class IoThread:
             raise ClientClosed("the client was closed while it waited for an answer") from None
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run ``last``, cancel everything else, end the thread and wait for it."""
-        finished = asyncio.run_coroutine_threadsafe(last, self.loop)
+        """Cancel what ``start`` has begun, run ``last``, and wait for both; the last client ends the thread."""
+        with self._lock:
+            self._stopped = True
+            finished = asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
         try:
             finished.result()
         finally:
-            with self._lock:
-                self._stopped = True
-                self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
+            _shared.give_back(self._running)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
+    async def _own(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
-            self.loop.run_forever()
+            return await coroutine
         finally:
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
+            self._tasks.discard(task)
+
+    async def _end(self, last: Coroutine[Any, Any, None]) -> None:
+        # Every task of ``start`` has taken its first step: the loop runs first come, first served.
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await last

@@ -1,0 +1,223 @@
+"""One IO thread for all clients of a process: begun with the first, ended with the last, shared without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import PATIENCE_S, MakeClient
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import AppendFailed, ClientClosed, InvalidInput, ZooKeeperUnreachable
+
+
+def io_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "waltz-io"]
+
+
+def test_many_clients_share_one_thread(server: FakeServer, make_client: MakeClient) -> None:
+    clients = [make_client() for _ in range(20)]
+    assert sorted(client.append(0, b"x").result(PATIENCE_S) for client in clients) == list(range(20))
+    assert len(io_threads()) == 1
+    for client in clients[:-1]:
+        client.close()
+    assert len(io_threads()) == 1
+    assert clients[-1].append(0, b"last").result(PATIENCE_S) == 20
+    clients[-1].close()
+    assert io_threads() == []
+    assert make_client().append(0, b"again").result(PATIENCE_S) == 21
+
+
+def test_closing_one_waits_for_its_own_and_leaves_the_others_alone(server: FakeServer, make_client: MakeClient) -> None:
+    staying, leaving = make_client(), make_client()
+    staying.append(0, b"x").result(PATIENCE_S)
+    leaving.append(0, b"y").result(PATIENCE_S)
+    feed = staying.feed(0, follow=True)
+    assert next(feed).transaction_id == 0
+    server.script.hold_appends = True
+    pending, lost = staying.append(0, b"pending"), leaving.append(0, b"lost")
+    leaving.close()
+    with pytest.raises(ClientClosed):
+        lost.result(0)
+    assert not pending.done()
+    server.script.hold_appends = False
+    server.drop_connections()
+    assert pending.result(PATIENCE_S) == 2
+    assert [next(feed).data for _ in range(2)] == [b"y", b"pending"]
+
+
+def test_nothing_of_a_closed_client_stays_on_the_loop(make_client: MakeClient) -> None:
+    """Tasks, timers and connections: each would live as long as the process's other clients."""
+    staying = make_client()
+    staying.append(0, b"x").result(PATIENCE_S)
+    leaving = make_client()
+    leaving.append(0, b"x").result(PATIENCE_S)
+    partition = leaving._attachments[0].partition
+    follower = leaving.feed(0, follow=True)
+    next(follower)
+    io = IoThread()
+
+    async def tasks() -> set[str]:
+        await asyncio.sleep(0)
+        return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+    leaving.close()
+    left = io.call(tasks())
+    staying_tasks = {staying._attachments[0].partition._task}
+    assert {task.get_name() for task in staying_tasks if task is not None} == left
+    assert partition._timers == {}
+    io.stop(_nothing())
+
+
+def test_a_callback_that_raises_hurts_nobody(make_client: MakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    one, other = make_client(), make_client()
+
+    def callback(future: Future[int]) -> None:
+        raise ValueError("application")
+
+    future = one.append(0, b"x")
+    future.add_done_callback(callback)
+    future.result(PATIENCE_S)
+    assert other.append(0, b"y").result(PATIENCE_S) == 1
+    assert one.append(0, b"z").result(PATIENCE_S) == 2
+    assert "exception calling callback" in caplog.text
+
+
+def test_no_client_may_be_waited_for_on_the_thread_of_all(make_client: MakeClient) -> None:
+    one, other = make_client(), make_client()
+    errors: list[BaseException] = []
+    told = threading.Event()
+
+    def callback(future: Future[int]) -> None:
+        for action in (other.close, other.flush, other.wait_ready, lambda: other.server_high_water_mark(0)):
+            try:
+                action()
+            except InvalidInput as error:
+                errors.append(error)
+        told.set()
+
+    one.append(0, b"x").add_done_callback(callback)
+    assert told.wait(PATIENCE_S)
+    assert len(errors) == 4
+
+
+def test_appends_from_callbacks_go_on(server: FakeServer, make_client: MakeClient) -> None:
+    """A chain across two clients: each append is made in the callback of the one before, on the IO thread."""
+    clients = make_client(), make_client()
+    over = threading.Event()
+    ids: list[int] = []
+
+    def done(future: Future[int]) -> None:
+        ids.append(future.result())
+        if len(ids) < 100:
+            clients[len(ids) % 2].append(0, b"next").add_done_callback(done)
+        else:
+            over.set()
+
+    clients[0].append(0, b"first").add_done_callback(done)
+    assert over.wait(PATIENCE_S)
+    assert ids == list(range(100))
+
+
+def test_a_client_that_cannot_be_made_leaves_no_thread(server: FakeServer) -> None:
+    class Away(FakeDirectory):
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            raise ZooKeeperUnreachable("away")
+
+    before = set(threading.enumerate())
+    with pytest.raises(ZooKeeperUnreachable):
+        WaltzClient(Away({0: server}), TcpTransport())
+    assert set(threading.enumerate()) <= before
+
+
+def test_calls_when_stopped() -> None:
+    io = IoThread()
+    waiting = io.start(asyncio.sleep(3600))
+    io.stop(_nothing())
+    with pytest.raises(ClientClosed):
+        io.result(waiting)
+    with pytest.raises(ClientClosed):
+        io.start(_nothing())
+    io.post(lambda: pytest.fail("posted to a thread that has ended"))
+
+
+async def _nothing() -> None:
+    """Nothing."""
+
+
+_LEAK = """
+import sys
+from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.protocol.ids import Endpoint
+
+class Directory:
+    partitions = 1
+    def next_client_id(self): return 1
+    def watch(self, callback):
+        callback({0: Location(1, 1, Endpoint("127.0.0.1", int(sys.argv[1])))})
+        return lambda: None
+    def close(self): pass
+
+client = WaltzClient(Directory(), TcpTransport())
+print(client.append(0, b"x").result(20))
+"""
+
+
+def test_a_client_that_is_never_closed_does_not_keep_the_interpreter_alive(server: FakeServer) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEAK, str(server.endpoint.port)],
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "0\n"
+
+
+def _append_in_child(port: int) -> None:
+    """In a forked child: the parent's IO thread is not here."""
+    exec(_LEAK.replace("sys.argv[1]", str(port)), {})
+
+
+def test_a_forked_child_has_an_io_thread_of_its_own(server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    client.append(0, b"parent").result(PATIENCE_S)
+    child = multiprocessing.get_context("fork").Process(target=_append_in_child, args=(server.endpoint.port,))
+    child.start()
+    child.join(PATIENCE_S)
+    assert child.exitcode == 0
+    assert client.append(0, b"parent again").result(PATIENCE_S) == 2
+
+
+def test_a_full_client_refuses_the_thread_that_brings_fates(make_client: MakeClient) -> None:
+    """Otherwise one client's limit would stop all of them."""
+    full = make_client(config=ClientConfig(outstanding_appends=1))
+    other = make_client()
+    errors: list[BaseException] = []
+    told = threading.Event()
+
+    def callback(future: Future[int]) -> None:
+        try:
+            for _ in range(3):
+                full.append(0, b"x")
+        except AppendFailed as error:
+            errors.append(error)
+        told.set()
+
+    other.append(0, b"y").add_done_callback(callback)
+    assert told.wait(PATIENCE_S)
+    assert len(errors) == 1
+    full.flush(PATIENCE_S)
