@@ -1,8 +1,8 @@
 """The client an application uses. ``waltz_ray.connect`` makes one.
 
-Threads: the application's own call ``append`` and ``submit``; one IO thread owns the sockets; one apply thread runs
-the callbacks; ``ClientConfig.context_threads`` run contexts. A future's result is set on the IO thread: a callback
-added to it must be short and must not wait for the client.
+Threads: the application's own call ``append`` and ``submit``; one IO thread owns the sockets of all clients of the
+process; one apply thread runs the callbacks; ``ClientConfig.context_threads`` run contexts. A future's result is set on
+the IO thread: a callback added to it must be short and must not wait for a client.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -28,7 +29,7 @@ from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.partition import Partition, PartitionState
-from waltz_ray.client.requests import Append, check_size
+from waltz_ray.client.requests import Append, ManyAppend, check_size
 from waltz_ray.client.rpc import READ_BYTES, Rpc
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.client.subscription import Subscription
@@ -93,7 +94,11 @@ class WaltzClient:
         self._rpc = Rpc(transport, self.config, lambda partition: self._locations.get(partition))
         self._streams = StreamPool(transport, lambda: MountStream(self.config.max_frame_bytes))
         self._applier = Applier(callbacks, self._fetch, self._context_committed)
-        self._stop_watching = directory.watch(lambda locations: self._io.post(self._located, dict(locations)))
+        try:
+            self._stop_watching = directory.watch(lambda locations: self._io.post(self._located, dict(locations)))
+        except BaseException:
+            self._end_threads()
+            raise
         for partition, mark in marks.items():
             self._attach(partition, mark)
 
@@ -122,8 +127,7 @@ class WaltzClient:
         data = bytes(data)
         lock_count = len(write_locks) + len(read_locks) + len(append_locks)
         check_size(partition_id, len(data), lock_count, self.config.max_frame_bytes)
-        append = Append(data, checked_header(header), zlib.crc32(data))
-        append.retry = retry
+        append = Append(data, checked_header(header), zlib.crc32(data), retry)
         if lock_count:
             mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
             if mark is None:
@@ -156,7 +160,7 @@ class WaltzClient:
             checked_header(int(wide.min(initial=0)))
             checked_header(int(wide.max(initial=0)))
             columns = wide.astype(np.int32)
-        append = Append(b"".join(datas), columns, checksums, lengths.astype(np.int32))
+        append = ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32))
         if count:
             attachment.outbox.put(append)
         else:
@@ -260,11 +264,7 @@ class WaltzClient:
                 return
             self._closed = True
         self._stop_watching()
-        self._io.stop(self._shut_down())
-        with self._ready:
-            self._ready.notify_all()
-        self._applier.stop()
-        self._runner.close(wait=not threading.current_thread().name.startswith("waltz-context"))
+        self._end_threads()
         self._directory.close()
 
     def __enter__(self) -> WaltzClient:
@@ -354,7 +354,8 @@ class WaltzClient:
         try:
             yield from subscription.transactions(self._fetch)
         finally:
-            self._io.post(lambda: self._io.loop.create_task(self._unsubscribe(subscription)))
+            with suppress(ClientClosed):  # then close() has ended the subscription
+                self._io.start(self._unsubscribe(subscription))
 
     def _subscribe(self, subscription: Subscription) -> None:
         self._subscriptions.add(subscription)
@@ -364,6 +365,13 @@ class WaltzClient:
     async def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
         await subscription.stop()
+
+    def _end_threads(self) -> None:
+        self._io.stop(self._shut_down())
+        with self._ready:
+            self._ready.notify_all()
+        self._applier.stop()
+        self._runner.close(wait=not threading.current_thread().name.startswith("waltz-context"))
 
     async def _shut_down(self) -> None:
         closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")

@@ -30,7 +30,6 @@ from waltz_ray.client.directory import Location
 from waltz_ray.client.fates import Completion, ContextFates, Fates
 from waltz_ray.client.mount_stream import MountMessage, MountStream
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import pack
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
@@ -117,6 +116,7 @@ class Partition:
         self.fates = Fates(partition_id, config, outbox, sink)
         self._mode = mode
         self._config = config
+        self._max_batch_bytes = min(config.batch_bytes, config.max_frame_bytes // 2)
         self._streams = streams
         self._outbox = outbox
         self._sink = sink
@@ -145,12 +145,12 @@ class Partition:
 
     async def stop(self) -> None:
         """Leave; nothing more is sent or delivered."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for timer in self._timers.values():  # last: leaving a mount sets one
+            timer.cancel()
+        self._timers.clear()
         self.fates.monitor.drain()
 
     def location_changed(self, location: Location | None) -> None:
@@ -270,7 +270,11 @@ class Partition:
             own = np.nonzero(message.client_ids == self.client_id)[0]
             self._feed(message, message.first_id, own, message.sequence_numbers[own], frame_bytes)
         elif isinstance(message, LockFailureBatch):
-            self.fates.lock_failures(message)
+            self._outbox.look_later()  # as in _entries
+            try:
+                self.fates.lock_failures(message)
+            finally:
+                self._outbox.awake()
             self.pump()
         elif isinstance(message, Rejected):
             self._rejected(message)
@@ -328,7 +332,11 @@ class Partition:
         self._sink.deliver(feed, completions, frame_bytes, self._epoch)
 
     def _entries(self, sequence_numbers: Int32s, transaction_ids: Int64s) -> list[Completion]:
-        completions = self.fates.entries(sequence_numbers, transaction_ids)
+        self._outbox.look_later()  # for what the futures' callbacks append
+        try:
+            completions = self.fates.entries(sequence_numbers, transaction_ids)
+        finally:
+            self._outbox.awake()
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
         self.pump()
         return completions
@@ -359,14 +367,13 @@ class Partition:
             return
         location = self._mounted_at
         assert location is not None
-        max_bytes = min(self._config.batch_bytes, self._config.max_frame_bytes // 2)
+        address = self.client_id, location.generation, self.partition_id
         while not stream.busy and "full" not in self._timers:
-            slices = self._outbox.take(min(self._config.batch_records, self.fates.monitor.room), max_bytes)
-            if not slices:
+            batch = self._outbox.take(min(self._config.batch_records, self.fates.monitor.room), self._max_batch_bytes)
+            if batch is None:
                 return
-            register = self.fates.monitor.register
-            firsts = [register(one.append, one.start, one.end - one.start) for one in slices]
-            stream.send(pack(self.client_id, location.generation, self.partition_id, firsts[0], slices))
+            first_sequence = self.fates.monitor.register(batch, 0, batch.count)
+            stream.send_parts(batch.encode(address, first_sequence))
 
     def give_credit(self, frame_bytes: int) -> None:
         """Frames of so many bytes have been applied; the server hears of it in large portions."""
@@ -397,9 +404,10 @@ class Partition:
         if self.state is PartitionState.READY:
             return
         old = self._outbox.take_older(time.monotonic() - self._config.mount_timeout_ms / 1000)
-        self._outbox.finish(old)
+        self._outbox.free(old)
         for append in old:
             append.fail(self.not_ready_error(self._config.mount_timeout_ms))
+        self._outbox.forget(old)
         self._set_timer("expire", self._expiry_step_s, self._expire)
 
     def not_ready_error(self, waited_ms: float) -> WaltzError:

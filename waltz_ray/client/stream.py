@@ -25,10 +25,12 @@ from waltz_ray.wire.framing import (
     frame_header,
     negotiate,
 )
+from waltz_ray.wire.primitives import BytesLike
 
 __all__ = ["Stream", "StreamPool", "check_version", "hello_frame"]
 
 _HELLO_TIMEOUT_S = 5.0
+_JOINED_BYTES = 16 * 1024  # parts that are smaller on the average are joined
 
 
 def hello_frame() -> bytes:
@@ -78,10 +80,18 @@ class Stream(ABC):
 
     def send(self, message: ClientMessage) -> None:
         """Send one message; nothing happens on a stream that has ended (``stream_lost`` says so)."""
+        if self._channel is not None and not self.ended:
+            self.send_parts(encode_client(BATCH_VERSION, message))
+
+    def send_parts(self, parts: list[BytesLike]) -> None:
+        """Send the payload that ``parts`` make together, as ``send`` does."""
         if self._channel is None or self.ended:
             return
-        parts = encode_client(BATCH_VERSION, message)
-        self._channel.write([frame_header(MAGIC_CLIENT, BATCH_VERSION, sum(map(len, parts))), *parts])
+        size = sum(map(len, parts))
+        header = frame_header(MAGIC_CLIENT, BATCH_VERSION, size)
+        # A buffer costs the event loop as much as copying a kilobyte does.
+        joined = size < _JOINED_BYTES * len(parts)
+        self._channel.write([b"".join((header, *parts))] if joined else [header, *parts])
 
     def close(self, error: Exception | None = None) -> None:
         """End the stream because of ``error``; ``stream_lost`` follows."""

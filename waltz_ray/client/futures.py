@@ -1,0 +1,101 @@
+"""The future of an append: a ``concurrent.futures.Future`` that costs little while nobody waits for it.
+
+A ``Future`` makes a condition variable when it is made and takes it again and again; of 100 000 futures a second that
+is half of what an append costs. Most of them are never waited for, only asked when they are done, or called back.
+So this one begins without a condition. It makes one as soon as anybody touches ``_condition`` (``result`` before it is
+done, ``wait``, ``as_completed``), and from that moment on it *is* the class it is derived from, method by method.
+
+``_LOCK`` covers the short moments in which that is decided; nobody waits or calls anything while holding it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, RUNNING
+from typing import Any, TypeVar
+
+__all__ = ["LightFuture"]
+
+T = TypeVar("T")
+
+_LOCK = threading.Lock()
+
+
+class LightFuture(Future[T]):
+    """Begins as running: an append cannot be called back, so neither can its future."""
+
+    # What a new future has is here and not in ``__init__``, which does nothing: the instance gets what changes.
+    _state = RUNNING
+    _result = None
+    _exception = None
+    _full = False  # it has its condition, and everything goes through the base class
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        """What the base class makes in ``__init__``, made when it is first asked for."""
+        if name not in ("_condition", "_waiters", "_done_callbacks"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with _LOCK:
+            if not self._full:
+                self._waiters: list[Any] = []
+                if "_done_callbacks" not in self.__dict__:
+                    self._done_callbacks: list[Callable[[Future[T]], Any]] = []
+                self._condition = threading.Condition()
+                self._full = True
+        return self.__dict__[name]
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> T:
+        if self._state == FINISHED and self._exception is None:
+            return self._result  # type: ignore[return-value]
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._state == FINISHED:
+            return self._exception
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], Any]) -> None:
+        with _LOCK:
+            if not self._full and self._state != FINISHED:
+                if "_done_callbacks" in self.__dict__:
+                    self._done_callbacks.append(fn)
+                else:
+                    self._done_callbacks = [fn]
+                return
+        super().add_done_callback(fn)
+
+    def set_result(self, result: T) -> None:
+        with _LOCK:
+            light = not self._full
+            if light:
+                assert self._state != FINISHED, "a future has one result"
+                self._result = result
+                self._state = FINISHED
+                callbacks = self.__dict__.get("_done_callbacks")
+        if not light:
+            super().set_result(result)
+        elif callbacks:
+            self._invoke_callbacks()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        with _LOCK:
+            light = not self._full
+            if light:
+                assert self._state != FINISHED, "a future has one result"
+                self._exception = exception
+                self._state = FINISHED
+                callbacks = self.__dict__.get("_done_callbacks")
+        if not light:
+            super().set_exception(exception)
+        elif callbacks:
+            self._invoke_callbacks()
