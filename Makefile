@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: demo test test-long simulate simulate-ci simulate-mutations mutations venv lint format clean
+.PHONY: demo test test-long simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -33,6 +33,10 @@ simulate-mutations: $(STAMP)
 
 mutations: $(STAMP)
 	@$(BIN)/python -m tests.simulation --mutations
+
+# At most ten minutes on two cores; what it measures: docs/benchmarks.md. The results replace benchmarks/results/latest.*
+bench: $(STAMP)
+	$(BIN)/waltz bench all --results benchmarks/results $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,10 +13,17 @@ from waltz_bench.measure import Case, Row, alternate, ratio
 from waltz_bench.report import report
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["growth", "growth_ratios"]
+__all__ = ["growth", "growth_ratios", "rising"]
 
 _SIZE_BYTES = 100
 _BATCHED = "append_many(100)"
+
+
+def rising(millions: Sequence[int]) -> Sequence[int]:
+    """``millions``, if a log can be filled to each of them in turn."""
+    if list(millions) != sorted(set(millions)):
+        raise InvalidInput(f"--millions must be rising numbers, not {list(millions)}")
+    return millions
 
 
 def growth(
@@ -30,8 +37,6 @@ def growth(
 
     The sizes cannot alternate: a log only grows. What disturbs the machine disturbs one size more than another.
     """
-    if list(millions) != sorted(set(millions)) or not millions or millions[0] < 1:
-        raise InvalidInput(f"--millions must be rising numbers from 1 on, not {list(millions)}")
     rows: list[Row] = []
     with clients_of(waltz, 1, 1) as (client,):
         processes = waltz.processes()

@@ -82,13 +82,13 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
+def _numbers(text: str, option: str, least: int = 1) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise InvalidInput(f"{option} must be whole numbers with commas between them, not {text!r}") from error
-    if not all(number >= 0 for number in numbers):
-        raise InvalidInput(f"{option} must not be negative: {text!r}")
+    if min(numbers) < least:
+        raise InvalidInput(f"{option} must be at least {least}: {text!r}")
     return numbers
 
 
@@ -135,7 +135,7 @@ def append(
         sizes_bytes=_numbers(sizes, "--sizes"),
         partitions=_numbers(partitions, "--partitions"),
         locks=tuple(locks.split(",")),
-        many=_numbers(many, "--many"),
+        many=_numbers(many, "--many", least=0),
     )
     _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress))
 
@@ -246,5 +246,33 @@ def growth(
 ) -> None:
     """Rate, latency and memory as the log grows."""
     part = _part("growth")
-    sizes = _numbers(millions, "--millions")
+    sizes = part.rising(_numbers(millions, "--millions"))
     _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.growth(waltz, sizes, runs, seconds, progress))
+
+
+@_bench.command("all")
+def everything(
+    directory: DirOption = "",
+    results: Annotated[
+        str, typer.Option(help="Write latest.md, latest.json and the plots here.", show_default=False)
+    ] = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 1.0,
+    records: Annotated[int, typer.Option(min=1000, help="Records of the recovery.")] = 1_000_000,
+    as_json: JsonOption = False,
+) -> None:
+    """The suite, short: NATS, appends, latency, contexts, feeds, fetches, recovery."""
+    part = _part("suite", "nats", "uvloop", "matplotlib")
+    report, scratch = _part("report"), _part("cluster")
+    options = part.SuiteOptions(runs, seconds, records)
+    with progress_line(as_json) as progress, scratch.scratch_directory(directory) as place:
+        found = part.run_suite(place, options, progress)
+    if results:
+        part.write_results(found, Path(results))
+    if as_json:
+        print_json(found)
+    else:
+        console = _console()
+        for each in found["parts"]:
+            console.rule(each["benchmark"])
+            report.show(each, console)

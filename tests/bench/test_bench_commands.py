@@ -1,0 +1,96 @@
+"""``waltz bench``: one clear line for what cannot work; one small comparison, end to end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from waltz_ray.cli import main
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(list(arguments))
+    assert isinstance(leaving.value.code, int)
+    return leaving.value.code
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("waltz_bench", ("latency",)),
+        ("nats", ("compare", "nats")),
+        ("matplotlib", ("all",)),
+    ],
+)
+def test_what_is_not_installed_is_named_in_one_line(
+    missing: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in sys.modules if each == missing or each.startswith(missing + ".")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert run("bench", *command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"waltz: waltz bench needs {missing}")
+    assert "pip install -e '.[bench]'" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("append", "--partitions", "1,x"), "--partitions must be whole numbers"),
+        (("append", "--locks", "hard"), "--locks must be none, unique or contended, not 'hard'"),
+        (("append", "--sizes", "-1"), "--sizes must be at least 1"),
+        (("append", "--partitions", "0"), "--partitions must be at least 1"),
+        (("compare", "nats", "--case", "no such case"), "there is no case 'no such case'"),
+        (("growth", "--millions", "10,1"), "--millions must be rising"),
+        (("latency", "--cluster", "no-such-cluster"), "no cluster 'no-such-cluster'"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_one_line(
+    arguments: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("bench", *arguments, "--dir", str(tmp_path)) == 1
+    error = capsys.readouterr().err
+    assert text in error.splitlines()[-1]
+    assert error.splitlines()[-1].startswith("waltz: ")
+    assert list(tmp_path.iterdir()) == []  # nothing was begun, or it was cleared away
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", "--help") == 0
+    text = capsys.readouterr().out
+    for command in ("append", "latency", "context", "feed", "fetch", "recover", "growth", "actor", "compare", "all"):
+        assert command in text
+
+
+@pytest.mark.cluster
+def test_a_small_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both systems, every acknowledgement accounted for, and nothing left behind."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    code = run(
+        *("bench", "compare", "nats", "--dir", str(tmp_path), "--json"),
+        *("--runs", "1", "--seconds", "0.1", "--clients", "2", "--proof", "20"),
+        *("--case", "1 outstanding", "--case", "append_many(100)"),
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [(row["system"], row["case"]) for row in found["rows"]] == [
+        ("waltz_ray", "1 outstanding"),
+        ("NATS", "1 outstanding"),
+        ("waltz_ray", "append_many(100)"),
+        ("NATS", "append_many(100)"),
+        ("NATS", "append_many(100), as atomic batches"),
+    ]
+    assert all(row["rate"] > 0 for row in found["rows"])
+    assert set(found["ratios"]) == {"1 outstanding, p50", "append_many(100), rate"}
+    proof = found["sync_proof"]
+    assert proof["proven"] is True or "strace" in proof["reason"]
+    assert list(tmp_path.iterdir()) == []
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before

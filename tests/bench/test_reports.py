@@ -1,0 +1,194 @@
+"""Ratios of rows, the report as JSON, as tables and as a page; counting syncs in a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from waltz_bench.appending import lock_ratios, partition_ratios
+from waltz_bench.compare import BATCHED_ATOMIC, CompareOptions, nats_ratios
+from waltz_bench.feeds import feed_ratios
+from waltz_bench.growth import growth_ratios
+from waltz_bench.measure import Row, ratio
+from waltz_bench.plots import plot_all
+from waltz_bench.recovery import figure
+from waltz_bench.report import gates_met, report, show
+from waltz_bench.suite import write_results
+from waltz_bench.syncs import parse_trace
+
+from waltz_ray.errors import DataUnavailable, InvalidInput
+
+
+def row(case: str, rate: float, system: str = "waltz_ray", p50_us: float = 500.0, **more: Any) -> Row:
+    fields: dict[str, Any] = {
+        "runs": 5,
+        "rate_min": rate * 0.9,
+        "rate_max": rate * 1.1,
+        "p99_us": p50_us * 2,
+        "p999_us": p50_us * 30,
+        "cpu_s_per_million": {"driver": 1.0, "server-0": 2.0, "server-1": 3.0},
+        "cpu_share": {"driver": 0.25},
+        "rss_mb": {"driver": 90.0, "server-0": 100.0},
+        "counts_per_million": {},
+    }
+    return Row(system=system, case=case, rate=rate, p50_us=p50_us, **fields | more)
+
+
+COMPARED = [
+    row("1 outstanding", 2000, p50_us=480.0),
+    row("1 outstanding", 1200, "NATS", p50_us=800.0),
+    row("64 clients with 1 each", 14_000),
+    row("64 clients with 1 each", 14_000, "NATS"),
+    row("append_many(100)", 200_000),
+    row("append_many(100)", 60_000, "NATS"),
+    row(BATCHED_ATOMIC, 80_000, "NATS"),
+]
+
+
+def test_ratios_with_nats() -> None:
+    found = nats_ratios(COMPARED)
+    assert {name: each["value"] for name, each in found.items()} == {
+        "1 outstanding, p50": 0.6,
+        "64 clients with 1 each, rate": 1.0,
+        "append_many(100), rate": 2.5,  # against the better of NATS's two ways
+    }
+    assert all(each["gate_met"] for each in found.values())
+    assert [each["goal_met"] for each in found.values()] == [True, False, False]
+
+
+def test_an_unknown_case_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'pipelined'; the cases are: 1 outstanding"):
+        CompareOptions(cases=("pipelined",))
+
+
+def test_partition_ratios_compare_the_same_shape() -> None:
+    rows = [
+        row("single, 1024 B, 1 partition", 100),
+        row("single, 1024 B, 8 partitions", 120),
+        row("append_many(100), 1024 B, 1 partition", 1000),
+        row("append_many(100), 1024 B, 64 partitions", 1500),
+        row("append_many(100), 100 B, 64 partitions", 9999),
+        row("single, 1024 B, 8 partitions, contended locks", 9),
+    ]
+    found = partition_ratios(rows)
+    assert {name: each["value"] for name, each in found.items()} == {
+        "single, 1024 B, 8 partitions": 1.2,
+        "append_many(100), 1024 B, 64 partitions": 1.5,
+    }
+    assert [each["goal_met"] for each in found.values()] == [False, True]
+
+
+def test_lock_ratios_are_thousands_a_second() -> None:
+    (found,) = lock_ratios([row("single, 1024 B, 1 partition, contended locks", 990), row("single", 5)]).values()
+    assert (found["value"], found["gate_met"]) == (0.99, False)
+
+
+def test_feed_ratios() -> None:
+    def given(share: float) -> dict[str, float]:
+        return {"given to the slowest subscriber": share * 1e6}
+
+    found = feed_ratios(
+        [
+            row("append_many(100), no subscriber", 100_000, counts_per_million=given(0)),
+            row("live, 8 subscribers, inline data", 90_000, counts_per_million=given(0.94)),
+            row("catch-up, 1 subscriber, inline data", 500_000),
+            row("catch-up, 8 subscribers, inline data", 900_000),
+        ]
+    )
+    assert {name: (each["value"], each["gate_met"]) for name, each in found.items()} == {
+        "live, 8 subscribers, inline data: given by appended": (0.94, False),
+        "live, 8 subscribers, inline data: append rate by that without": (0.9, None),
+        "catch-up, 1 subscriber, inline data: rate by append rate": (5.0, True),
+        "catch-up, 8 subscribers, inline data: rate by append rate": (9.0, None),
+    }
+
+
+def test_growth_ratios() -> None:
+    rows = [row("append_many(100) at 1 M", 100), row("append_many(100) at 50 M", 94, rss_mb={"server-0": 110.0})]
+    found = growth_ratios(rows, (1, 50))
+    assert found["rate at 50 M by rate at 1 M"]["gate_met"] is False
+    assert found["memory at 50 M by memory at 1 M"]["value"] == 1.1
+
+
+def test_gates_met_ignores_ratios_without_a_gate() -> None:
+    assert gates_met({"a": ratio(0.1), "b": ratio(2.0, 1.0)})
+    assert not gates_met({"a": ratio(0.1, 1.0), "b": ratio(2.0, 1.0)})
+
+
+def test_a_report_is_json_and_shows_everything(tmp_path: Path) -> None:
+    found = report(
+        "compare nats",
+        COMPARED,
+        nats_ratios(COMPARED),
+        tmp_path,
+        notes=["the load generator used little"],
+        figures=[figure("pause", "s", [1.0, 3.0, 2.0])],
+        versions={"nats-server": "v2.15.1"},
+    )
+    again = json.loads(json.dumps(found))
+    assert again["gates_met"] is True
+    assert again["rows"][0]["p50_us"] == 480.0
+    assert again["versions"]["nats-server"] == "v2.15.1"
+    assert again["machine"]["cores"] >= 1
+    console = Console(width=200, record=True)
+    with console.capture() as shown:
+        show(again, console)
+    text = shown.get()
+    for piece in (
+        "64 clients with 1 each",
+        "200,000",
+        "driver 1.0, server 5.0",
+        "NOT met",
+        "<= 0.9",
+        "little",
+        "pause",
+    ):
+        assert piece in text
+
+
+def test_results_are_a_page_numbers_and_small_plots(tmp_path: Path) -> None:
+    part = report("append, sizes", COMPARED, {"x": ratio(1.0, 1.0)}, tmp_path)
+    found = {"benchmark": "all", "parts": [part], "gates_met": True, "minutes": 1.0} | {
+        name: part[name] for name in ("versions", "machine", "date")
+    }
+    (tmp_path / "latest-old.svg").write_text("of a part that is no more")
+    write_results(found, tmp_path)
+    page = (tmp_path / "latest.md").read_text()
+    assert "![append, sizes](latest-append-sizes.svg)" in page
+    assert "| x | 1.00 | >= 1 | met | - | - |" in page
+    assert json.loads((tmp_path / "latest.json").read_text())["parts"][0]["benchmark"] == "append, sizes"
+    assert sorted(each.name for each in tmp_path.glob("*.svg")) == ["latest-append-sizes.svg"]
+    assert (tmp_path / "latest-append-sizes.svg").stat().st_size < 100_000
+
+
+def test_the_same_numbers_make_the_same_plot(tmp_path: Path) -> None:
+    part = report("latency", COMPARED[:1], {}, tmp_path)
+    (name,) = plot_all([part], tmp_path).values()
+    first = (tmp_path / name).read_bytes()
+    plot_all([part], tmp_path)
+    assert (tmp_path / name).read_bytes() == first
+
+
+TRACE = """\
+4711  fdatasync(7)                      = 0
+4711 fsync(8 <unfinished ...>
+4712  12:00.5 read(3, "fsync(9)", 8)  = 8
+4711 <... fsync resumed>)               = 0
+[pid  4711] +++ exited with 0 +++
+4713 fdatasync(9)                      = 0
+"""
+
+
+def test_syncs_of_a_trace() -> None:
+    assert parse_trace(TRACE) == {"fdatasync": 2, "fsync": 1}
+
+
+@pytest.mark.parametrize(
+    "line", ["1 fsync(3) = -1 EIO (Input/output error)", "1 <... fdatasync resumed>) = -1 EIO (Input/output error)"]
+)
+def test_a_failed_sync_is_no_proof(line: str) -> None:
+    with pytest.raises(DataUnavailable, match="a sync failed"):
+        parse_trace(TRACE + line)
