@@ -115,6 +115,28 @@ def test_sequence_numbers_wrap_on_the_wire(start: int) -> None:
     assert [piece.token for piece in failed] == ["a"]
 
 
+@given(st.lists(st.integers(-40, 40), max_size=40), st.sampled_from([0, 100, (1 << 31) - 9, (1 << 32) - 9, 1 << 40]))
+def test_few_numbers_and_many_are_read_alike(distances: list[int], start: int) -> None:
+    monitor: ClientMonitor[str] = ClientMonitor(10)
+    monitor._next = start
+    numbers = np.array([start + distance for distance in distances], dtype=np.int64)
+    assert monitor.expand(wire(*numbers)).tolist() == numbers.tolist()
+    expected = [
+        int(number)
+        for piece in (numbers[i : i + 5] for i in range(0, len(numbers), 5))
+        for number in _flat(monitor, piece)
+    ]
+    assert expected == numbers.tolist() == _flat(monitor, numbers)
+
+
+def _flat(monitor: ClientMonitor[str], numbers: Int64s) -> list[int]:
+    """All numbers of the runs, after a look at where each begins."""
+    runs = monitor._runs(wire(*numbers))
+    for first, _, position in runs:
+        assert numbers[position] == first
+    return [number for first, end, _ in runs for number in range(first, end)]
+
+
 @dataclass
 class Model:
     """One dict entry per record; nothing clever."""
@@ -155,7 +177,7 @@ def test_agrees_with_the_model(data: st.DataObject) -> None:
             assert got == expected
             fates += got
             continue
-        numbers = sorted(data.draw(st.sets(st.integers(0, model.next - 1), max_size=8)))
+        numbers = sorted(data.draw(st.sets(st.integers(0, model.next - 1), max_size=20)))  # few and many: two ways
         if event == "committed":
             older = [n for n in sorted(model.pending) if numbers and n < numbers[-1] and n not in numbers]
             in_log = [n for n in numbers if n in model.pending]

@@ -38,6 +38,10 @@ __all__ = ["ClientMonitor", "Piece"]
 
 Token = TypeVar("Token")
 
+_FEW = 12  # sequence numbers that are sooner looked at one by one than as a column
+_HALF = 1 << 31
+_LOW_BITS = (1 << 32) - 1
+
 
 class Piece(NamedTuple, Generic[Token]):
     """Records [start, start + size) of the append ``token`` got one fate.
@@ -119,7 +123,7 @@ class ClientMonitor(Generic[Token]):
         """
         done: list[Piece[Token]] = []
         failed: list[Piece[Token]] = []
-        for first, end, offset in _runs(self.expand(wire)):
+        for first, end, offset in self._runs(wire):
             failed += self._fail_before(first)
             done += self._take(first, end, offset)
         if len(transaction_ids):
@@ -146,11 +150,29 @@ class ClientMonitor(Generic[Token]):
         return self._fail_before(self._next)
 
     def _fail_before(self, end: int) -> list[Piece[Token]]:
+        if not self._firsts or self._firsts[0] >= end:
+            return []  # nearly always
         return [piece._replace(offset=0) for piece in self._take(0, end, 0)]
+
+    def _runs(self, wire: Int32s) -> list[tuple[int, int, int]]:
+        """(first, end, position of first) of every stretch of consecutive numbers, expanded."""
+        if len(wire) > _FEW:
+            return _runs(self.expand(wire))
+        runs: list[tuple[int, int, int]] = []
+        nearest = self._next - _HALF
+        first = end = start = 0
+        for position, low in enumerate(wire.tolist()):
+            number = ((low - nearest) & _LOW_BITS) + nearest
+            if number != end or not position:
+                if position:
+                    runs.append((first, end, start))
+                first, start = number, position
+            end = number + 1
+        return [*runs, (first, end, start)] if len(wire) else runs
 
     def _taken_runs(self, wire: Int32s) -> list[Piece[Token]]:
         taken: list[Piece[Token]] = []
-        for first, end, offset in _runs(self.expand(wire)):
+        for first, end, offset in self._runs(wire):
             taken += self._take(first, end, offset)
         return taken
 
@@ -163,6 +185,12 @@ class ClientMonitor(Generic[Token]):
         high = bisect_left(firsts, end)
         if low >= high:
             return []
+        if high - low == 1 and firsts[low] == first:
+            token, start, count = spans[low]
+            if count == end - first:  # a whole span, nearly always
+                del firsts[low], spans[low]
+                self._pending -= count
+                return [Piece(token, start, count, origin)]
         pieces: list[Piece[Token]] = []
         kept_firsts: list[int] = []
         kept_spans: list[tuple[Token, int, int]] = []
