@@ -12,7 +12,7 @@ from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz
 from waltz_bench.loads import AppendLoad
 from waltz_bench.locked import locked_load
-from waltz_bench.measure import Case, Row, alternate, ratio
+from waltz_bench.measure import Case, Row, alternate, ratio, warm_up
 from waltz_bench.report import report
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import InvalidInput
@@ -52,9 +52,7 @@ def append(
     """The whole matrix. Its report is called ``name``."""
     with clients_of(waltz, max(options.clients), max(options.partitions), options.transport) as clients:
         cases = append_cases(waltz, clients, options)
-        progress("warming up")
-        for case in cases:
-            case.run()
+        warm_up(cases, progress)
         rows = alternate(cases, options.runs, progress)
         return report(name, rows, partition_ratios(rows) | lock_ratios(rows), Path(waltz.directory))
 
@@ -128,7 +126,5 @@ def latency(
             )
             for size in sizes_bytes
         ]
-        progress("warming up")
-        for case in cases:
-            case.run()
+        warm_up(cases, progress)
         return report("latency", alternate(cases, runs, progress), {}, Path(waltz.directory))

@@ -14,7 +14,7 @@ from typing import Any
 
 from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz, waltz_cluster
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio
+from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.nats_cluster import Nats, nats_cluster
 from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
 from waltz_bench.processes import DRIVER
@@ -71,9 +71,7 @@ def compare_nats(
         before = nats.stored()
         peer = _NatsCases(nats, options)
         cases = _cases(waltz, clients, peer, options)
-        progress("warming up")
-        for case in cases:
-            case.run()
+        warm_up(cases, progress)
         rows = alternate(cases, options.runs, progress)
         if nats.stored() - before != peer.acknowledged:
             raise AppendFailed(f"NATS acknowledged {peer.acknowledged} messages and holds {nats.stored() - before}")

@@ -21,7 +21,7 @@ from typing import Any
 
 from waltz_bench.clients import READY_S
 from waltz_bench.cluster import Waltz
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio
+from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.report import report
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
@@ -181,9 +181,7 @@ def contexts(
         )
         for n in options.partitions
     ]
-    progress("warming up")
-    for case in cases:
-        case.run()
+    warm_up(cases, progress)
     rows = alternate(cases, options.runs, progress)
     return report("context", rows, context_ratios(rows), Path(waltz.directory))
 

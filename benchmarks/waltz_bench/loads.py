@@ -71,7 +71,7 @@ class AppendLoad:
 
     def stop(self) -> None:
         """See ``measure.Load``. AppendTimeout if a call gets no fate: it is lost."""
-        self._stopped = True
+        self.ending()
         deadline = time.monotonic() + _LAST_FATES_S
         for ended in range(self._started):
             if not self._ended.acquire(timeout=max(0.001, deadline - time.monotonic())):
@@ -81,6 +81,10 @@ class AppendLoad:
                 )
         if self.errors:
             raise self.errors[0]
+
+    def ending(self) -> None:
+        """What is acknowledged from now on starts no successor."""
+        self._stopped = True
 
     def _next(self, call: Call) -> None:
         began = time.perf_counter()

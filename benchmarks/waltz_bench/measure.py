@@ -17,7 +17,19 @@ from typing import Any, Protocol
 from waltz_bench.processes import Processes
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["PERCENTILES", "Case", "Load", "Row", "Sample", "alternate", "measure", "median", "percentile", "ratio"]
+__all__ = [
+    "PERCENTILES",
+    "Case",
+    "Load",
+    "Row",
+    "Sample",
+    "alternate",
+    "measure",
+    "median",
+    "percentile",
+    "ratio",
+    "warm_up",
+]
 
 PERCENTILES = (50.0, 99.0, 99.9)
 
@@ -178,6 +190,13 @@ def measure(
         rss_bytes=rss,
         counts={name: counts_after[name] - counts_before[name] for name in counts_after},
     )
+
+
+def warm_up(cases: Sequence[Case], progress: Callable[[str], None] = lambda text: None) -> None:
+    """Every case once, for nothing."""
+    for case in cases:
+        progress(f"warming up: {case.system}, {case.name}")
+        case.run()
 
 
 def alternate(cases: Sequence[Case], runs: int, progress: Callable[[str], None] = lambda text: None) -> list[Row]:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waltz_bench import loads
 from waltz_bench.loads import AppendLoad
 from waltz_bench.measure import Case, Row, Sample, alternate, measure, median, percentile, ratio
 from waltz_bench.processes import DRIVER, Processes
 
-from waltz_ray.errors import AppendFailed, DataUnavailable, InvalidInput
+from waltz_ray.errors import AppendFailed, AppendTimeout, DataUnavailable, InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,18 @@ def test_a_failed_call_ends_the_window_at_once_and_is_raised() -> None:
             measure(AppendLoad([fake.call] * 2), Processes({}), seconds=60.0, warmup_s=60.0)
     finally:
         fake.close()
+
+
+def test_a_call_without_a_fate_is_lost_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "_LAST_FATES_S", 0.05)
+    futures: list[Future[Any]] = [Future() for _ in range(3)]
+    load = AppendLoad([lambda future=future: future for future in futures])  # type: ignore[misc]
+    load.start()
+    load.ending()
+    for future in futures[:2]:
+        future.set_result(7)
+    with pytest.raises(AppendTimeout, match="1 of 3 calls"):
+        load.stop()
 
 
 def test_a_call_that_raises_is_reported_like_one_that_fails() -> None:
