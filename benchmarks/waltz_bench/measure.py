@@ -181,9 +181,10 @@ def measure(
         counts_after, rss = probe(), processes.rss_bytes()
     finally:
         load.stop()
-    latencies = load.latencies_s[first:last]
+    # Nothing in a whole window is a result, too: then every call took at least as long as that.
+    latencies = load.latencies_s[first:last] or [end - begin]
     return Sample(
-        records=len(latencies) * load.records_per_call,
+        records=(last - first) * load.records_per_call,
         seconds=end - begin,
         latencies_us=tuple(percentile(latencies, each) * 1e6 for each in PERCENTILES),
         cpu_s={name: cpu_after[name] - cpu_before[name] for name in cpu_after},

@@ -170,6 +170,24 @@ def test_a_load_keeps_its_calls_in_the_air_and_counts_the_window() -> None:
     assert set(sample.cpu_s) == set(sample.rss_bytes) == {DRIVER}
 
 
+def test_a_window_in_which_nothing_commits_is_a_rate_of_zero_and_a_long_latency() -> None:
+    future: Future[Any] = Future()
+    load = AppendLoad([lambda: future])
+
+    def resume() -> dict[str, float]:
+        """The window is over when it is asked again."""
+        asked.append(0)
+        if len(asked) == 2:
+            load.ending()
+            future.set_result(0)
+        return {}
+
+    asked: list[int] = []
+    sample = measure(load, Processes({}), seconds=0.05, warmup_s=0.0, probe=resume)
+    assert (sample.records, sample.rate) == (0, 0.0)
+    assert all(each >= 50_000 for each in sample.latencies_us)
+
+
 def test_a_failed_call_ends_the_window_at_once_and_is_raised() -> None:
     fake = _Fake(fail_at=5)
     try:
