@@ -17,10 +17,11 @@ from waltz_ray.protocol.records import (
     RECORD_OVERHEAD_BYTES,
     LockColumns,
     RecordBatch,
+    bad_data,
     build_records,
-    first_bad_data,
     first_bad_record,
     offsets_of,
+    split,
 )
 
 DATAS = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
@@ -123,9 +124,9 @@ def test_records_of_another_place_are_bad_although_their_checksum_is_right() -> 
 def test_bad_data_is_found_before_it_is_taken_in() -> None:
     lengths = np.array([1, 0, 2], dtype=np.int32)
     checksums = np.array([zlib.crc32(d) for d in (b"a", b"", b"bc")], dtype=np.uint32)
-    assert first_bad_data(b"abc", lengths, checksums) == -1
-    assert first_bad_data(b"abd", lengths, checksums) == 2
-    assert first_bad_data(memoryview(b"xbc"), lengths, checksums) == 0
+    assert bad_data(split(b"abc", lengths), checksums) == []
+    assert bad_data(split(b"abd", lengths), checksums) == [2]
+    assert bad_data(split(memoryview(b"xbd"), lengths), checksums) == [0, 2]
 
 
 def test_overhead() -> None:

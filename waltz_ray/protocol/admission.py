@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, compress
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from waltz_ray.protocol.locks import LockRequests, LockTable
 from waltz_ray.protocol.records import (
@@ -18,14 +21,17 @@ from waltz_ray.protocol.records import (
     Int64s,
     LockColumns,
     RecordBatch,
+    bad_data,
     build_records,
-    first_bad_data,
     offsets_of,
+    split,
 )
 
 __all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "LockFailures", "admit", "pieces"]
 
 MAX_BATCH_BYTES = 1024 * 1024
+
+Integer = TypeVar("Integer", bound=np.integer[Any])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,46 +76,66 @@ def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
 
 def admit(arrivals: list[Arrival], partition_id: int, first_id: int, locks: LockTable) -> Admitted:
     """Decide every transaction of ``arrivals``; those that pass get IDs from ``first_id`` on."""
-    damaged = [a for a in arrivals if first_bad_data(a.batch.body, a.batch.lengths, a.batch.checksums) >= 0]
+    proposals = _Proposals(arrivals)
+    damaged = proposals.damaged()
+    if len(damaged) == len(arrivals):
+        return Admitted(None, [], damaged)
     if damaged:
-        arrivals = [a for a in arrivals if a not in damaged]
-    if not any(a.batch.has_locks for a in arrivals):
-        records = _records(arrivals, None, partition_id, first_id) if arrivals else None
-        return Admitted(records, [], damaged)
-    verdicts = locks.admit(_lock_requests(arrivals), first_id)
+        proposals = _Proposals([a for a in arrivals if a not in damaged])
+    if not any(a.batch.has_locks for a in proposals.arrivals):
+        return Admitted(proposals.records(partition_id, first_id), [], damaged)
+    verdicts = locks.admit(_lock_requests(proposals.arrivals), first_id)
     if verdicts.passed.all():
-        return Admitted(_records(arrivals, None, partition_id, first_id), [], damaged)
-    failures = _failures(arrivals, verdicts.passed, verdicts.conflicts)
-    records = _records(arrivals, verdicts.passed, partition_id, first_id) if verdicts.passed.any() else None
+        return Admitted(proposals.records(partition_id, first_id), [], damaged)
+    failures = _failures(proposals.arrivals, verdicts.passed, verdicts.conflicts)
+    records = proposals.records(partition_id, first_id, verdicts.passed) if verdicts.passed.any() else None
     return Admitted(records, failures, damaged)
 
 
-def _concatenated(parts: list[Int32s]) -> Int32s:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+class _Proposals:
+    """The columns of several batches as one, and the data of each transaction."""
 
+    def __init__(self, arrivals: list[Arrival]) -> None:
+        self.arrivals = arrivals
+        batches = [a.batch for a in arrivals]
+        self._parts = list(chain.from_iterable(split(b.body, b.lengths) for b in batches))
+        self._checksums = _concatenated([b.checksums for b in batches])
 
-def _records(
-    arrivals: list[Arrival], passed: np.ndarray[tuple[int], np.dtype[np.bool_]] | None, partition_id: int, first_id: int
-) -> RecordBatch:
-    batches = [a.batch for a in arrivals]
-    counts = [len(b) for b in batches]
-    sequence_numbers = _concatenated([b.sequence_numbers for b in batches])
-    headers = _concatenated([b.headers for b in batches])
-    lengths = _concatenated([b.lengths for b in batches])
-    checksums = np.concatenate([b.checksums for b in batches])
-    client_ids = np.repeat(np.array([b.client_id for b in batches], dtype=np.int32), counts)
-    generations = np.repeat(np.array([b.generation for b in batches], dtype=np.int32), counts)
-    body = batches[0].body if len(batches) == 1 else b"".join([b.body for b in batches])
-    if passed is not None:
-        bounds = offsets_of(lengths).tolist()
-        view = memoryview(body)
-        body = b"".join([view[bounds[i] : bounds[i + 1]] for i in np.nonzero(passed)[0].tolist()])
-        sequence_numbers, headers, lengths, checksums, client_ids, generations = (
-            column[passed] for column in (sequence_numbers, headers, lengths, checksums, client_ids, generations)
+    def damaged(self) -> list[Arrival]:
+        """Those with data that differs from its checksum."""
+        bad = bad_data(self._parts, self._checksums)
+        if not bad:
+            return []
+        ends = np.cumsum([len(a.batch) for a in self.arrivals])
+        return [self.arrivals[i] for i in np.unique(np.searchsorted(ends, bad, side="right")).tolist()]
+
+    def records(self, partition_id: int, first_id: int, passed: npt.NDArray[np.bool_] | None = None) -> RecordBatch:
+        """Of all, or of those that have passed."""
+        batches = [a.batch for a in self.arrivals]
+        columns = (
+            _concatenated([b.sequence_numbers for b in batches]),
+            _concatenated([b.headers for b in batches]),
+            _concatenated([b.lengths for b in batches]),
+            self._checksums,
         )
-    return build_records(
-        partition_id, first_id, client_ids, generations, (sequence_numbers, headers, lengths, checksums), body
-    )
+        parts = self._parts
+        if len(batches) == 1:
+            client_ids: Int32s | int = batches[0].client_id
+            generations: Int32s | int = batches[0].generation
+        else:
+            counts = [len(b) for b in batches]
+            client_ids = np.repeat(np.array([b.client_id for b in batches], dtype=np.int32), counts)
+            generations = np.repeat(np.array([b.generation for b in batches], dtype=np.int32), counts)
+        if passed is not None:
+            parts = list(compress(parts, passed.tolist()))
+            columns = (columns[0][passed], columns[1][passed], columns[2][passed], columns[3][passed])
+            if not isinstance(client_ids, int) and not isinstance(generations, int):
+                client_ids, generations = client_ids[passed], generations[passed]
+        return build_records(partition_id, first_id, client_ids, generations, columns, parts)
+
+
+def _concatenated(parts: list[npt.NDArray[Integer]]) -> npt.NDArray[Integer]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _lock_requests(arrivals: list[Arrival]) -> LockRequests:
@@ -133,9 +159,7 @@ def _joined(columns: list[tuple[LockColumns, int]]) -> LockColumns:
     return LockColumns(offsets, np.concatenate([c.hashes for c, _ in columns]))
 
 
-def _failures(
-    arrivals: list[Arrival], passed: np.ndarray[tuple[int], np.dtype[np.bool_]], conflicts: Int64s
-) -> list[LockFailures]:
+def _failures(arrivals: list[Arrival], passed: npt.NDArray[np.bool_], conflicts: Int64s) -> list[LockFailures]:
     failures: list[LockFailures] = []
     start = 0
     for arrival in arrivals:

@@ -43,18 +43,16 @@ def feed_batch_bytes(count: int) -> int:
 
 
 def own_entries(batch: RecordBatch) -> Iterator[tuple[int, Int32s, Int64s]]:
-    """(client ID, its sequence numbers, its transaction IDs), one item per client of the batch."""
+    """(client ID, its sequence numbers, its transaction IDs), one item per run of one client's records."""
     clients = batch.fields["client_id"].astype(np.int32)
     sequence_numbers = batch.fields["sequence_number"].astype(np.int32)
     ids = np.arange(batch.first_id, batch.end_id)
-    if len(clients) == 1 or (clients == clients[0]).all():
+    if len(clients) == 1:
         yield int(clients[0]), sequence_numbers, ids
         return
-    order = np.argsort(clients, kind="stable")
-    bounds = [0, *(np.nonzero(np.diff(clients[order]))[0] + 1).tolist(), len(order)]
+    bounds = [0, *(np.flatnonzero(clients[1:] != clients[:-1]) + 1).tolist(), len(clients)]
     for start, end in itertools.pairwise(bounds):
-        rows = order[start:end]
-        yield int(clients[rows[0]]), sequence_numbers[rows], ids[rows]
+        yield int(clients[start]), sequence_numbers[start:end], ids[start:end]
 
 
 @dataclass(slots=True)
@@ -178,13 +176,14 @@ class FeedHub:
         return [SendFeed(tuple(s.connection_id for s in receivers), group[0].mode, batch)]
 
     def _send_own(self, group: list[Subscriber], batch: RecordBatch, high_water_mark: int) -> list[Effect]:
-        effects: list[Effect] = []
-        own = {client_id: (numbers, ids) for client_id, numbers, ids in own_entries(batch)}
+        members = {subscriber.client_id: subscriber for subscriber in group}
         for subscriber in group:
             subscriber.position = batch.last_id
-            if subscriber.client_id in own:
-                effects.append(self._own(subscriber, high_water_mark, *own[subscriber.client_id]))
-        return effects
+        return [
+            self._own(members[client_id], high_water_mark, numbers, ids)
+            for client_id, numbers, ids in own_entries(batch)
+            if client_id in members
+        ]
 
     def _own(self, subscriber: Subscriber, high_water_mark: int, numbers: Int32s, ids: Int64s) -> SendMessage:
         message = AppendedBatch(self._partition_id, high_water_mark, numbers, ids)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.admission import Admitted, Arrival, LockFailures, admit, pieces
@@ -66,6 +67,7 @@ from waltz_ray.protocol.session_types import (
     RecordConflict,
     RecordWritten,
     ReopenWanted,
+    ReplicaAppended,
     ReplicaAvailable,
     ReplicaLost,
     SessionEffect,
@@ -194,6 +196,8 @@ class Partition:
                 self._on_append(connection_id, batch)
             case TurnEnded():
                 self._admit()
+            case ReplicaAppended():
+                self._step_session(event)
             case CreditReceived(connection_id, credit_bytes):
                 self._feed.add_credit(connection_id, credit_bytes)
                 self._advance_feed()
@@ -565,7 +569,7 @@ class Partition:
     def _reject(self, connection_id: int, batch: AppendBatch, code: RejectionCode, why: str) -> None:
         self._send(connection_id, Rejected(self.partition_id, self.generation, code, batch.sequence_numbers, why))
 
-    def _send_failures(self, failures: LockFailures, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    def _send_failures(self, failures: LockFailures, chosen: npt.NDArray[np.bool_]) -> None:
         if chosen.any():
             message = LockFailureBatch(self.partition_id, failures.sequence_numbers[chosen], failures.conflicts[chosen])
             self._send(failures.connection_id, message)

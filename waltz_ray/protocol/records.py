@@ -16,8 +16,9 @@ In memory integers are native; big-endian exists only inside record bytes and fr
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -38,10 +39,11 @@ __all__ = [
     "RecordBatch",
     "RecordFields",
     "UInt32s",
+    "bad_data",
     "build_records",
-    "first_bad_data",
     "first_bad_record",
     "offsets_of",
+    "split",
 ]
 
 Int32s = npt.NDArray[np.int32]
@@ -200,17 +202,26 @@ def _gather(body: bytes | memoryview, starts: Int64s, width: int) -> npt.NDArray
     return np.ascontiguousarray(windows[starts])
 
 
+def split(body: bytes | memoryview, lengths: Int32s) -> list[memoryview]:
+    """The parts of a body."""
+    view = memoryview(body)
+    if len(lengths) == 1:
+        return [view]
+    return [view[start:end] for start, end in pairwise(offsets_of(lengths).tolist())]
+
+
 def build_records(
     partition_id: int,
     first_id: int,
     client_ids: Int32s | int,
     generations: Int32s | int,
     batch_columns: tuple[Int32s, Int32s, Int32s, UInt32s],
-    body: bytes | memoryview,
+    body: bytes | memoryview | Sequence[bytes | memoryview],
 ) -> RecordBatch:
     """Give consecutive IDs from ``first_id`` and make the record bytes, once.
 
-    ``batch_columns`` = (sequence numbers, headers, data lengths, data checksums) of the n records.
+    ``batch_columns`` = (sequence numbers, headers, data lengths, data checksums) of the n records; ``body`` is their
+    data, in one piece or as n parts.
     """
     sequence_numbers, headers, data_lengths, checksums = batch_columns
     count = len(data_lengths)
@@ -226,26 +237,19 @@ def build_records(
 
     heads = fields.tobytes()
     head_parts = [heads[i : i + RECORD_HEADER_BYTES] for i in range(0, len(heads), RECORD_HEADER_BYTES)]
-    bounds = offsets_of(data_lengths).tolist()
-    view = memoryview(body)
-    data_parts = [view[start:end] for start, end in pairwise(bounds)]
-    crcs = np.fromiter(map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)), dtype=np.uint32, count=count).astype(
-        ">u4"
-    )
-    tails = crcs.tobytes()
-    tail_parts = [tails[i : i + 4] for i in range(0, len(tails), 4)]
+    data_parts = split(body, data_lengths) if isinstance(body, bytes | memoryview) else body
+    crcs = struct.pack(f">{count}I", *map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)))
+    tail_parts = [crcs[i : i + 4] for i in range(0, len(crcs), 4)]
     records = b"".join(chain.from_iterable(zip(head_parts, data_parts, tail_parts, strict=True)))
-    return RecordBatch(partition_id, first_id, (data_lengths + RECORD_OVERHEAD_BYTES).astype(np.int32), records)
+    batch = RecordBatch(partition_id, first_id, data_lengths + np.int32(RECORD_OVERHEAD_BYTES), records)
+    batch.__dict__["fields"] = fields  # what the cached property would gather from the bytes again
+    return batch
 
 
-def first_bad_data(body: bytes | memoryview, lengths: Int32s, checksums: UInt32s) -> int:
-    """Position of the first data whose CRC-32 differs from its checksum, or -1."""
-    bounds = offsets_of(lengths).tolist()
-    view = memoryview(body)
-    parts = [view[start:end] for start, end in pairwise(bounds)]
+def bad_data(parts: Sequence[bytes | memoryview], checksums: UInt32s) -> list[int]:
+    """Positions of the parts whose CRC-32 differs from their checksum."""
     actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
-    wrong = np.nonzero(actual != checksums)[0]
-    return int(wrong[0]) if len(wrong) else -1
+    return [] if np.array_equal(actual, checksums) else np.flatnonzero(actual != checksums).tolist()
 
 
 def first_bad_record(batch: RecordBatch) -> int:

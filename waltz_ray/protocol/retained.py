@@ -7,19 +7,26 @@ high-water mark are never dropped; committed ones go, oldest first, once the who
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from itertools import islice
+from operator import attrgetter
 
+import numpy as np
+
+from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 
 __all__ = ["RetainedRecords"]
+
+
+_first_id = attrgetter("first_id")
+_GONE = RecordBatch(-1, NO_TRANSACTION, np.zeros(0, dtype=np.int32), b"")
 
 
 class RetainedRecords:
     """Consecutive batches; ``first_id`` of the oldest record held, ``end_id`` one past the newest."""
 
     def __init__(self, end_id: int, budget_bytes: int) -> None:
-        self._batches: deque[RecordBatch] = deque()
+        self._batches: list[RecordBatch] = []  # not a deque: reaching into the middle of one walks through it
+        self._forgotten = 0  # of the front of the list
         self._budget_bytes = budget_bytes
         self.first_id = end_id
         self.end_id = end_id
@@ -33,10 +40,19 @@ class RetainedRecords:
 
     def trim(self, high_water_mark: int) -> None:
         """Forget the oldest committed batches that exceed the budget."""
-        while self._batches and self.size_bytes > self._budget_bytes and self._batches[0].last_id <= high_water_mark:
-            oldest = self._batches.popleft()
+        batches, position = self._batches, self._forgotten
+        while self.size_bytes > self._budget_bytes and position < len(batches):
+            oldest = batches[position]
+            if oldest.last_id > high_water_mark:
+                break
             self.size_bytes -= oldest.size_bytes
             self.first_id = oldest.end_id
+            batches[position] = _GONE
+            position += 1
+        self._forgotten = position
+        if 2 * position > len(batches):  # seldom enough that moving the rest costs nothing per batch
+            del batches[:position]
+            self._forgotten = 0
 
     def since(self, first_id: int) -> list[RecordBatch]:
         """All held records with IDs >= ``first_id``, which must be held (or be the end)."""
@@ -50,8 +66,13 @@ class RetainedRecords:
         assert self.first_id <= first_id <= self.end_id, (self.first_id, first_id, self.end_id)
         found: list[RecordBatch] = []
         size_bytes = 0
-        position = max(0, bisect_right(self._batches, first_id, key=lambda batch: batch.first_id) - 1)
-        for batch in islice(self._batches, position, None):
+        batches = self._batches
+        if batches and first_id >= batches[-1].first_id:
+            start = len(batches) - 1  # what has just been committed
+        else:
+            start = max(self._forgotten, bisect_right(batches, first_id, lo=self._forgotten, key=_first_id) - 1)
+        for position in range(start, len(batches)):
+            batch = batches[position]
             if batch.first_id >= end_id:
                 break
             piece = batch.slice(max(0, first_id - batch.first_id), min(len(batch), end_id - batch.first_id))

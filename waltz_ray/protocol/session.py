@@ -299,7 +299,7 @@ class Session:
     # ---- what follows from the state as a whole ---------------------------------------------------------
 
     def _advance(self) -> None:
-        if self.over:
+        if self.over or (self.published and self._everybody_is_member()):
             return
         self._choose_low_water_mark()
         if self.low_water_mark is None:
@@ -314,6 +314,12 @@ class Session:
             self._publish_if_ready()
         else:
             self._end(SessionFailed(self.session_id, "the replica with the log's end was lost again"))
+
+    def _everybody_is_member(self) -> bool:
+        for replica in self._replicas.values():  # noqa: SIM110 - once per acknowledgement; all() costs three times as much
+            if replica.phase is not Phase.MEMBER:
+                return False
+        return True
 
     def _choose_low_water_mark(self) -> None:
         """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M).

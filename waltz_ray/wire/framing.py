@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waltz_ray.errors import WireError
 from waltz_ray.wire.primitives import BytesLike
@@ -63,8 +64,7 @@ def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
     return b"".join((frame_header(magic, version, sum(map(len, parts))), *parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame as it came. ``payload`` is read-only and belongs to the frame alone."""
 
     magic: int
