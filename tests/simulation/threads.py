@@ -121,7 +121,7 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(client, "IoThread", SimIo),
         mock.patch.object(client, "Applier", _simulated_applier(random)),
         mock.patch.object(client, "ContextRunner", _simulated_runner(random)),
-        mock.patch.object(contexts, "ThreadPoolExecutor", mock.Mock()),
+        mock.patch.object(contexts, "WorkerPool", mock.Mock()),
         mock.patch.object(stream, "hello_frame", mock.Mock(return_value=hello)),
         mock.patch.object(cluster_store, "uuid", keys),
         *(mock.patch.object(module, "time", clock) for module in (applier, outbox, partition, requests)),

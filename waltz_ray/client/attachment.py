@@ -9,6 +9,7 @@ from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.directory import Location
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.lock_lines import LockLines
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.partition import Partition
@@ -42,6 +43,9 @@ class Attachment:
         self._applier = applier
         self._runner = runner
         self._ready_changed = ready_changed
+        self.lines = LockLines()
+        self._credit_step_bytes = config.feed_credit_bytes // 4
+        self._applied_bytes = 0  # not yet told to the partition; what a mount may still send is smaller by as much
         self._applies = mode in (FeedMode.RECORDS, FeedMode.HEADERS)
         self.outbox = Outbox(partition_id, config, self._wake, lambda: not io.is_current)
         self.queue = ApplyQueue(partition_id, mark, self._give_credit, self._rewind)
@@ -70,7 +74,11 @@ class Attachment:
         self._io.post(self.partition.wake)
 
     def _give_credit(self, frame_bytes: int) -> None:
-        self._io.post(self.partition.give_credit, frame_bytes)
+        """On the apply thread. In large portions: each wakes the IO thread, and the server hears of no smaller ones."""
+        self._applied_bytes += frame_bytes
+        if self._applied_bytes >= self._credit_step_bytes:
+            self._io.post(self.partition.give_credit, self._applied_bytes)
+            self._applied_bytes = 0
 
     def _rewind(self, position: int, epoch: int) -> None:
         self._io.post(self.partition.rewind, position, epoch)
@@ -86,8 +94,7 @@ class Attachment:
         self._ready_changed()
 
     def lock_failed(self, append: Append, transaction_id: int) -> None:
-        assert append.run is not None
-        self._runner.lock_failed(append.run, self, transaction_id)
+        self._runner.lock_failed(append, self, transaction_id)
 
     def failed(self, append: Append) -> None:
         assert append.run is not None

@@ -328,7 +328,7 @@ class WaltzClient:
     def _context_committed(self, completion: Completion) -> BaseException | None:
         run = completion[0].run
         assert run is not None
-        return self._runner.committed(run)
+        return self._runner.committed(run, completion[1])
 
     def _fetch(self, partition_id: int, transaction_id: int) -> bytes:
         batch = self._io.call(self._rpc.read(partition_id, transaction_id, transaction_id + 1, READ_BYTES))

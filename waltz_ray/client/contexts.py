@@ -5,19 +5,27 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol
 
 from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
+from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import Append, check_size
+from waltz_ray.client.workers import WorkerPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.protocol.ids import NO_TRANSACTION
 
 __all__ = ["ContextPort", "ContextRun", "ContextRunner"]
 
 
 class ContextPort(Protocol):
     """What a context needs of one partition."""
+
+    @property
+    def lines(self) -> LockLines:
+        """Where contexts that want the same lock wait for each other."""
 
     @property
     def applied_mark(self) -> int | None:
@@ -35,8 +43,9 @@ class ContextRun:
         self._runner = runner
         self.context = context
         self.conflict: int | None = None  # the transaction that refused the latest attempt
-        self.future: Future[bool] = Future()
-        self.future.set_running_or_notify_cancel()
+        self.place: Place | None = None  # of the latest refused attempt, in the lines of ``lines``
+        self.lines: LockLines | None = None
+        self.future: Future[bool] = LightFuture()
 
     def fail(self, error: BaseException) -> None:
         """No further attempt: the client cannot append."""
@@ -52,7 +61,7 @@ class ContextRunner:
         self._partitions = partitions
         self._config = config
         self._port = port
-        self._pool = ThreadPoolExecutor(config.context_threads, thread_name_prefix="waltz-context")
+        self._pool = WorkerPool(config.context_threads, "waltz-context")
         self._lock = threading.Lock()
         self._runs: set[ContextRun] = set()
         self._closed = False
@@ -75,14 +84,35 @@ class ContextRunner:
         """The next attempt, on a thread of the pool."""
         self._in_pool(self._execute, run)
 
-    def lock_failed(self, run: ContextRun, port: ContextPort, transaction_id: int) -> None:
-        """The next attempt as soon as the transaction that was in the way has been applied."""
+    def lock_failed(self, append: Append, port: ContextPort, transaction_id: int) -> None:
+        """The next attempt when the transaction that was in the way has been applied, and this one's turn has come."""
+        run, locks = append.run, append.locks
+        assert run is not None
+        assert locks is not None
         run.conflict = transaction_id
-        port.when_applied(transaction_id, lambda: self.again(run))
+        place, hashes = run.place, frozenset(locks[0])  # read locks exclude nobody, append locks are not refused
+        if place is not None and place.hashes == hashes:
+            place.after = max(place.after, transaction_id)
+            self._when_applied(run, port)
+            return
+        self._leave(run, NO_TRANSACTION)
+        run.place, run.lines = Place(hashes, transaction_id, lambda: self._when_applied(run, port)), port.lines
+        port.lines.enter(run.place)
 
-    def committed(self, run: ContextRun) -> BaseException | None:
+    def _when_applied(self, run: ContextRun, port: ContextPort) -> None:
+        assert run.place is not None
+        port.when_applied(run.place.after, lambda: self.again(run))
+
+    @staticmethod
+    def _leave(run: ContextRun, transaction_id: int) -> None:
+        place, run.place = run.place, None
+        if place is not None:
+            assert run.lines is not None
+            run.lines.leave(place, transaction_id)
+
+    def committed(self, run: ContextRun, transaction_id: int) -> BaseException | None:
         """On the apply thread: tell the context; what it raises is returned, the transaction stays committed."""
-        return self._complete(run, True)
+        return self._complete(run, True, transaction_id)
 
     def fail(self, run: ContextRun, error: BaseException) -> None:
         """End without commit because of ``error``."""
@@ -92,16 +122,14 @@ class ContextRunner:
         """End what is left with ClientClosed. ``wait`` for the threads, unless this is one of them."""
         with self._lock:
             self._closed = True
-        self._pool.shutdown(wait=wait, cancel_futures=True)
+        self._pool.close(wait)
         with self._lock:
             left = list(self._runs)
         for run in left:
             self._end_in_error(run, ClientClosed("the client was closed before the transaction had its fate"))
 
     def _in_pool(self, function: Callable[..., None], run: ContextRun, *args: object) -> None:
-        with self._lock:
-            if not self._closed:  # else close() ends it
-                self._pool.submit(function, run, *args)
+        self._pool.put(function, run, *args)  # if that is closed, close() ends the run
 
     def _execute(self, run: ContextRun) -> None:
         try:
@@ -118,9 +146,9 @@ class ContextRunner:
         except BaseException as error:  # noqa: BLE001 - application code may raise anything; its future carries it
             self._end_in_error(run, error)
             return
-        error_in_hook = self._complete(run, False)
+        error_in_hook = self._complete(run, False, NO_TRANSACTION)
         if error_in_hook is not None:
-            raise error_in_hook
+            raise error_in_hook  # for the log
 
     def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> Append:
         if builder.data is None:
@@ -139,9 +167,10 @@ class ContextRunner:
             append.take_locks(mark, (write, read, appended))
         return append
 
-    def _complete(self, run: ContextRun, committed: bool) -> BaseException | None:
+    def _complete(self, run: ContextRun, committed: bool, transaction_id: int) -> BaseException | None:
         if not self._take_out(run):
             return None
+        self._leave(run, transaction_id)
         problem: BaseException | None = None
         try:
             run.context.on_completion(committed)
@@ -153,6 +182,7 @@ class ContextRunner:
     def _end_in_error(self, run: ContextRun, error: BaseException) -> None:
         if not self._take_out(run):
             return
+        self._leave(run, NO_TRANSACTION)
         try:
             run.context.on_exception(error)
         except BaseException as hook_error:  # noqa: BLE001 - the future carries both

@@ -1,0 +1,188 @@
+"""Who tries again when: lines, workers, and that a lock all contexts want lets one after the other through."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
+from tests.client.fake_server import FakeServer
+from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client.lock_lines import LockLines, Place
+from waltz_ray.client.workers import WorkerPool
+
+
+class Lines:
+    """Places by name; ``trying`` stand first."""
+
+    def __init__(self) -> None:
+        self.lines = LockLines()
+        self.places: dict[str, Place] = {}
+        self.trying: list[str] = []
+
+    def enter(self, name: str, *hashes: int) -> None:
+        self.places[name] = Place(hashes, 0, lambda: self.trying.append(name))
+        self.lines.enter(self.places[name])
+
+    def leave(self, name: str, transaction_id: int = -1) -> None:
+        self.trying.remove(name)
+        self.lines.leave(self.places.pop(name), transaction_id)
+
+
+def test_one_after_the_other() -> None:
+    lines = Lines()
+    for name in "abc":
+        lines.enter(name, 7)
+    assert lines.trying == ["a"]
+    lines.leave("a", 12)
+    assert lines.trying == ["b"]
+    assert (lines.places["b"].after, lines.places["c"].after) == (12, 0)
+    lines.leave("b")
+    assert lines.trying == ["c"]
+    lines.leave("c")
+    assert lines.lines._lines == {}
+
+
+def test_different_locks_and_no_locks_do_not_wait() -> None:
+    lines = Lines()
+    lines.enter("a", 1, 2)
+    lines.enter("b", 3)
+    lines.enter("reader")
+    lines.enter("c", 3, 2)
+    lines.enter("d", 3)
+    assert lines.trying == ["a", "b", "reader"]
+    lines.leave("b")
+    assert lines.trying == ["a", "reader", "d"]  # "c" waits for lock 2, in the line of 3 it is not yet
+    lines.leave("a", 5)
+    assert lines.trying == ["reader", "d"]
+    lines.leave("d", 4)
+    assert lines.trying == ["reader", "c"]
+    assert lines.places["c"].after == 5
+
+
+@given(st.lists(st.sets(st.integers(0, 4), max_size=4), max_size=12), st.randoms(use_true_random=False))
+def test_everybody_gets_its_turn_and_nobody_shares_a_lock(wanted: list[set[int]], random: object) -> None:
+    lines = Lines()
+    left = [(str(i), hashes) for i, hashes in enumerate(wanted)]
+    locks = dict(left)
+    ended = 0
+    while left or lines.trying:
+        held = [lock for name in lines.trying for lock in locks[name]]
+        assert len(held) == len(set(held))
+        if left and (not lines.trying or random.random() < 0.6):  # type: ignore[attr-defined]
+            name, hashes = left.pop()
+            lines.enter(name, *hashes)
+        else:
+            lines.leave(random.choice(lines.trying))  # type: ignore[attr-defined]
+            ended += 1
+    assert ended == len(wanted)
+    assert lines.lines._lines == {}
+
+
+class Counter(TransactionContext):
+    """Reads what is applied, writes one more, under a lock that all want. Some give up, some raise."""
+
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self.recorder = recorder
+        self.number = number
+        self.executions = 0
+
+    def partition_id(self, partitions: int) -> int:
+        return 0
+
+    def execute(self, builder: TransactionBuilder) -> bool:
+        self.executions += 1
+        if self.number % 10 == 3 and self.executions > 1:
+            return False
+        if self.number % 10 == 7 and self.executions > 1:
+            raise ValueError("application")
+        with self.recorder.changed:
+            value = int(self.recorder.applied[-1][3]) if self.recorder.applied else 0
+        builder.data = b"%d" % (value + 1)
+        builder.write_lock("counter", 1)
+        return True
+
+
+def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_client: MakeClient) -> None:
+    recorder = Recorder()
+    client = make_client(recorder)
+    client.wait_ready(PATIENCE_S)
+    recorder.gate = threading.Event()
+    first = Counter(recorder, 0)
+    assert client.submit(first).result(PATIENCE_S) is True  # committed; the gate keeps it from being applied
+    contexts = [Counter(recorder, number) for number in range(1, 200)]
+    futures = [client.submit(context) for context in contexts]
+    while client.statistics()["lock_conflicts"] < len(contexts):
+        assert not any(future.done() for future in futures)
+    recorder.gate.set()
+    for future in futures:
+        future.exception(PATIENCE_S)
+    committed = [future for future in futures if future.exception() is None and future.result()]
+    assert len(committed) == 199 - 40
+    assert server.logs[0].data() == [b"%d" % (i + 1) for i in range(160)]
+    assert {context.executions for context in contexts} == {2}
+    assert client._attachments[0].lines._lines == {}
+
+
+def test_workers_begin_in_order_and_never_more_than_allowed() -> None:
+    pool = WorkerPool(3, "test-worker")
+    began: list[int] = []
+    names: set[str] = set()
+    gate, all_there = threading.Event(), threading.Barrier(4)
+
+    def work(number: int) -> None:
+        began.append(number)
+        names.add(threading.current_thread().name)
+        if number < 3:
+            all_there.wait(PATIENCE_S)
+            assert gate.wait(PATIENCE_S)
+
+    assert all(pool.put(work, number) for number in range(3))
+    all_there.wait(PATIENCE_S)
+    assert all(pool.put(work, number) for number in range(3, 20))
+    assert sorted(began) == [0, 1, 2]
+    gate.set()
+    over = threading.Event()
+    pool.put(over.set)
+    assert over.wait(PATIENCE_S)
+    pool.close(wait=True)
+    assert sorted(began) == list(range(20))
+    assert names <= {"test-worker-0", "test-worker-1", "test-worker-2"}
+    assert not pool.put(work, 99)
+
+
+def test_what_a_call_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    pool = WorkerPool(1, "test-worker")
+    done = threading.Event()
+
+    def fails() -> None:
+        raise ValueError("of the application")
+
+    pool.put(fails)
+    pool.put(done.set)
+    assert done.wait(PATIENCE_S)
+    pool.close(wait=True)
+    assert "of the application" in caplog.text
+
+
+def test_closing_drops_what_has_not_begun_and_a_worker_may_close() -> None:
+    pool = WorkerPool(1, "test-worker")
+    began: list[str] = []
+    gate, running, over = threading.Event(), threading.Event(), threading.Event()
+
+    def closes() -> None:
+        running.set()
+        assert gate.wait(PATIENCE_S)
+        pool.close(wait=True)
+        over.set()
+
+    pool.put(closes)
+    assert running.wait(PATIENCE_S)
+    pool.put(began.append, "never")
+    gate.set()
+    assert over.wait(PATIENCE_S)
+    pool.close(wait=True)
+    assert began == []
