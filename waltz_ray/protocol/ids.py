@@ -6,6 +6,7 @@ Marks are inclusive (``NO_TRANSACTION`` = -1 means none), ranges half-open.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = ["NO_SESSION", "NO_TRANSACTION", "Endpoint", "LockId", "ReqId", "quorum_of"]
@@ -43,6 +44,7 @@ def quorum_of(assigned_replicas: int) -> int:
     return assigned_replicas // 2 + 1
 
 
+@lru_cache(maxsize=1024)  # an application has few names and many numbers
 def _java_string_hash(text: str) -> int:
     """``java.lang.String.hashCode``: over UTF-16 code units, 32-bit wrap-around."""
     units = text.encode("utf-16-be")
