@@ -77,12 +77,16 @@ class ServerConfig:
     checkpoint_interval: int = 250_000
     """Transactions after which a new session raises the low-water marks (DESIGN 5, "Checkpoint")."""
 
-    retained_bytes: int = 64 * 1024 * 1024
-    """Recent records of a partition kept in memory: feeds, fetches and late joiners near the tail never touch a
-    disk, and a replica this far behind is caught up from memory."""
+    retained_bytes: int = 256 * 1024 * 1024
+    """Recent records kept in memory, for all partitions of the server together (each has an equal share): feeds,
+    fetches and late joiners near the tail never touch a disk, a replica this far behind is caught up from memory."""
 
-    append_queue_bytes: int = 32 * 1024 * 1024
-    """Records of a partition that may be in flight (not yet committed); above it appends are answered QUEUE_FULL."""
+    append_queue_bytes: int = 128 * 1024 * 1024
+    """Records that may be in flight (not yet committed), for all partitions of the server together; a partition above
+    its share answers QUEUE_FULL."""
+
+    client_unsent_bytes: int = 128 * 1024 * 1024
+    """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by its credit)."""
 
     replica_lag_bytes: int = 64 * 1024 * 1024
     """A member this far behind in acknowledging has failed: it leaves the session and catches up later."""
@@ -111,6 +115,7 @@ class ServerConfig:
         _require(self, "checkpoint_interval", 1, 1 << 40)
         _require(self, "retained_bytes", 0, 1 << 34)
         _require(self, "append_queue_bytes", 1, 1 << 34)
+        _require(self, "client_unsent_bytes", 1, 1 << 34)
         _require(self, "replica_lag_bytes", 1, 1 << 34)
         _require(self, "join_grace_ms", 0, 60_000)
         _require(self, "replica_timeout_ms", 10, 600_000)

@@ -708,3 +708,21 @@ def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
     bench.mount()
     bench.append(1, *[Sent(-1)] * 20)
     assert [r.code for r in bench.told(Rejected)] == [RejectionCode.TOO_LARGE]
+
+
+def test_the_partitions_of_a_server_share_its_memory() -> None:
+    bench = Bench(ServerConfig(append_queue_bytes=20, retained_bytes=900, join_grace_ms=0)).open()
+    bench.mount()
+    for first in range(20):
+        bench.append(first, free())
+        bench.settle()
+    assert bench.partition.recent(0, 20) is not None
+    bench.step(Assigned(G, partitions_here=4))
+    assert bench.stage() is Stage.OPEN
+    assert bench.partition.recent(0, 20) is None, "what exceeds the new share is forgotten at once"
+    assert bench.partition.recent(17, 20) is not None
+    bench.deaf = {0, 1, 2}
+    bench.append(20, free())
+    bench.append(21, free())
+    [rejected] = bench.told(Rejected)
+    assert (rejected.code, rejected.sequence_numbers.tolist()) == (RejectionCode.QUEUE_FULL, [21])

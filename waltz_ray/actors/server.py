@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_UNSENT_LIMIT_BYTES = 256 * 1024 * 1024
-"""A client that takes nothing while this much waits for it is cut off (feed frames are bounded by credit already)."""
-
 
 class Server:
     """See the module's docstring. Made and used in one event loop; ``start`` before anything else."""
@@ -172,7 +169,7 @@ class Server:
         for partition_id in before.keys() - mine.keys():
             self.driver(partition_id).handle(Unassigned("assigned to another server"))
         for partition_id, generation in mine.items():
-            self.driver(partition_id).handle(Assigned(generation))
+            self.driver(partition_id).handle(Assigned(generation, len(mine)))
 
     # ---- partitions -------------------------------------------------------------------------------------
 
@@ -228,7 +225,7 @@ class Server:
                 connection.deliver_feed(message, frame)
 
     def check_unsent(self, connection: ClientConnection) -> None:
-        if connection.unsent_bytes > _UNSENT_LIMIT_BYTES:
+        if connection.unsent_bytes > self.config.client_unsent_bytes:
             connection.abort(f"the client has not taken {connection.unsent_bytes} bytes")
 
     # ---- for operators ----------------------------------------------------------------------------------

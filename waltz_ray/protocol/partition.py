@@ -139,6 +139,7 @@ class Partition:
         self.session: Session | None = None  # the running one
         self._opening: Session | None = None
         self._config = config
+        self._retained_bytes, self._queue_bytes = config.retained_bytes, config.append_queue_bytes
         self._log: _Log | None = None
         self._taking: tuple[PartitionRecord, int] | None = None
         self._backoff_ms = _FIRST_BACKOFF_MS
@@ -222,7 +223,8 @@ class Partition:
                 self._feed.read_failed(client_id, connection_id)
                 self._warn(f"reading for a subscriber failed, trying again: {reason}")
                 self._effects.append(StartTimer(NO_SUCH_SESSION, _FEED_TIMER, _FEED_RETRY_MS))
-            case Assigned(generation):
+            case Assigned(generation, partitions_here):
+                self._share_memory(partitions_here)
                 self._on_assigned(generation)
             case Unassigned(reason):
                 self._drop(reason)
@@ -247,6 +249,13 @@ class Partition:
         return effects
 
     # ---- sessions ---------------------------------------------------------------------------------------
+
+    def _share_memory(self, partitions_here: int) -> None:
+        self._retained_bytes = self._config.retained_bytes // partitions_here
+        self._queue_bytes = self._config.append_queue_bytes // partitions_here
+        if self._log is not None:
+            self._log.retained.budget_bytes = self._retained_bytes
+            self._log.retained.trim(self._log.high_water_mark)
 
     def _on_assigned(self, generation: int) -> None:
         if self.stage is not Stage.IDLE and generation == self.generation:
@@ -301,7 +310,7 @@ class Partition:
             record,
             version,
             None if self._log is None else self._log.retained,
-            retained_bytes=self._config.retained_bytes,
+            retained_bytes=self._retained_bytes,
             join_grace_ms=self._config.join_grace_ms,
         )
         self._run(self._opening.start())
@@ -419,7 +428,7 @@ class Partition:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
         elif len(batch.body) + _RECORD_COST_BYTES * len(batch) > self._config.max_frame_bytes // 2:
             code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
-        elif self._in_flight_bytes + len(batch.body) > self._config.append_queue_bytes and self._in_flight_bytes:
+        elif self._in_flight_bytes + len(batch.body) > self._queue_bytes and self._in_flight_bytes:
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
             self._arrivals.append(Arrival(connection_id, batch))

@@ -52,9 +52,11 @@ NO_SUCH_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The partition belongs to this server, as of ``generation``."""
+    """ZooKeeper says that this partition belongs to this server. Comes again when ``partitions_here`` changes: the
+    number of partitions of this server, which share its memory."""
 
     generation: int
+    partitions_here: int = 1
 
 
 @dataclass(frozen=True, slots=True)

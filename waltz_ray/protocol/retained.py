@@ -22,12 +22,15 @@ _GONE = RecordBatch(-1, NO_TRANSACTION, np.zeros(0, dtype=np.int32), b"")
 
 
 class RetainedRecords:
-    """Consecutive batches; ``first_id`` of the oldest record held, ``end_id`` one past the newest."""
+    """Consecutive batches; ``first_id`` of the oldest record held, ``end_id`` one past the newest.
+
+    ``budget_bytes`` may be changed at any time; the next ``trim`` follows it.
+    """
 
     def __init__(self, end_id: int, budget_bytes: int) -> None:
         self._batches: list[RecordBatch] = []  # not a deque: reaching into the middle of one walks through it
         self._forgotten = 0  # of the front of the list
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self.first_id = end_id
         self.end_id = end_id
         self.size_bytes = 0
@@ -41,7 +44,7 @@ class RetainedRecords:
     def trim(self, high_water_mark: int) -> None:
         """Forget the oldest committed batches that exceed the budget."""
         batches, position = self._batches, self._forgotten
-        while self.size_bytes > self._budget_bytes and position < len(batches):
+        while self.size_bytes > self.budget_bytes and position < len(batches):
             oldest = batches[position]
             if oldest.last_id > high_water_mark:
                 break

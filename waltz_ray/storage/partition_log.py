@@ -49,15 +49,18 @@ __all__ = ["PartitionLog", "PendingSync"]
 
 
 class PendingSync:
-    """The bytes of the active segment that are written and not durable. Used inside ``PartitionLog.syncing``."""
+    """Records of the active segment that are written and not durable. Used inside ``PartitionLog.syncing``."""
 
-    def __init__(self, disk: DurableDisk, partition_id: int, segment: ActiveSegment, first_id: int) -> None:
-        """With the log's lock. ``first_id``: the first record that is not durable."""
-        self.segment = segment
+    def __init__(
+        self, disk: DurableDisk, partition_id: int, segment: ActiveSegment, first_id: int, last_id: int
+    ) -> None:
+        """With the log's lock."""
+        self.segment, self.last_id = segment, last_id
         self._disk, self._partition_id = disk, partition_id
+        self._end = segment.end
         # Older segments were synced when they were finished.
         self._start = segment.offset_of(max(first_id, segment.first_id))
-        self.size_bytes = segment.end - self._start
+        self.size_bytes = self._end - self._start
 
     def flush(self) -> None:
         """Sync the segment."""
@@ -151,7 +154,7 @@ class PartitionLog:
             if not len(batch):
                 return
             started = self._make_writable()
-            before = started.snapshot()
+            before = started.mark()
             try:
                 self._write(batch)
             except DiskFull:
@@ -196,6 +199,9 @@ class PartitionLog:
         """A piece per segment: the record that takes a segment past its size is the last one in it."""
         limit = self._config.segment_size_bytes
         view, offsets, done = memoryview(batch.records), batch.offsets, 0
+        if self._active is not None and self._active.end + batch.size_bytes <= limit:  # nearly always
+            self._active.write(offsets[:-1], view)
+            done = len(batch)
         while done < len(batch):
             if self._active is None or self._active.end > limit:
                 self._roll(batch.first_id + done)
@@ -220,9 +226,13 @@ class PartitionLog:
 
     def sync(self) -> int:
         """Make every record appended so far durable; returns the last durable ID."""
-        with self.syncing() as pending:
-            if pending is not None:
+        pending = self._begin_sync()
+        if pending is not None:
+            try:
                 pending.flush()
+                self._flush_index_of(pending.segment, pending.last_id)
+            finally:
+                self._end_sync()
         return self.synced_id
 
     @contextlib.contextmanager
@@ -231,25 +241,30 @@ class PartitionLog:
 
         The log takes records meanwhile, but no file of it is closed or cut. Several logs: in ascending order.
         """
-        with self._state:
-            target = self.last_id
-            self.wait_until_quiet()
-            self._disk.check()
-            if self.synced_id >= target or self._active is None:
-                pending = None
-            else:
-                target, self._syncing = self.last_id, True
-                pending = PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1)
+        pending = self._begin_sync()
         if pending is None:
             yield None
             return
         try:
             yield pending
-            self._flush_index_of(pending.segment, target)
+            self._flush_index_of(pending.segment, pending.last_id)
         finally:
-            with self._state:
-                self._syncing = False
-                self._state.notify_all()
+            self._end_sync()
+
+    def _begin_sync(self) -> PendingSync | None:
+        with self._state:
+            target = self.last_id
+            self.wait_until_quiet()
+            self._disk.check()
+            if self.synced_id >= target or self._active is None:
+                return None
+            self._syncing = True
+            return PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1, self.last_id)
+
+    def _end_sync(self) -> None:
+        with self._state:
+            self._syncing = False
+            self._state.notify_all()
 
     def _flush_index_of(self, active: ActiveSegment, durable_id: int) -> None:
         """Called without the lock while ``_syncing`` keeps the segment's files from being closed or cut."""

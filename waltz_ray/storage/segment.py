@@ -220,9 +220,13 @@ class ActiveSegment:
             self.path, self.index_path, self.first_id, self.count, self.end, self.flushed_count, self._joined_tail()
         )
 
-    def undo(self, before: SegmentView) -> None:
-        """Back to an earlier snapshot, after a write that did not fit. Needs no space."""
-        self.count, self.end, self._tail = before.count, before.end, [before.tail]
+    def mark(self) -> tuple[int, int, list[Int64s]]:
+        """For ``undo``."""
+        return self.count, self.end, list(self._tail)
+
+    def undo(self, before: tuple[int, int, list[Int64s]]) -> None:
+        """Back to an earlier ``mark``, after a write that did not fit. Needs no space."""
+        self.count, self.end, self._tail = before
         self.cut_to_end()
 
     def cut_index(self) -> None:

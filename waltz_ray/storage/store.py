@@ -153,6 +153,9 @@ class ReplicaStore:
         Small pieces of several partitions go through the journal, with one sync for all of them.
         """
         logs = [self.partition(partition_id) for partition_id in sorted(set(partition_ids))]
+        if len(logs) == 1 < self._config.journal_partitions:
+            logs[0].sync()
+            return
         with contextlib.ExitStack() as stack:
             pending = [p for log in logs if (p := stack.enter_context(log.syncing())) is not None]
             size_bytes = sum(p.size_bytes for p in pending)
