@@ -28,7 +28,7 @@ class SuiteOptions:
     """``seconds`` of one run of one case; ``records`` of the recovery."""
 
     runs: int = 5
-    seconds: float = 1.0
+    seconds: float = 0.8
     records: int = 1_000_000
 
 
@@ -36,7 +36,7 @@ def run_suite(directory: Path, options: SuiteOptions, progress: Progress = lambd
     """One cluster for the comparison, one for the recovery, which kills, and one for the rest."""
     begin = perf_counter()
     runs, seconds = options.runs, options.seconds
-    parts = [compare_nats(directory / "compare", CompareOptions(runs, seconds), progress=progress)]
+    parts = [compare_nats(directory / "compare", CompareOptions(runs, seconds, 0.3), progress=progress)]
     with waltz_cluster(directory / "rates", progress=progress) as waltz:
         parts += _rates(waltz, runs, seconds, progress)
     with waltz_cluster(directory / "recovery", progress=progress) as waltz:

@@ -257,7 +257,7 @@ def everything(
         str, typer.Option(help="Write latest.md, latest.json and the plots here.", show_default=False)
     ] = "",
     runs: RunsOption = 5,
-    seconds: SecondsOption = 1.0,
+    seconds: SecondsOption = 0.8,
     records: Annotated[int, typer.Option(min=1000, help="Records of the recovery.")] = 1_000_000,
     as_json: JsonOption = False,
 ) -> None:
