@@ -77,6 +77,7 @@ class FeedHub:
     def __init__(self, partition_id: int) -> None:
         self._partition_id = partition_id
         self._subscribers: dict[int, Subscriber] = {}  # by client ID: its newest mount
+        self._following: dict[int, Subscriber] = {}  # those of them that are not live: they cost work at every commit
         self.generation = -1
 
     def __len__(self) -> int:
@@ -97,18 +98,20 @@ class FeedHub:
 
     def mount(self, subscriber: Subscriber) -> None:
         """The newest mount of a client replaces an older one."""
-        self._subscribers[subscriber.client_id] = subscriber
+        self._subscribers[subscriber.client_id] = self._following[subscriber.client_id] = subscriber
 
     def unmount(self, connection_id: int, client_id: int | None = None) -> None:
         """Forget the mounts of a connection (or just one client's)."""
         for subscriber in list(self._subscribers.values()):
             if subscriber.connection_id == connection_id and client_id in (None, subscriber.client_id):
                 del self._subscribers[subscriber.client_id]
+                self._following.pop(subscriber.client_id, None)
 
     def take_all(self) -> list[Subscriber]:
         """Forget everybody; the caller tells them."""
         everybody = list(self._subscribers.values())
         self._subscribers.clear()
+        self._following.clear()
         return everybody
 
     def add_credit(self, connection_id: int, credit_bytes: int) -> None:
@@ -119,7 +122,7 @@ class FeedHub:
     def committed(self, first_id: int, high_water_mark: int, retained: RetainedRecords) -> list[Effect]:
         """Records [first_id, high_water_mark] have just been committed."""
         effects: list[Effect] = []
-        if any(s.live for s in self._subscribers.values()):
+        if len(self._following) < len(self._subscribers):  # some are live
             for batch in retained.between(first_id, high_water_mark + 1):
                 for client_id, sequence_numbers, ids in own_entries(batch):
                     subscriber = self._subscribers.get(client_id)
@@ -132,8 +135,8 @@ class FeedHub:
         """Send what is committed, allowed by credit and in memory; order reads for those further behind."""
         effects: list[Effect] = []
         groups: dict[tuple[FeedMode, int], list[Subscriber]] = {}
-        for subscriber in self._subscribers.values():
-            if subscriber.position < high_water_mark and not subscriber.live and not subscriber.reading:
+        for subscriber in self._following.values():
+            if subscriber.position < high_water_mark and not subscriber.reading:
                 if subscriber.mode is FeedMode.NONE:
                     subscriber.position = high_water_mark
                 elif subscriber.credit_bytes > 0 or subscriber.mode is FeedMode.OWN:
@@ -196,12 +199,15 @@ class FeedHub:
 
     def _answer_mounts(self, high_water_mark: int) -> list[Effect]:
         effects: list[Effect] = []
-        for s in self._subscribers.values():
-            if s.mode is FeedMode.OWN and not s.live and s.position >= high_water_mark:
-                s.live = True
-            reached = high_water_mark if s.live else s.position
-            if not s.answered and reached >= s.mount_target:
+        caught_up: list[int] = []
+        for s in self._following.values():
+            if not s.answered and s.position >= s.mount_target:
                 mounted = Mounted(s.req_id, MountState.READY, self.generation, high_water_mark)
                 effects.append(SendMessage(s.connection_id, mounted))
                 s.answered = True
+            if s.mode is FeedMode.OWN and s.answered and s.position >= high_water_mark:
+                s.live = True
+                caught_up.append(s.client_id)
+        for client_id in caught_up:
+            del self._following[client_id]
         return effects
