@@ -254,6 +254,21 @@ def test_entries_behind_a_rotten_one_are_not_believed() -> None:
     assert list(journal_entries(disk, DIRECTORY, KEY)) == entries[:1]
 
 
+def test_verify_names_records_that_only_the_journal_has() -> None:
+    disk = FaultyDisk()
+    store = opened(disk, LARGE)
+    for partition_id in range(2):
+        append_to(store, partition_id, 2)
+    store.sync([0, 1])
+    disk.crash()  # the segments' pages were never written
+    report = verify_directory(disk, DIRECTORY)
+    assert report.damage is not None
+    assert report.damage.file == f"{DIRECTORY}/0/{0:019d}.seg"
+    assert "the journal has" in report.damage.reason
+    reopen(disk, LARGE).close()
+    assert verify_directory(disk, DIRECTORY).ok
+
+
 @pytest.mark.parametrize("size", [0, 3000])
 def test_another_size_is_taken_up_at_the_next_start(size: int) -> None:
     disk = FaultyDisk()

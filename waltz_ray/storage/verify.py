@@ -16,6 +16,7 @@ import numpy as np
 from waltz_ray.errors import Corruption
 from waltz_ray.storage.control_file import CONTROL_FILE, ORIGINAL_COPY, ControlEntry, ControlImage, read_control_image
 from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.journal import journal_entries
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -94,6 +95,8 @@ def verify_directory(disk: Disk, directory: str, allow_running: bool = False) ->
             report.partitions[partition_id] = found
             if found.damage is not None:
                 report.damages.append(found.damage)
+        if not allow_running and report.ok:
+            report.damages += _not_in_place(disk, directory, image.cluster_key)
         by_original = image.original or disk.exists(f"{directory}/{ORIGINAL_COPY}")
         report.damages += _wrong_pairs(pairs, by_original)
         return report
@@ -118,6 +121,23 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
         if name.isdigit() and int(name) >= len(image.slots):
             why = f"{len(image.slots)} partitions, but there is a folder {name}"
             report.damages.append(Corruption(image.path, 28, why))
+
+
+def _not_in_place(disk: Disk, directory: str, cluster_key: uuid.UUID) -> list[Corruption]:
+    """The first record that the journal has and its segment does not: what a machine that stopped leaves."""
+    for entry in journal_entries(disk, directory, cluster_key):
+        path = segment_path(f"{directory}/{entry.partition_id}", entry.first_id)
+        found = b""
+        if disk.exists(path):
+            handle = disk.open(path, "read")
+            try:
+                found = disk.pread(handle, len(entry.data), entry.offset)
+            finally:
+                disk.close(handle)
+        if found != entry.data:
+            why = "records that the journal has are not here; the replica puts them in place when it starts"
+            return [Corruption(path, entry.offset, why)]
+    return []
 
 
 @dataclass(frozen=True)
