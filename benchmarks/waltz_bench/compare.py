@@ -6,7 +6,7 @@ quorum before its acknowledgement, in both; a separate, untimed run counts the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz, waltz_cluster
+from waltz_bench.loads import AppendLoad
 from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.nats_cluster import Nats, nats_cluster
 from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
@@ -24,7 +25,23 @@ from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import AppendFailed, InvalidInput
 from waltz_ray.protocol.ids import quorum_of
 
-__all__ = ["CASES", "CompareOptions", "compare_nats", "nats_ratios", "sync_proof"]
+__all__ = [
+    "BATCHED",
+    "BATCHES",
+    "BATCH_RECORDS",
+    "CASES",
+    "MANY_CLIENTS",
+    "ONE",
+    "PIPELINED",
+    "PIPELINED_RECORDS",
+    "WALTZ",
+    "CompareOptions",
+    "compare_nats",
+    "enough_syncs",
+    "nats_ratios",
+    "our_loads",
+    "sync_proof",
+]
 
 ONE, MANY_CLIENTS, PIPELINED, BATCHED = (
     "1 outstanding",
@@ -36,8 +53,8 @@ BATCHED_ATOMIC = "append_many(100), as atomic batches"
 CASES = (ONE, MANY_CLIENTS, PIPELINED, BATCHED)
 
 WALTZ, NATS = "waltz_ray", "NATS"
-_PIPELINED_RECORDS = 4096
-_BATCH_RECORDS, _BATCHES = 100, 64
+PIPELINED_RECORDS = 4096
+BATCH_RECORDS, BATCHES = 100, 64
 _ATOMIC_BATCHES = 48  # NATS allows 50 of them in one stream
 
 
@@ -88,6 +105,17 @@ def compare_nats(
         )
 
 
+def our_loads(clients: Sequence[WaltzClient], size: int) -> dict[str, Callable[[], AppendLoad]]:
+    """waltz_ray's loads of all CASES."""
+    first = clients[:1]
+    return {
+        ONE: single_load(first, 1, size),
+        MANY_CLIENTS: single_load(clients, len(clients), size),
+        PIPELINED: single_load(first, PIPELINED_RECORDS, size),
+        BATCHED: many_load(first, BATCHES, BATCH_RECORDS, size),
+    }
+
+
 class _NatsCases:
     """Runs of NATS loads; counts what was acknowledged in all of them."""
 
@@ -105,20 +133,14 @@ class _NatsCases:
 
 
 def _cases(waltz: Waltz, clients: Sequence[WaltzClient], peer: _NatsCases, options: CompareOptions) -> list[Case]:
-    size, first = options.size_bytes, clients[:1]
-    ours = {
-        ONE: single_load(first, 1, size),
-        MANY_CLIENTS: single_load(clients, len(clients), size),
-        PIPELINED: single_load(first, _PIPELINED_RECORDS, size),
-        BATCHED: many_load(first, _BATCHES, _BATCH_RECORDS, size),
-    }
+    size, ours = options.size_bytes, our_loads(clients, options.size_bytes)
     theirs = {
         ONE: Shape(size_bytes=size),
         MANY_CLIENTS: Shape(clients=len(clients), size_bytes=size),
-        PIPELINED: Shape(outstanding=_PIPELINED_RECORDS, size_bytes=size),
-        BATCHED: Shape(outstanding=_BATCHES * _BATCH_RECORDS, chunk=_BATCH_RECORDS, size_bytes=size),
+        PIPELINED: Shape(outstanding=PIPELINED_RECORDS, size_bytes=size),
+        BATCHED: Shape(outstanding=BATCHES * BATCH_RECORDS, chunk=BATCH_RECORDS, size_bytes=size),
         BATCHED_ATOMIC: Shape(
-            outstanding=_ATOMIC_BATCHES * _BATCH_RECORDS, chunk=_BATCH_RECORDS, size_bytes=size, atomic=True
+            outstanding=_ATOMIC_BATCHES * BATCH_RECORDS, chunk=BATCH_RECORDS, size_bytes=size, atomic=True
         ),
     }
     cases: list[Case] = []
@@ -149,8 +171,7 @@ def nats_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 def sync_proof(waltz: Waltz, client: WaltzClient, nats: Nats, directory: Path, appends: int) -> dict[str, Any]:
     """Sync calls of each replica and each NATS server during ``appends`` appends, one after the other.
 
-    ``proven`` is whether on a quorum of processes there were at least as many as appends; None, with the reason, where
-    they cannot be counted.
+    ``proven``: there were enough of them (``enough_syncs``); None, with the reason, where they cannot be counted.
     """
     problem = strace_problem() if appends else "it was not asked for"
     if problem:
@@ -168,15 +189,25 @@ def sync_proof(waltz: Waltz, client: WaltzClient, nats: Nats, directory: Path, a
     pids = {WALTZ: replicas, NATS: nats.pids}
     proof: dict[str, Any] = {"appends": appends, "method": "strace -f, attached to every replica and server"}
     for system, of_processes in counted.items():
-        enough = sum(sum(calls.values()) >= appends for calls in of_processes.values())
+        totals = {name: sum(calls.values()) for name, calls in of_processes.items()}
         proof[system] = {
             "syncs": of_processes,
             "files_opened_synchronous": {name: synchronous_files(pid) for name, pid in pids[system].items()},
-            "processes_with_a_sync_for_each_append": enough,
-            "proven": enough >= quorum_of(len(of_processes)),
+            "processes_with_a_sync_for_each_append": sum(total >= appends for total in totals.values()),
+            "proven": enough_syncs(totals, appends),
         }
     proof["proven"] = all(proof[system]["proven"] for system in counted)
     return proof
+
+
+def enough_syncs(totals: Mapping[str, int], appends: int) -> bool:
+    """Whether every one of ``appends`` in turn can have been synced by a quorum before its acknowledgement.
+
+    Each needs a sync of a quorum between its beginning and its end, and those times do not overlap. It need not be the
+    same quorum: a process that is behind may sync two at once. So the syncs, at most ``appends`` of each process, must
+    be at least quorum times ``appends``.
+    """
+    return sum(min(total, appends) for total in totals.values()) >= quorum_of(len(totals)) * appends
 
 
 def _notes(rows: Sequence[Row], proof: dict[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 from waltz_bench.processes import Processes
 from waltz_ray.errors import ConfigError, PartitionNotReady
 
-__all__ = ["HOST", "STREAM", "SUBJECT", "Nats", "nats_cluster", "nats_server", "server_version"]
+__all__ = ["HOST", "STREAM", "SUBJECT", "Nats", "free_ports", "nats_cluster", "nats_server", "server_version"]
 
 HOST, STREAM, SUBJECT = "127.0.0.1", "BENCH", "bench"
 SERVERS = 3
@@ -77,7 +77,7 @@ def server_version(binary: str) -> str:
 def nats_cluster(directory: Path, progress: Callable[[str], None] = lambda text: None) -> Iterator[Nats]:
     """Three servers with a stream of three replicas; ended at the end, whatever happens."""
     binary = nats_server()
-    ports = _free_ports(2 * SERVERS)
+    ports = free_ports(2 * SERVERS)
     names = [f"nats-{n}" for n in range(SERVERS)]
     clients, routes = dict(zip(names, ports, strict=False)), ports[SERVERS:]
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -111,7 +111,8 @@ def nats_cluster(directory: Path, progress: Callable[[str], None] = lambda text:
         _end(list(running.values()))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now; all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
-from typing import cast
+from typing import Protocol, cast
 
 import uvloop
 
@@ -21,7 +21,7 @@ from waltz_bench.nats_cluster import HOST, SUBJECT
 from waltz_bench.nats_wire import CONNECT, AckCounter, atomic_batch, publish, subscribe
 from waltz_ray.errors import AppendFailed, AppendTimeout
 
-__all__ = ["NatsLoad", "Shape", "publish_in_turn"]
+__all__ = ["Acks", "NatsConnection", "NatsLoad", "Shape", "publish_in_turn"]
 
 _CONNECT_S, _LAST_ACKS_S = 10.0, 30.0
 _BLOCK_RECORDS = 256
@@ -55,7 +55,7 @@ class NatsLoad:
         self._port = port
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nats-load", daemon=True)
-        self._connections: list[_Connection] = []
+        self._connections: list[NatsConnection] = []
 
     def start(self) -> None:
         """See ``measure.Load``."""
@@ -69,7 +69,7 @@ class NatsLoad:
             for number in range(len(self._connections)):
                 if not self.ended.acquire(timeout=_LAST_ACKS_S):
                     raise AppendTimeout(
-                        f"{len(self._connections) - number} connections to NATS still missed acknowledgements "
+                        f"{len(self._connections) - number} connections still missed acknowledgements "
                         f"{_LAST_ACKS_S:g} s after the end of the load; see the servers' logs"
                     )
             if self.errors:
@@ -85,9 +85,12 @@ class NatsLoad:
         self.errors.append(error)
         self.failed.set()
 
+    def _connection(self, number: int) -> NatsConnection:
+        return NatsConnection(self, f"_R.{number}")
+
     async def _connect(self) -> None:
         for number in range(self.shape.clients):
-            connection = _Connection(self, f"_R.{number}")
+            connection = self._connection(number)
             await self._loop.create_connection(lambda made=connection: made, HOST, self._port)  # type: ignore[misc]
             await connection.ready
             self._connections.append(connection)
@@ -99,8 +102,18 @@ class NatsLoad:
             connection.close()
 
 
-class _Connection(asyncio.Protocol):
-    """One client: keeps its window full until the load is stopped."""
+class Acks(Protocol):
+    """Counts acknowledgements in a stream of bytes."""
+
+    pings: int
+
+    def feed(self, data: bytes) -> int: ...
+
+
+class NatsConnection(asyncio.Protocol):
+    """One client: keeps its window full until the load is stopped. PostgreSQL's speaks another language."""
+
+    system = "NATS"
 
     def __init__(self, load: NatsLoad, inbox: str) -> None:
         shape = load.shape
@@ -108,30 +121,41 @@ class _Connection(asyncio.Protocol):
         self._load = load
         self._inbox = inbox
         self._hello = b""
-        self._acks = AckCounter()
+        self._acks: Acks = AckCounter()
         self._over = self._closing = False
         self._unanswered: deque[tuple[float, int]] = deque()  # (sent at, calls), oldest first
         self._open = 0  # acknowledgements to come
         self._partial = 0  # of the oldest call, already here
         self._per_call = 1 if shape.atomic else shape.chunk
         self._window = shape.outstanding // shape.chunk if shape.atomic else shape.outstanding
-        datas = payloads(shape.size_bytes, _BLOCK_RECORDS)
+        self._batches: deque[bytes] = deque()
+        self._prepare(payloads(shape.size_bytes, _BLOCK_RECORDS))
+
+    def _prepare(self, datas: list[bytes]) -> None:
+        """What is going to be sent, made once."""
+        shape, inbox = self._load.shape, self._inbox
         if shape.atomic:
-            self._batches = deque(
+            self._batches.extend(
                 atomic_batch(SUBJECT, inbox, f"{inbox}-{n}", [datas[i % len(datas)] for i in range(shape.chunk)])
                 for n in range(self._window)
             )
         else:
-            frames = [publish(SUBJECT, inbox, data) for data in datas]
-            self._frame_bytes = len(frames[0])
-            self._block = memoryview(b"".join(frames) * -(-self._window // len(frames)))
+            self._repeat([publish(SUBJECT, inbox, data) for data in datas])
+
+    def _repeat(self, frames: list[bytes]) -> None:
+        """A block that a full window is a slice of."""
+        self._frame_bytes = len(frames[0])
+        self._block = memoryview(b"".join(frames) * -(-self._window // len(frames)))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(1 << 26)
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._transport.write(CONNECT + subscribe(self._inbox) + b"PING\r\n")
+        self._transport.write(self._opening())
+
+    def _opening(self) -> bytes:
+        return CONNECT + subscribe(self._inbox) + b"PING\r\n"
 
     def data_received(self, data: bytes) -> None:
         if not self.ready.done():
@@ -150,7 +174,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._closing:
-            self._give_up(AppendFailed(f"NATS closed the connection: {error or 'no reason given'}"))
+            self._give_up(AppendFailed(f"{self.system} closed the connection: {error or 'no reason given'}"))
 
     def begin(self) -> None:
         self._send(self._window)
@@ -170,7 +194,7 @@ class _Connection(asyncio.Protocol):
     def _acknowledged(self, acks: int) -> None:
         now = perf_counter()
         if acks > self._open:
-            self._give_up(AppendFailed(f"NATS acknowledged {acks - self._open} messages nobody sent"))
+            self._give_up(AppendFailed(f"{self.system} acknowledged {acks - self._open} messages nobody sent"))
             return
         self._open -= acks
         self._load.acknowledged += acks * (self._load.shape.chunk if self._load.shape.atomic else 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from waltz_bench.appending import lock_ratios, partition_ratios
-from waltz_bench.compare import BATCHED_ATOMIC, CompareOptions, nats_ratios
+from waltz_bench.compare import BATCHED_ATOMIC, CompareOptions, enough_syncs, nats_ratios
 from waltz_bench.feeds import feed_ratios
 from waltz_bench.growth import growth_ratios
 from waltz_bench.measure import Row, ratio
@@ -57,6 +57,21 @@ def test_ratios_with_nats() -> None:
     }
     assert all(each["gate_met"] for each in found.values())
     assert [each["goal_met"] for each in found.values()] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("syncs", "enough"),
+    [
+        ((200, 200, 200), True),
+        ((200, 200, 0), True),
+        ((199, 200, 198), True),  # the one that is behind syncs two at once, and another one is in the quorum
+        ((200, 199, 0), False),
+        ((600, 0, 0), False),  # never two of them
+        ((2, 2, 2), False),
+    ],
+)
+def test_the_proof_needs_a_quorum_of_syncs_for_each_append(syncs: tuple[int, ...], enough: bool) -> None:
+    assert enough_syncs({f"replica-{n}": total for n, total in enumerate(syncs)}, 200) is enough
 
 
 def test_an_unknown_case_is_refused() -> None:

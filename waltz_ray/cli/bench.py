@@ -111,6 +111,22 @@ def compare_nats(
     _run(directory, as_json, lambda place, progress: part.compare_nats(place, options, cluster, progress))
 
 
+@_compare.command("postgres")
+def compare_postgres(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 1024,
+    clients: Annotated[int, typer.Option(min=1, help="Clients of the case with many.")] = 64,
+    as_json: JsonOption = False,
+) -> None:
+    """PostgreSQL: a primary and two standbys, one of which has flushed before a commit returns."""
+    part = _part("compare_postgres", "uvloop")
+    options = part.CompareOptions(runs, seconds, size_bytes=size, clients=clients)
+    _run(directory, as_json, lambda place, progress: part.compare_postgres(place, options, cluster, progress))
+
+
 @_bench.command()
 def append(
     directory: DirOption = "",
