@@ -19,7 +19,7 @@ from waltz_ray.client import Location, WaltzClient
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendFailed, ClientClosed, InvalidInput, ZooKeeperUnreachable
+from waltz_ray.errors import AppendFailed, AppendTimeout, ClientClosed, InvalidInput, ZooKeeperUnreachable
 
 
 def io_threads() -> list[threading.Thread]:
@@ -128,6 +128,51 @@ def test_appends_from_callbacks_go_on(server: FakeServer, make_client: MakeClien
     clients[0].append(0, b"first").add_done_callback(done)
     assert over.wait(PATIENCE_S)
     assert ids == list(range(100))
+
+
+def test_a_callback_finds_the_room_of_the_append_it_is_about(make_client: MakeClient) -> None:
+    client = make_client(config=ClientConfig(outstanding_appends=1))
+    over = threading.Event()
+    ids: list[int] = []
+    errors: list[BaseException] = []
+
+    def done(future: Future[int]) -> None:
+        ids.append(future.result())
+        try:
+            if len(ids) < 50:
+                client.append(0, b"next").add_done_callback(done)
+            else:
+                over.set()
+        except AppendFailed as error:
+            errors.append(error)
+            over.set()
+
+    client.append(0, b"first").add_done_callback(done)
+    assert over.wait(PATIENCE_S)
+    assert (ids, errors) == (list(range(50)), [])
+
+
+def test_flush_misses_no_future(server: FakeServer, make_client: MakeClient) -> None:
+    """Two fates arrive together; while the first is being told, the second is still waited for."""
+    client = make_client()
+    began, gate = threading.Event(), threading.Event()
+
+    def callback(future: Future[int]) -> None:
+        began.set()
+        assert gate.wait(PATIENCE_S)
+
+    server.script.hold_mounts = True
+    first, second = client.append(0, b"x"), client.append(0, b"y")
+    first.add_done_callback(callback)
+    server.script.hold_mounts = False
+    server.drop_connections()
+    assert began.wait(PATIENCE_S)
+    assert (first.done(), second.done(), server.batch_sizes) == (True, False, [2])
+    with pytest.raises(AppendTimeout, match="1 of 2 appends"):
+        client.flush(0.02)
+    gate.set()
+    client.flush(PATIENCE_S)
+    assert second.done()
 
 
 def test_a_client_that_cannot_be_made_leaves_no_thread(server: FakeServer) -> None:

@@ -127,6 +127,39 @@ def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_c
     assert client._attachments[0].lines._lines == {}
 
 
+def test_an_attempt_may_want_other_locks_in_another_partition(server: FakeServer, make_client: MakeClient) -> None:
+    """Its old place is given up, so that whoever stands behind it goes on."""
+    recorder = Recorder()
+    client = make_client(recorder)
+    client.wait_ready(PATIENCE_S)
+    recorder.gate = threading.Event()
+    for partition in (0, 1):
+        client.append(partition, b"first", append_locks=[("row", 1)]).result(PATIENCE_S)
+
+    class Wanders(TransactionContext):
+        def __init__(self, partitions: list[int]) -> None:
+            self.partitions = partitions
+            self.executions = 0
+
+        def partition_id(self, partitions: int) -> int:
+            return self.partitions[min(self.executions, len(self.partitions) - 1)]
+
+        def execute(self, builder: TransactionBuilder) -> bool:
+            builder.data = b"x"
+            builder.write_lock("row", 1)
+            self.executions += 1
+            return True
+
+    contexts = [Wanders([0, 1]), Wanders([0]), Wanders([0, 1]), Wanders([1, 0])]
+    futures = [client.submit(context) for context in contexts]
+    while client.statistics()["lock_conflicts"] < len(contexts):
+        assert not any(future.done() for future in futures)
+    recorder.gate.set()
+    assert all(future.result(PATIENCE_S) for future in futures)
+    assert sum(len(server.logs[partition].data()) for partition in (0, 1)) == 2 + len(contexts)
+    assert [client._attachments[partition].lines._lines for partition in (0, 1)] == [{}, {}]
+
+
 def test_workers_begin_in_order_and_never_more_than_allowed() -> None:
     pool = WorkerPool(3, "test-worker")
     began: list[int] = []

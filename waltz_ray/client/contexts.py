@@ -86,12 +86,12 @@ class ContextRunner:
 
     def lock_failed(self, append: Append, port: ContextPort, transaction_id: int) -> None:
         """The next attempt when the transaction that was in the way has been applied, and this one's turn has come."""
-        run, locks = append.run, append.locks
+        run = append.run
         assert run is not None
-        assert locks is not None
         run.conflict = transaction_id
-        place, hashes = run.place, frozenset(locks[0])  # read locks exclude nobody, append locks are not refused
-        if place is not None and place.hashes == hashes:
+        # Read locks exclude nobody, and append locks are not refused.
+        place, hashes = run.place, frozenset(append.locks[0] if append.locks else ())
+        if place is not None and place.hashes == hashes and run.lines is port.lines:
             place.after = max(place.after, transaction_id)
             self._when_applied(run, port)
             return
