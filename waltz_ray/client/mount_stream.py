@@ -32,6 +32,8 @@ class Mountable(Protocol):
 
     def stream_writable(self) -> None: ...
 
+    def send_due(self) -> None: ...
+
 
 class MountStream(Stream):
     """Hands every message to the partition it is about; one that has left gets nothing any more."""
@@ -39,6 +41,7 @@ class MountStream(Stream):
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
         self._partitions: dict[int, Mountable] = {}
+        self._due: dict[Mountable, None] = {}
 
     def attach(self, partition_id: int, partition: Mountable) -> None:
         """From now on messages about ``partition_id`` go to ``partition``."""
@@ -48,6 +51,18 @@ class MountStream(Stream):
         """``partition`` takes no more messages from here."""
         if self._partitions.get(partition_id) is partition:
             del self._partitions[partition_id]
+
+    def send_later(self, partition: Mountable) -> None:
+        """Call ``partition.send_due`` when all messages that came together have been handled.
+
+        A hundred fates in a hundred frames then lead to one batch of what they set off, not to a hundred of one.
+        """
+        self._due[partition] = None
+
+    def chunk_ended(self) -> None:
+        due, self._due = self._due, {}
+        for partition in due:
+            partition.send_due()
 
     def message_received(self, message: ClientMessage, frame_bytes: int) -> None:
         if isinstance(message, FeedRecords):

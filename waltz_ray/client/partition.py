@@ -253,6 +253,10 @@ class Partition:
     def stream_writable(self) -> None:
         self.pump()
 
+    def send_due(self) -> None:
+        self._outbox.awake()
+        self.pump()
+
     def stream_message(self, stream: MountStream, message: MountMessage, frame_bytes: int) -> None:
         if stream is not self._stream or (self._ended is not None and self._ended.done()):
             return  # this mount is over; the next one brings it again
@@ -270,12 +274,8 @@ class Partition:
             own = np.nonzero(message.client_ids == self.client_id)[0]
             self._feed(message, message.first_id, own, message.sequence_numbers[own], frame_bytes)
         elif isinstance(message, LockFailureBatch):
-            self._outbox.look_later()  # as in _entries
-            try:
-                self.fates.lock_failures(message)
-            finally:
-                self._outbox.awake()
-            self.pump()
+            self._send_later()
+            self.fates.lock_failures(message)
         elif isinstance(message, Rejected):
             self._rejected(message)
         elif isinstance(message, Mounted):
@@ -332,14 +332,16 @@ class Partition:
         self._sink.deliver(feed, completions, frame_bytes, self._epoch)
 
     def _entries(self, sequence_numbers: Int32s, transaction_ids: Int64s) -> list[Completion]:
-        self._outbox.look_later()  # for what the futures' callbacks append
-        try:
-            completions = self.fates.entries(sequence_numbers, transaction_ids)
-        finally:
-            self._outbox.awake()
+        self._send_later()
+        completions = self.fates.entries(sequence_numbers, transaction_ids)
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
-        self.pump()
         return completions
+
+    def _send_later(self) -> None:
+        """What follows from this message, such as appends in callbacks, is sent with what follows from its company."""
+        assert self._stream is not None
+        self._outbox.look_later()
+        self._stream.send_later(self)
 
     def _rejected(self, message: Rejected) -> None:
         if message.code == RejectionCode.QUEUE_FULL:

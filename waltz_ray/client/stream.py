@@ -110,6 +110,9 @@ class Stream(ABC):
     def writable(self) -> None:  # noqa: B027 - only a stream with something to send cares
         """The wire is free again."""
 
+    def chunk_ended(self) -> None:  # noqa: B027 - only a stream that gathers answers cares
+        """Every message that came together has been handled, or one of them was wrong."""
+
     def received(self, data: bytes | memoryview) -> None:
         if self.ended:
             return
@@ -126,6 +129,8 @@ class Stream(ABC):
                         self._hello.set_result(None)
         except WireError as error:
             self.close(error)
+        finally:
+            self.chunk_ended()
 
     def lost(self, error: Exception | None) -> None:
         if self.ended:
