@@ -49,7 +49,7 @@ class StorageConfig:
     """How far a segment is zeroed ahead, 0 = not at all. fdatasync is about 1.5 times as fast where the file
     does not grow (FACTS.md, "Disk and CPU")."""
 
-    journal_bytes: int = 32 * 1024 * 1024
+    journal_bytes: int = 8 * 1024 * 1024
     """Length of each of the two journal files, 0 = none. Records of many partitions become durable with one sync
     there (storage/journal.py); the longer they are, the less often segments are synced. Made when first needed."""
 

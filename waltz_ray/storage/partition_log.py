@@ -401,10 +401,19 @@ class PartitionLog:
                     f"which ends with {self.last_id}"
                 )
             self._sync_here()
-            if self._active is not None and self._journal.holds(self.partition_id):
-                # A checkpoint: from here on any reader finds the records in the segments, also without the journal.
-                self._disk.fdatasync(self._active.handle, self._active.path)
+            if self._active is not None:
+                self._complete(self._active)
             self._set_entry(ControlEntry(session_id, low, local_low))
+
+    def _complete(self, active: ActiveSegment) -> None:
+        """A checkpoint: from here on a reader finds the records in the segment, without the journal, and a start need
+        not look at the index before this point."""
+        if self._journal.holds(self.partition_id):
+            self._disk.fdatasync(active.handle, active.path)
+        try:
+            active.flush_index()
+        except DiskFull:
+            active.cut_index()  # the next start looks at all of it
 
     def _set_entry(self, entry: ControlEntry) -> None:
         self._control.write(self.partition_id, entry)

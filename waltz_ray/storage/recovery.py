@@ -4,8 +4,9 @@
 
 * every segment but the newest must be complete; a fault there is damage;
 * a newest segment with a bad header and only zeros behind it was never used and is removed;
-* the newest segment is scanned from its last index checkpoint; behind the last whole record everything is cut,
-  unless the log would then end below the local low-water mark, which no crash can do: that is damage;
+* the newest segment is scanned from its last index entry, looked for from the low-water mark on; behind the last
+  whole record everything is cut, unless the log would then end below the local low-water mark, which no crash can
+  do: that is damage;
 * no segment at all where a session was once opened is damage: the first segment is made before the first fence.
 
 Damage changes nothing on disk, so that a person can look at it; truncating below it makes the partition whole again.
@@ -102,7 +103,7 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
         header = read_header(folder.disk.disk, path, folder.cluster_key, folder.partition_id, first_id)
     except Corruption as damage:
         return Recovered(ids, None, first_id - 1, damage)
-    active, reason = ActiveSegment.recover(folder.disk, folder.path, header)
+    active, reason = ActiveSegment.recover(folder.disk, folder.path, header, durable_id=entry.local_low_water_mark)
     if active.last_id < entry.local_low_water_mark:
         active.abandon()
         why = "the records end" if reason in (None, "end") else reason

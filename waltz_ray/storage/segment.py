@@ -10,10 +10,10 @@ On-disk story
     zeros (space written ahead, so that ``fdatasync`` need not lengthen the file); zeros are never a record.
 
     The index gets the offsets of *flushed* records only, every ``index_flush_interval`` of them. It is itself flushed
-    only when the segment is finished, for it can always be made again: after a crash any of its entries may be missing
-    or torn. The next start believes the ascending prefix whose last entry points at a whole record, scans on from
-    there, and writes the rest again. Should a wrong entry have survived in between, the reader that meets it finds no
-    record of that ID there, scans the segment and writes its index anew.
+    at low-water marks and when the segment is finished, for it can always be made again: after a crash any later entry
+    may be missing or torn. The next start believes, from the low-water mark on, the ascending prefix whose last entry
+    points at a whole record, scans on from there, and writes the rest again. Should a wrong entry have survived in
+    between, the reader that meets it finds no record of that ID there, scans the segment and writes its index anew.
 
     ``finish`` closes a segment for good: cut to its true end, flushed, index complete, flushed. Only then is the next
     one created. So all but the newest segment are immutable and complete: whatever is wrong in them is damage.
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from waltz_ray.errors import Corruption, DiskFull
+from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int64s
 from waltz_ray.storage.disk import Disk, DurableDisk
 from waltz_ray.storage.layout import (
@@ -40,6 +41,7 @@ from waltz_ray.storage.layout import (
 
 __all__ = ["ActiveSegment", "SegmentView", "read_index"]
 
+_FIRST_CHUNK_BYTES = 64 * 1024
 _WORTH_ZEROING = 64  # writes of this size in a chunk, at least (measured: 1 KB writes gain 35 %, 100 KB lose)
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
@@ -111,10 +113,17 @@ class ActiveSegment:
 
     @classmethod
     def recover(
-        cls, disk: DurableDisk, folder: str, header: SegmentHeader, stop_id: int | None = None
+        cls,
+        disk: DurableDisk,
+        folder: str,
+        header: SegmentHeader,
+        *,
+        durable_id: int = NO_TRANSACTION,
+        stop_id: int | None = None,
     ) -> tuple[ActiveSegment, str | None]:
         """Open an existing segment whose header is good, keeping whole records (those below ``stop_id``, if given).
 
+        The index was made durable up to ``durable_id``: what is before that is not read, however long the segment is.
         Changes nothing on disk; call ``settle`` to make the files agree with what was found. Also says why the record
         after the last one was not taken: None or "end" if there is nothing wrong.
         """
@@ -127,36 +136,38 @@ class ActiveSegment:
             raise
         segment = cls(disk, folder, header, (handle, index_handle))
         try:
-            reason = segment._find_records(stop_id)
+            reason = segment._find_records(durable_id, stop_id)
         except BaseException:
             segment.abandon()
             raise
         return segment, reason
 
-    def _find_records(self, stop_id: int | None) -> str | None:
+    def _find_records(self, durable_id: int, stop_id: int | None) -> str | None:
         disk = self.disk.disk
         self._allocated = disk.size(self.handle)
-        trusted = self._trusted_index()
-        if stop_id is not None:
-            trusted = trusted[: max(0, stop_id - self.first_id)]
+        base = max(0, durable_id - self.first_id)
+        trusted = self._trusted_index(base, stop_id)
         tries = 0
         while True:
             # The last trusted entry must point at a whole record; step back until one does.
-            start = max(0, len(trusted) - 1)
-            offset = int(trusted[start]) if len(trusted) else HEADER_BYTES
+            if base and not len(trusted):  # what was durable has rotted
+                base, trusted = 0, self._trusted_index(0, stop_id)
+            before = max(0, len(trusted) - 1)
+            start = base + before
+            offset = int(trusted[before]) if len(trusted) else HEADER_BYTES
             scan = scan_records(disk, self.handle, self.header.partition_id, self.first_id + start, offset, stop_id)
             if len(scan.offsets) or start == 0:
                 break
             tries += 1
-            trusted = trusted[: start if tries < 8 else start // 2]
+            trusted = trusted[: before if tries < 8 else before // 2]
         self.flushed_count = start
         self.count = start + len(scan.offsets)
         self.end = scan.end
         self._tail = [scan.offsets]
         return scan.reason
 
-    def _trusted_index(self) -> Int64s:
-        """The entries that can be right: after a good header, beginning at 128, ascending by a record or more."""
+    def _trusted_index(self, base: int, stop_id: int | None) -> Int64s:
+        """The entries from position ``base`` on that can be right: after a good header, ascending by a record."""
         disk = self.disk.disk
         raw = disk.pread(self.index_handle, HEADER_BYTES, 0)
         # The same name may have been unlinked and made again, and a crash may have brought the old file back.
@@ -168,8 +179,10 @@ class ActiveSegment:
         except Corruption:
             return _NO_OFFSETS  # rebuilt from the segment by settle()
         count = (disk.size(self.index_handle) - HEADER_BYTES) // INDEX_ENTRY_BYTES
-        entries = read_index(disk, self.index_handle, 0, count)
-        if not len(entries) or entries[0] != HEADER_BYTES:
+        if stop_id is not None:
+            count = min(count, stop_id - self.first_id)
+        entries = read_index(disk, self.index_handle, base, max(base, count))
+        if not len(entries) or (base == 0 and entries[0] != HEADER_BYTES):
             return _NO_OFFSETS
         wrong = np.flatnonzero((np.diff(entries) < RECORD_OVERHEAD_BYTES) | (entries[1:] >= self._allocated))
         return entries[: int(wrong[0]) + 1] if len(wrong) else entries
@@ -199,11 +212,13 @@ class ActiveSegment:
         """Write zeros ahead of the end once less than a quarter of ``chunk_bytes`` is left.
 
         Not while writes (``written_bytes``: the last) are so large that writing everything twice costs more than
-        lengthening the file does.
+        lengthening the file does. A short segment gets a short chunk: a thousand partitions with a few records each
+        must not be a thousand chunks of zeros to write.
         """
-        if not chunk_bytes or self._allocated - self.end > chunk_bytes // 4 or self._allocated >= limit_bytes:
-            return
         if written_bytes * _WORTH_ZEROING > chunk_bytes:
+            return
+        chunk_bytes = min(chunk_bytes, max(_FIRST_CHUNK_BYTES, self.end))
+        if not chunk_bytes or self._allocated - self.end > chunk_bytes // 4 or self._allocated >= limit_bytes:
             return
         size = min(chunk_bytes, limit_bytes - self._allocated)
         try:
