@@ -152,6 +152,7 @@ def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> d
     return environment | {
         LOOPBACK_ONLY: "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # 15 otherwise, and every append would wait behind whatever else runs
         # Detached actors never leave a draining node: waiting for that would only delay the end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "AUTOSCALER_METRIC_PORT": str(autoscaler_metrics_port),

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from waltz_ray.actors.metrics import ServerGauges
+from waltz_ray.actors.priority import take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -84,6 +85,7 @@ class PartitionServer:
             store.info()
             return store
 
+        take_normal_priority()
         store = await asyncio.to_thread(connect)
         server = Server(self._server_id, store, self._config)
         await server.start()

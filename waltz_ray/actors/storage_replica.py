@@ -31,6 +31,7 @@ from dataclasses import asdict
 from typing import Any
 
 from waltz_ray.actors.metrics import Gauges
+from waltz_ray.actors.priority import take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -145,6 +146,7 @@ class ReplicaHost:
         self._state, self._reason = STOPPED, "shut down"
 
     def _run(self) -> None:
+        take_normal_priority()
         if not self._start_until_it_serves():
             return
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
