@@ -1,4 +1,4 @@
-"""An asyncio stream of frames: HELLO first, whole frames in, frames out written once per turn of the loop.
+"""An asyncio stream of frames: HELLO first, whole frames in, whole frames out.
 
 Used for both data-plane protocols (magic ``L`` from clients, magic ``R`` to replicas). The subclass gets
 ``on_ready`` after the HELLOs, ``on_payload`` per frame and ``on_closed`` exactly once.
@@ -30,7 +30,6 @@ class FramedStream(asyncio.Protocol):
         self._greeting = greeting
         self._decoder = FrameDecoder(max_frame_bytes)
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._reason = "closed by the peer"
 
@@ -52,18 +51,14 @@ class FramedStream(asyncio.Protocol):
     # ---- out --------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Queue one whole frame; everything queued in a turn of the loop goes out in one write."""
-        if self.closed:
-            return
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(frame)
+        """Queue one whole frame. uvloop writes everything queued in a turn of the loop with one call."""
+        if self._transport is not None and not self.closed:
+            self._transport.write(frame)
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet."""
-        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return buffered + sum(map(len, self._out))
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def abort(self, reason: str) -> None:
         """Close at once, dropping what is unsent."""
@@ -75,13 +70,7 @@ class FramedStream(asyncio.Protocol):
         """Close after what is queued has been sent."""
         self._reason = reason
         if self._transport is not None and not self.closed:
-            self._flush()
             self._transport.close()
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None and not self.closed:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # ---- asyncio ----------------------------------------------------------------------------------------
 
@@ -128,5 +117,4 @@ class FramedStream(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.closed:
             self.closed = True
-            self._out.clear()
             self.on_closed(str(exc) if exc is not None else self._reason)

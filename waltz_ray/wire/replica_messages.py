@@ -277,6 +277,9 @@ def _fixed_encoder(cls: type[Any]) -> Callable[[Any], bytes]:
 _FIXED_ENCODERS = {cls: _fixed_encoder(cls) for cls in _FIXED}
 _FIXED_DECODERS = {_TYPES[cls]: (cls, struct.Struct(_ADDRESS.format + _FIXED[cls].format[1:])) for cls in _FIXED}
 
+_APPENDED = struct.Struct(">iqq")
+_APPENDED_BYTES = 1 + _APPENDED.size
+
 
 def encode_replica(message: ReplicaMessage) -> list[BytesLike]:
     """The payload in parts, to be joined once in the frame; record bytes are not copied.
@@ -313,6 +316,8 @@ def append_frame_parts(partition_id: int, session_id: int, batch: RecordBatch) -
 
 def decode_replica(payload: BytesLike) -> ReplicaMessage:
     """One message. Record bytes are a view of ``payload``, not a copy. ``WireError`` for anything else."""
+    if len(payload) == _APPENDED_BYTES and payload[0] == _TYPES[Appended]:  # three for every turn of a server
+        return Appended(*_APPENDED.unpack_from(payload, 1))
     reader = Reader(payload, REPLICA_NAMES)
     fixed = _FIXED_DECODERS.get(reader.type)
     if fixed is not None:
