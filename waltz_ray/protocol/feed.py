@@ -44,12 +44,13 @@ def feed_batch_bytes(count: int) -> int:
 
 def own_entries(batch: RecordBatch) -> Iterator[tuple[int, Int32s, Int64s]]:
     """(client ID, its sequence numbers, its transaction IDs), one item per run of one client's records."""
+    if len(batch) == 1:
+        client_id, sequence_number = batch.only_origin
+        yield client_id, np.array((sequence_number,), dtype=np.int32), np.array((batch.first_id,), dtype=np.int64)
+        return
     clients = batch.fields["client_id"].astype(np.int32)
     sequence_numbers = batch.fields["sequence_number"].astype(np.int32)
     ids = np.arange(batch.first_id, batch.end_id)
-    if len(clients) == 1:
-        yield int(clients[0]), sequence_numbers, ids
-        return
     bounds = [0, *(np.flatnonzero(clients[1:] != clients[:-1]) + 1).tolist(), len(clients)]
     for start, end in itertools.pairwise(bounds):
         yield int(clients[start]), sequence_numbers[start:end], ids[start:end]

@@ -64,6 +64,8 @@ HEADER_DTYPE = np.dtype(
     ]
 )
 RECORD_HEADER_BYTES = HEADER_DTYPE.itemsize  # 36
+_ONE_HEAD = struct.Struct(">q6iI")
+_ORIGIN = struct.Struct(">i8xi")  # client ID and sequence number of a record, behind its transaction ID
 RECORD_OVERHEAD_BYTES = RECORD_HEADER_BYTES + 4
 
 _NO_OFFSETS = np.zeros(1, dtype=np.int32)
@@ -72,6 +74,8 @@ _NO_HASHES = np.zeros(0, dtype=np.int32)
 
 def offsets_of(lengths: npt.NDArray[np.signedinteger[Any]]) -> Int64s:
     """Start of each part in a body, and the body's end: n lengths give n + 1 offsets."""
+    if len(lengths) == 1:
+        return np.array((0, lengths[0]), dtype=np.int64)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -169,6 +173,12 @@ class RecordBatch:
         """The record headers, gathered at once: a structured big-endian array, names as in HEADER_DTYPE."""
         return _gather(self.records, self.offsets[:-1], RECORD_HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
 
+    @property
+    def only_origin(self) -> tuple[int, int]:
+        """(client ID, sequence number) of the one record of this batch."""
+        client_id, sequence_number = _ORIGIN.unpack_from(self.records, 8)
+        return client_id, sequence_number
+
     def data(self, index: int) -> memoryview:
         """The transaction data of record ``index``."""
         start = int(self.offsets[index]) + RECORD_HEADER_BYTES
@@ -225,6 +235,9 @@ def build_records(
     """
     sequence_numbers, headers, data_lengths, checksums = batch_columns
     count = len(data_lengths)
+    if count == 1 and isinstance(client_ids, int) and isinstance(generations, int):
+        numbers = (sequence_numbers[0], headers[0], data_lengths[0], checksums[0])
+        return _one_record(first_id, (client_ids, generations, partition_id), numbers, body)
     fields = np.empty(count, dtype=HEADER_DTYPE)
     fields["transaction_id"] = np.arange(first_id, first_id + count)
     fields["client_id"] = client_ids
@@ -246,8 +259,24 @@ def build_records(
     return batch
 
 
+def _one_record(
+    transaction_id: int,
+    origin: tuple[int, int, int],
+    numbers: tuple[np.int32, np.int32, np.int32, np.uint32],
+    body: bytes | memoryview | Sequence[bytes | memoryview],
+) -> RecordBatch:
+    """The same for one record: a client that waits for each append pays for every array that is made on the way."""
+    data = body if isinstance(body, bytes | memoryview) else body[0]
+    head = _ONE_HEAD.pack(transaction_id, *origin, *numbers)
+    crc = zlib.crc32(data, zlib.crc32(head))
+    lengths = np.array((len(data) + RECORD_OVERHEAD_BYTES,), dtype=np.int32)
+    return RecordBatch(origin[2], transaction_id, lengths, b"".join((head, data, crc.to_bytes(4, "big"))))
+
+
 def bad_data(parts: Sequence[bytes | memoryview], checksums: UInt32s) -> list[int]:
     """Positions of the parts whose CRC-32 differs from their checksum."""
+    if len(parts) == 1:
+        return [] if zlib.crc32(parts[0]) == checksums[0] else [0]
     actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
     return [] if np.array_equal(actual, checksums) else np.flatnonzero(actual != checksums).tolist()
 

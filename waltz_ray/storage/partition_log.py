@@ -31,6 +31,7 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -57,10 +58,16 @@ class PendingSync:
         """With the log's lock."""
         self.segment, self.last_id = segment, last_id
         self._disk, self._partition_id = disk, partition_id
-        self._end = segment.end
+        self._first_id, self._end = first_id, segment.end
+
+    @cached_property
+    def _start(self) -> int:
         # Older segments were synced when they were finished.
-        self._start = segment.offset_of(max(first_id, segment.first_id))
-        self.size_bytes = self._end - self._start
+        return self.segment.offset_of(max(self._first_id, self.segment.first_id))
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end - self._start
 
     def flush(self) -> None:
         """Sync the segment."""
@@ -176,7 +183,8 @@ class PartitionLog:
             raise InvalidInput(f"partition {self.partition_id} was given records of partition {batch.partition_id}")
         if batch.first_id != self.last_id + 1:
             raise NotContiguous(self.partition_id, batch.first_id, self.last_id)
-        if len(batch) and (int(batch.lengths.min()) < RECORD_OVERHEAD_BYTES or batch.offsets[-1] != batch.size_bytes):
+        shortest = int(batch.lengths[0]) if len(batch) == 1 else int(batch.lengths.min(initial=batch.size_bytes))
+        if len(batch) and (shortest < RECORD_OVERHEAD_BYTES or batch.offsets[-1] != batch.size_bytes):
             raise InvalidInput(f"partition {self.partition_id}: the lengths of an append do not fit its bytes")
 
     def _make_writable(self) -> ActiveSegment:
@@ -270,10 +278,10 @@ class PartitionLog:
         """Called without the lock while ``_syncing`` keeps the segment's files from being closed or cut."""
         with self._state:
             self.synced_id = min(max(self.synced_id, durable_id), self.last_id)
-            entries = active.unflushed(durable_id)
             start = active.flushed_count
-        if len(entries) < self._config.index_flush_interval:
-            return
+            if durable_id + 1 - active.first_id - start < self._config.index_flush_interval:
+                return
+            entries = active.unflushed(durable_id)
         try:
             active.write_index(start, entries)
         except DiskFull:

@@ -235,13 +235,14 @@ class ActiveSegment:
             self.path, self.index_path, self.first_id, self.count, self.end, self.flushed_count, self._joined_tail()
         )
 
-    def mark(self) -> tuple[int, int, list[Int64s]]:
+    def mark(self) -> tuple[int, int]:
         """For ``undo``."""
-        return self.count, self.end, list(self._tail)
+        return self.count, self.end
 
-    def undo(self, before: tuple[int, int, list[Int64s]]) -> None:
-        """Back to an earlier ``mark``, after a write that did not fit. Needs no space."""
-        self.count, self.end, self._tail = before
+    def undo(self, before: tuple[int, int]) -> None:
+        """Back to an earlier ``mark``, after a write that did not fit; the lock was held meanwhile. Needs no space."""
+        self.count, self.end = before
+        self._tail = [self._joined_tail()[: self.count - self.flushed_count]]
         self.cut_to_end()
 
     def cut_index(self) -> None:

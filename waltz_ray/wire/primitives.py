@@ -34,6 +34,7 @@ _UINT = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _REQ_ID = struct.Struct(">iiii")
 _RECORDS_HEAD = struct.Struct(">qi")
+_ONE_RECORD_HEAD = struct.Struct(">qii")
 _WIRE_INT = np.dtype(">i4")
 _WIRE_LONG = np.dtype(">i8")
 
@@ -160,6 +161,9 @@ class Reader:
     def read_body(self, lengths: Int32s) -> memoryview:
         """The rest of the message, which must be exactly the parts that ``lengths`` tells of. Not copied."""
         rest = self.payload[self.position :]
+        if len(lengths) == 1 and lengths[0] == len(rest):
+            self.position = len(self.payload)
+            return rest
         # Read as unsigned, a negative length is larger than any body, so one sum checks sign and size.
         total = int(np.add.reduce(lengths.view(np.uint32), dtype=np.uint64))
         if total != len(rest):
@@ -174,7 +178,7 @@ class Reader:
         self.check_ids(first_id, count)
         lengths = self.int_column(count)
         records = self.read_body(lengths)
-        if count and int(np.minimum.reduce(lengths)) < RECORD_OVERHEAD_BYTES:
+        if count and int(lengths[0] if count == 1 else np.minimum.reduce(lengths)) < RECORD_OVERHEAD_BYTES:
             self.fail(f"a record is shorter than {RECORD_OVERHEAD_BYTES} bytes")
         return first_id, lengths, records
 
@@ -250,5 +254,7 @@ def column_bytes(column: Int32s | Int64s, wire_type: str, count: int) -> bytes:
 def record_parts(first_id: int, lengths: Int32s, records: BytesLike) -> list[BytesLike]:
     """``long first ID | int n | int lengths[n] | record bytes``; the record bytes are not copied."""
     count = len(lengths)
+    if count == 1 and lengths.dtype == np.int32:
+        return [_ONE_RECORD_HEAD.pack(first_id, 1, lengths[0]), records]
     head = _RECORDS_HEAD.pack(first_id, count) + lengths.astype(">i4", casting="safe").tobytes()
     return [head, records] if len(records) else [head]
