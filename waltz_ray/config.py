@@ -82,8 +82,8 @@ class ServerConfig:
     fetches and late joiners near the tail never touch a disk, a replica this far behind is caught up from memory."""
 
     append_queue_bytes: int = 128 * 1024 * 1024
-    """Records that may be in flight (not yet committed), for all partitions of the server together; a partition above
-    its share answers QUEUE_FULL."""
+    """Records that may be in flight (not yet committed), for all partitions of the server together. When it is full,
+    a partition that has more than its equal share answers QUEUE_FULL."""
 
     client_unsent_bytes: int = 128 * 1024 * 1024
     """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by its credit)."""
@@ -134,8 +134,9 @@ class ClientConfig:
     outstanding_bytes: int = 32 * 1024 * 1024
     """Bytes of data of one partition that may be without a fate; at the limit ``append`` blocks."""
 
-    batch_bytes: int = 1024 * 1024
-    """A batch is sent at the latest when it has this much data (best bandwidth per sync, FACTS.md)."""
+    batch_bytes: int = 256 * 1024
+    """A batch is sent at the latest when it has this much data: client, server and replicas then work on different
+    batches at one time, and a replica syncs several of them at once."""
 
     batch_records: int = 4096
     """A batch is sent at the latest when it has this many records."""

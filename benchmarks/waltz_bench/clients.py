@@ -22,9 +22,14 @@ WindowOptions = tuple[float, float]
 
 
 @contextmanager
-def clients_of(waltz: Waltz, count: int, partitions: int, transport: str = "tcp") -> Iterator[list[WaltzClient]]:
-    """``count`` clients of the first ``partitions`` partitions, all of them mounted; closed at the end."""
-    config = ClientConfig(outstanding_appends=100_000)
+def clients_of(
+    waltz: Waltz, count: int, partitions: int, transport: str = "tcp", outstanding: int = 100_000
+) -> Iterator[list[WaltzClient]]:
+    """``count`` clients of the first ``partitions`` partitions, all of them mounted; closed at the end.
+
+    ``outstanding`` is where each of them blocks.
+    """
+    config = ClientConfig(outstanding_appends=outstanding)
     with ExitStack() as stack:
         clients = [
             stack.enter_context(waltz.client(config=config, partitions=tuple(range(partitions)), transport=transport))

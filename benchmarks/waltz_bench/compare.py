@@ -14,7 +14,7 @@ from typing import Any
 
 from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz, waltz_cluster
-from waltz_bench.loads import AppendLoad
+from waltz_bench.loads import AppendLoad, PipelinedLoad, single_appends
 from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.nats_cluster import Nats, nats_cluster
 from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
@@ -84,10 +84,11 @@ def compare_nats(
         waltz_cluster(directory, running, progress) as waltz,
         nats_cluster(directory / "nats", progress) as nats,
         clients_of(waltz, options.clients, 1) as clients,
+        clients_of(waltz, 1, 1, outstanding=PIPELINED_RECORDS) as [pipelining],
     ):
         before = nats.stored()
         peer = _NatsCases(nats, options)
-        cases = _cases(waltz, clients, peer, options)
+        cases = _cases(waltz, our_loads(clients, pipelining, options.size_bytes), peer, options)
         warm_up(cases, progress)
         rows = alternate(cases, options.runs, progress)
         if nats.stored() - before != peer.acknowledged:
@@ -105,13 +106,15 @@ def compare_nats(
         )
 
 
-def our_loads(clients: Sequence[WaltzClient], size: int) -> dict[str, Callable[[], AppendLoad]]:
-    """waltz_ray's loads of all CASES."""
+def our_loads(
+    clients: Sequence[WaltzClient], pipelining: WaltzClient, size: int
+) -> dict[str, Callable[[], AppendLoad | PipelinedLoad]]:
+    """waltz_ray's loads of all CASES. ``pipelining`` blocks at PIPELINED_RECORDS."""
     first = clients[:1]
     return {
         ONE: single_load(first, 1, size),
         MANY_CLIENTS: single_load(clients, len(clients), size),
-        PIPELINED: single_load(first, PIPELINED_RECORDS, size),
+        PIPELINED: lambda: PipelinedLoad(single_appends(pipelining, 0, size)),
         BATCHED: many_load(first, BATCHES, BATCH_RECORDS, size),
     }
 
@@ -132,11 +135,16 @@ class _NatsCases:
         return sample
 
 
-def _cases(waltz: Waltz, clients: Sequence[WaltzClient], peer: _NatsCases, options: CompareOptions) -> list[Case]:
-    size, ours = options.size_bytes, our_loads(clients, options.size_bytes)
+def _cases(
+    waltz: Waltz,
+    ours: dict[str, Callable[[], AppendLoad | PipelinedLoad]],
+    peer: _NatsCases,
+    options: CompareOptions,
+) -> list[Case]:
+    size = options.size_bytes
     theirs = {
         ONE: Shape(size_bytes=size),
-        MANY_CLIENTS: Shape(clients=len(clients), size_bytes=size),
+        MANY_CLIENTS: Shape(clients=options.clients, size_bytes=size),
         PIPELINED: Shape(outstanding=PIPELINED_RECORDS, size_bytes=size),
         BATCHED: Shape(outstanding=BATCHES * BATCH_RECORDS, chunk=BATCH_RECORDS, size_bytes=size),
         BATCHED_ATOMIC: Shape(

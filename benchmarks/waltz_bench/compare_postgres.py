@@ -42,10 +42,11 @@ def compare_postgres(
         postgres_cluster(directory / "postgres", progress) as postgres,
         waltz_cluster(directory, running, progress) as waltz,
         clients_of(waltz, options.clients, 1) as clients,
+        clients_of(waltz, 1, 1, outstanding=PIPELINED_RECORDS) as [pipelining],
     ):
         query(postgres.port, TABLE)
         acknowledged: list[int] = []
-        ours, size = our_loads(clients, options.size_bytes), options.size_bytes
+        ours, size = our_loads(clients, pipelining, options.size_bytes), options.size_bytes
         theirs = {
             ONE: Shape(size_bytes=size),
             MANY_CLIENTS: Shape(clients=len(clients), size_bytes=size),

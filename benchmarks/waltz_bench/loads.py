@@ -1,7 +1,8 @@
-"""Closed loops of appends through the public client.
+"""Loads of appends through the public client.
 
-Each acknowledgement starts the next call, in the future's callback, on the client's IO thread: no thread of ours
-wakes up between two appends, as there is none between two publishes of the peers we compare with.
+``AppendLoad``: closed loops. Each acknowledgement starts the next call, in the future's callback, on the client's IO
+thread: no thread of ours wakes up between two appends, as there is none between two publishes of the peers we
+compare with. ``PipelinedLoad``: one thread that appends and does not wait, as an application with much to write.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import AppendTimeout
 
-__all__ = ["AppendLoad", "Call", "batches", "pairs", "payloads", "single_appends"]
+__all__ = ["AppendLoad", "Call", "PipelinedLoad", "batches", "pairs", "payloads", "single_appends"]
 
 Call = Callable[[], "Future[Any]"]
 """Starts one call."""
@@ -110,3 +112,52 @@ class AppendLoad:
         self.errors.append(error)
         self.failed.set()
         self._ended.release()
+
+
+class PipelinedLoad:
+    """``call`` again and again in one thread; the client itself bounds what is outstanding. Use it once."""
+
+    def __init__(self, call: Call) -> None:
+        self.records_per_call = 1
+        self.latencies_s: list[float] = []
+        self.failed = threading.Event()
+        self.errors: list[BaseException] = []
+        self._call = call
+        self._began: deque[float] = deque()  # of the calls without a fate; fates come in the order of the calls
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="pipelined load", daemon=True)
+
+    def start(self) -> None:
+        """See ``measure.Load``."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """See ``measure.Load``. AppendTimeout if a call gets no fate: it is lost."""
+        self._stopped = True
+        self._thread.join(_LAST_FATES_S)
+        deadline = time.monotonic() + _LAST_FATES_S
+        while self._began and not self.errors:
+            if time.monotonic() > deadline:
+                raise AppendTimeout(f"{len(self._began)} appends of the load had no fate after {_LAST_FATES_S:g} s")
+            time.sleep(0.01)  # polling interval
+        if self.errors:
+            raise self.errors[0]
+
+    def _run(self) -> None:
+        call, began, done = self._call, self._began, self._done
+        try:
+            while not self._stopped and not self.errors:
+                began.append(time.perf_counter())
+                call().add_done_callback(done)
+        except BaseException as error:  # noqa: BLE001 - raised by stop()
+            self._fail(error)
+
+    def _done(self, future: Future[Any]) -> None:
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+        self.latencies_s.append(time.perf_counter() - self._began.popleft())
+
+    def _fail(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed.set()

@@ -127,7 +127,7 @@ def test_frames_cut_at_every_byte() -> None:
                 room[:taken] = piece[position : position + taken]
                 buffer.received(taken)
                 position += taken
-                payloads.extend(map(bytes, buffer.frames(MAGIC_REPLICA, 1)))
+                payloads.extend(map(bytes, buffer.frames(MAGIC_REPLICA, 1, 1 << 30)))
         buffer.eof()
         assert [payload[0] for payload in payloads] == [3, 5, 13], f"step {step}"
 
@@ -242,4 +242,4 @@ def test_the_limit_is_named() -> None:
     buffer.room()[: len(header)] = header
     buffer.received(len(header))
     with pytest.raises(WireError, match=r"101 bytes.*limit is 100"):
-        buffer.frames(MAGIC_REPLICA, 1)
+        buffer.frames(MAGIC_REPLICA, 1, 1 << 30)

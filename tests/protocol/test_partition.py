@@ -43,6 +43,7 @@ from waltz_ray.protocol.partition_types import (
     Unassigned,
     UnmountReceived,
 )
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -79,8 +80,8 @@ PLENTY = 1 << 30
 class Bench:
     """``sent`` collects what connections were told; replicas and ZooKeeper answer in ``settle``."""
 
-    def __init__(self, config: ServerConfig | None = None) -> None:
-        self.partition = Partition(0, config or ServerConfig(lock_table_size=1000, join_grace_ms=0))
+    def __init__(self, config: ServerConfig | None = None, queue: Pool | None = None) -> None:
+        self.partition = Partition(0, config or ServerConfig(lock_table_size=1000, join_grace_ms=0), queue)
         self.record = PartitionRecord.initial([0, 1, 2])
         self.version = 0
         self.logs = {0: -1, 1: -1, 2: -1}  # last ID on each disk
@@ -711,7 +712,7 @@ def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
 
 
 def test_the_partitions_of_a_server_share_its_memory() -> None:
-    bench = Bench(ServerConfig(append_queue_bytes=20, retained_bytes=900, join_grace_ms=0)).open()
+    bench = Bench(ServerConfig(retained_bytes=900, join_grace_ms=0)).open()
     bench.mount()
     for first in range(20):
         bench.append(first, free())
@@ -721,8 +722,31 @@ def test_the_partitions_of_a_server_share_its_memory() -> None:
     assert bench.stage() is Stage.OPEN
     assert bench.partition.recent(0, 20) is None, "what exceeds the new share is forgotten at once"
     assert bench.partition.recent(17, 20) is not None
+
+
+def test_what_is_in_flight_is_counted_for_all_partitions_together() -> None:
+    queue = Pool(400)
+    queue.sharers = 4
+    bench = Bench(queue=queue).open()
+    bench.mount()
     bench.deaf = {0, 1, 2}
+    for first in range(20):
+        bench.append(first, free())
+    assert not bench.told(Rejected), "nobody else needs the room"
+    own_bytes = queue.used_bytes
+    assert own_bytes == bench.partition.in_flight_bytes > 100
+    queue.used_bytes = 400  # others have taken the rest
     bench.append(20, free())
-    bench.append(21, free())
     [rejected] = bench.told(Rejected)
-    assert (rejected.code, rejected.sequence_numbers.tolist()) == (RejectionCode.QUEUE_FULL, [21])
+    assert (rejected.code, rejected.sequence_numbers.tolist()) == (RejectionCode.QUEUE_FULL, [20])
+    queue.used_bytes = own_bytes
+    bench.step(Unassigned("to be elsewhere"))
+    assert queue.used_bytes == 0
+
+
+def test_a_share_is_always_there() -> None:
+    queue = Pool(1000)
+    queue.sharers, queue.used_bytes = 4, 2000
+    assert queue.has_room(0, 5000)
+    assert queue.has_room(100, 150)
+    assert not queue.has_room(100, 151)

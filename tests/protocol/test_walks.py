@@ -25,7 +25,7 @@ from waltz_ray.protocol.session import Phase, Session
 from waltz_ray.protocol.session_types import Committed
 
 WALKS = int(os.environ.get("WALKS", "150"))
-TEETH_SEEDS = 300
+TEETH_SEEDS = 700
 CHUNKS = 5
 
 

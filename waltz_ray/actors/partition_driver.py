@@ -24,6 +24,7 @@ from waltz_ray.protocol.partition_types import (
     AppendReceived,
     ConfirmSession,
     Effect,
+    EndTurnAgain,
     Event,
     FeedRead,
     FeedReadFailed,
@@ -37,6 +38,7 @@ from waltz_ray.protocol.partition_types import (
     ServerMessage,
     TurnEnded,
 )
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -69,6 +71,7 @@ class Host(Protocol):
     """What a partition needs of the server it is on."""
 
     config: ServerConfig
+    queue: Pool
     store: ClusterStore
     links: dict[int, ReplicaLink]
 
@@ -90,7 +93,7 @@ class PartitionDriver:
 
     def __init__(self, partition_id: int, host: Host) -> None:
         self.partition_id = partition_id
-        self.machine = Partition(partition_id, host.config)
+        self.machine = Partition(partition_id, host.config, host.queue)
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -103,9 +106,8 @@ class PartitionDriver:
     def handle(self, event: Event) -> None:
         """One fact; everything that follows from it is carried out before this returns (or has been started)."""
         self._events.append(event)
-        if isinstance(event, AppendReceived) and not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._end_turn)
+        if isinstance(event, AppendReceived):
+            self._schedule_end_of_turn()
         if self._stepping:
             return
         self._stepping = True
@@ -137,6 +139,11 @@ class PartitionDriver:
 
     # ---- effects ----------------------------------------------------------------------------------------
 
+    def _schedule_end_of_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
     def _end_turn(self) -> None:
         self._turn_scheduled = False
         self.handle(TurnEnded())
@@ -148,6 +155,8 @@ class PartitionDriver:
                 frame = b"".join(append_frame_parts(me, session_id, batch))
                 for replica_id in replica_ids:
                     links[replica_id].append(me, session_id, batch.last_id, frame)
+            case EndTurnAgain():
+                self._schedule_end_of_turn()
             case SendFeed(connection_ids, mode, batch):
                 self._host.send_feed(connection_ids, _feed_message(mode, batch))
             case SendMessage(connection_id, message):

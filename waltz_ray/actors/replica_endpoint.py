@@ -1,7 +1,7 @@
 """A replica's TCP endpoint: blocking threads at the disk, one per connection.
 
-A *turn* is everything that has arrived in a connection's buffer: it is decoded without a copy, handed to the
-service in one call (writes, one sync, cumulative acks) and answered by one ``sendall``. While the disk syncs, the
+A *turn* is what has arrived in a connection's buffer, up to about a megabyte: it is decoded without a copy, handed to
+the service in one call (writes, one sync, cumulative acks) and answered by one ``sendall``. While the disk syncs, the
 socket fills: it is the queue of the group commit, and no timer is needed.
 
 Records are views of the receive buffer. That is sound because a turn has written them to the file before the
@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 _HEADER = struct.Struct(">Bhi")
 _MAX_HELLO_BYTES = 64 * 1024  # what a stranger can make us allocate before it has said who it is
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+_TURN_BYTES = 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
 """Takes one turn's requests and an object that names the connection they came over."""
@@ -101,10 +102,14 @@ class TurnBuffer:
         """``count`` bytes have been put into ``room()``."""
         self._end += count
 
-    def frames(self, magic: int, version: int, limit: int | None = None) -> list[memoryview]:
-        """The payloads that are complete, keep-alives left out. WireError if a header is not of this protocol."""
+    def frames(self, magic: int, version: int, most_bytes: int) -> list[memoryview]:
+        """Complete payloads, keep-alives left out, up to the one that reaches ``most_bytes``.
+
+        WireError if a header is not of this protocol.
+        """
         payloads: list[memoryview] = []
-        while limit is None or len(payloads) < limit:
+        stop = self._start + most_bytes
+        while not payloads or self._start < stop:
             self._wanted = FRAME_HEADER_BYTES
             if self._end - self._start < FRAME_HEADER_BYTES:
                 break
@@ -240,14 +245,13 @@ class ReplicaEndpoint:
                 return
             buffer.received(count)
             if version is None:
-                hellos = buffer.frames(MAGIC_HELLO, HELLO_VERSION, limit=1)
+                hellos = buffer.frames(MAGIC_HELLO, HELLO_VERSION, most_bytes=1)
                 if not hellos:
                     continue
                 hello = decode_hello(hellos[0])
                 version = negotiate(REPLICA_VERSIONS, hello.versions)
                 log.info("%s: %s (%s) connected, version %d", self._name, peer, hello.message, version)
-            payloads = buffer.frames(MAGIC_REPLICA, version)
-            if payloads:
+            while payloads := buffer.frames(MAGIC_REPLICA, version, _TURN_BYTES):
                 self._turn(connection, version, [_request(payload) for payload in payloads])
 
     def _turn(self, connection: socket.socket, version: int, requests: list[ReplicaRequest]) -> None:

@@ -28,6 +28,7 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_types import Assigned, ServerMessage, SessionConfirmed, Unassigned
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import SessionEvent
 from waltz_ray.wire.batches import FeedBatch, FeedRecords
@@ -57,6 +58,7 @@ class Server:
         self.server_id = server_id
         self.store = store
         self.config = config
+        self.queue = Pool(config.append_queue_bytes)
         self.info = store.info()
         self.partitions = self.info.partitions
         self.links: dict[int, ReplicaLink] = {}
@@ -166,6 +168,7 @@ class Server:
     def _on_assignment(self, assignment: Assignment, version: int) -> None:
         mine = assignment.partitions_of(self.server_id)
         before, self.assigned = self.assigned, mine
+        self.queue.sharers = max(1, len(mine))
         for partition_id in before.keys() - mine.keys():
             self.driver(partition_id).handle(Unassigned("assigned to another server"))
         for partition_id, generation in mine.items():

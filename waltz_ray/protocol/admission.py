@@ -1,7 +1,7 @@
 """From what clients propose to what the log takes: coalesce, check data, check locks, give IDs, make record bytes.
 
 All batches that arrived in one turn of the server's loop are admitted together, in arrival order, in pieces of at
-most about ``MAX_BATCH_BYTES`` (the best size per fdatasync, FACTS.md "Disk and CPU").
+most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas work on different pieces at one time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from waltz_ray.protocol.records import (
 
 __all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "LockFailures", "admit", "pieces"]
 
-MAX_BATCH_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 256 * 1024
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.admission import Admitted, Arrival, LockFailures, admit, pieces
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, LockFailures, admit, pieces
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
 from waltz_ray.protocol.locks import LockTable
@@ -44,6 +44,7 @@ from waltz_ray.protocol.partition_types import (
     ConnectionClosed,
     CreditReceived,
     Effect,
+    EndTurnAgain,
     Event,
     FeedRead,
     FeedReadFailed,
@@ -59,6 +60,7 @@ from waltz_ray.protocol.partition_types import (
     Unassigned,
     UnmountReceived,
 )
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import AppendBatch, RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.protocol.session import Session
@@ -90,6 +92,8 @@ FROM_NOW = -2
 
 _RECORD_COST_BYTES = 64
 """More than a record adds to its data in any frame."""
+
+_BATCHES_IN_FLIGHT = 2
 
 _BACKOFF_TIMER, _FEED_TIMER = "backoff", "feed"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -132,19 +136,22 @@ class _HeldMount:
 class Partition:
     """``step(event) -> effects`` for one partition on one server."""
 
-    def __init__(self, partition_id: int, config: ServerConfig) -> None:
+    def __init__(self, partition_id: int, config: ServerConfig, queue: Pool | None = None) -> None:
+        """``queue``: for records in flight, of all partitions of the server; by default this one's own."""
         self.partition_id = partition_id
         self.generation = -1
         self.stage = Stage.IDLE
         self.session: Session | None = None  # the running one
         self._opening: Session | None = None
         self._config = config
-        self._retained_bytes, self._queue_bytes = config.retained_bytes, config.append_queue_bytes
+        self._queue = queue or Pool(config.append_queue_bytes)
+        self._retained_bytes = config.retained_bytes
         self._log: _Log | None = None
         self._taking: tuple[PartitionRecord, int] | None = None
         self._backoff_ms = _FIRST_BACKOFF_MS
         self._reopen_again = False
-        self._in_flight_bytes = 0
+        self._in_flight_bytes = 0  # admitted and not committed, or waiting to be admitted
+        self._waiting_bytes = 0  # the latter
         self._in_flight: deque[RecordBatch] = deque()
         self._arrivals: list[Arrival] = []
         self._held_mounts: list[_HeldMount] = []
@@ -196,7 +203,9 @@ class Partition:
             case AppendReceived(connection_id, batch):
                 self._on_append(connection_id, batch)
             case TurnEnded():
-                self._admit()
+                self._admit_next()
+                if self._may_admit():
+                    self._effects.append(EndTurnAgain())
             case ReplicaAppended():
                 self._step_session(event)
             case CreditReceived(connection_id, credit_bytes):
@@ -252,7 +261,6 @@ class Partition:
 
     def _share_memory(self, partitions_here: int) -> None:
         self._retained_bytes = self._config.retained_bytes // partitions_here
-        self._queue_bytes = self._config.append_queue_bytes // partitions_here
         if self._log is not None:
             self._log.retained.budget_bytes = self._retained_bytes
             self._log.retained.trim(self._log.high_water_mark)
@@ -402,7 +410,8 @@ class Partition:
         self._held_mounts, self._arrivals, self._held_failures = [], [], []
         self._held_flushes.clear()
         self._in_flight.clear()
-        self._in_flight_bytes = 0
+        self._hold(-self._in_flight_bytes)
+        self._waiting_bytes = 0
         self._log = None
         self._confirmed = None
         self.session = self._opening = None
@@ -428,35 +437,61 @@ class Partition:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
         elif len(batch.body) + _RECORD_COST_BYTES * len(batch) > self._config.max_frame_bytes // 2:
             code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
-        elif self._in_flight_bytes + len(batch.body) > self._queue_bytes and self._in_flight_bytes:
+        elif not self._queue.has_room(self._in_flight_bytes, len(batch.body)):
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
             self._arrivals.append(Arrival(connection_id, batch))
-            self._in_flight_bytes += len(batch.body)
+            self._waiting_bytes += len(batch.body)
+            self._hold(len(batch.body))
             return
         self._reject(connection_id, batch, code, why)
 
-    def _admit(self) -> None:
-        """Give what has arrived its IDs and send it to the replicas (or keep it for the session that opens)."""
+    def _hold(self, size_bytes: int) -> None:
+        self._in_flight_bytes += size_bytes
+        self._queue.used_bytes += size_bytes
+
+    def _may_admit(self) -> bool:
+        """Two batches under way keep every replica busy: what comes meanwhile makes the next one larger.
+
+        Unless it is a large one already: then the server's work on it overlaps with the replicas'.
+        """
+        return bool(self._arrivals) and (
+            len(self._in_flight) < _BATCHES_IN_FLIGHT or self._waiting_bytes >= MAX_BATCH_BYTES
+        )
+
+    def _admit_next(self) -> None:
+        """Give a piece of what has arrived its IDs and send it to the replicas (or keep it for the session that opens).
+
+        One piece a time: it is on its way while the next one is worked on.
+        """
+        if self._may_admit():
+            run = next(pieces(self._arrivals))
+            del self._arrivals[: len(run)]
+            self._admit(run)
+
+    def _admit_all(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
-        if not arrivals:
-            return
-        assert self._log is not None
         for run in pieces(arrivals):
-            admitted = admit(run, self.partition_id, self._log.next_id, self._log.locks)
-            self._in_flight_bytes -= sum(len(arrival.batch.body) for arrival in run)
-            for arrival in admitted.damaged:
-                self._reject(
-                    arrival.connection_id, arrival.batch, RejectionCode.BAD_CHECKSUM, "data differs from its checksum"
-                )
-            self._take_in(admitted)
+            self._admit(run)
+
+    def _admit(self, run: list[Arrival]) -> None:
+        assert self._log is not None
+        admitted = admit(run, self.partition_id, self._log.next_id, self._log.locks)
+        size_bytes = sum(len(arrival.batch.body) for arrival in run)
+        self._waiting_bytes -= size_bytes
+        self._hold(-size_bytes)
+        for arrival in admitted.damaged:
+            self._reject(
+                arrival.connection_id, arrival.batch, RejectionCode.BAD_CHECKSUM, "data differs from its checksum"
+            )
+        self._take_in(admitted)
 
     def _take_in(self, admitted: Admitted) -> None:
         assert self._log is not None
         if admitted.records is not None:
             self._log.retained.append(admitted.records)
             self._in_flight.append(admitted.records)
-            self._in_flight_bytes += admitted.records.size_bytes
+            self._hold(admitted.records.size_bytes)
             if self.session is not None:
                 self._run(self.session.append(admitted.records))
         for failures in admitted.lock_failures:
@@ -476,7 +511,7 @@ class Partition:
         log, first_id = self._log, self._log.high_water_mark + 1
         log.high_water_mark = high_water_mark
         while self._in_flight and self._in_flight[0].last_id <= high_water_mark:
-            self._in_flight_bytes -= self._in_flight.popleft().size_bytes
+            self._hold(-self._in_flight.popleft().size_bytes)
         while self._held_failures and self._held_failures[0][0] <= high_water_mark:
             failures = heapq.heappop(self._held_failures)[2]
             self._send_failures(failures, np.ones(len(failures.conflicts), dtype=np.bool_))
@@ -485,6 +520,7 @@ class Partition:
             _, connection_id, req_id = self._held_flushes.popleft()
             self._send(connection_id, FlushResponse(req_id, high_water_mark))
         log.retained.trim(high_water_mark)
+        self._admit_next()
         if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
             self._reopen()
 
@@ -540,7 +576,7 @@ class Partition:
             # Two connections of one client have no order between them: this is what is left of the older one.
             self._answer_mount(held, MountState.NOT_READY)
             return
-        self._admit()  # what came over an older connection of this client is settled before READY
+        self._admit_all()  # what came over an older connection of this client is settled before READY
         if client_mark > self._log.high_water_mark:
             self._answer_mount(held, MountState.CLIENT_AHEAD)
             return
@@ -564,7 +600,7 @@ class Partition:
         if self._log is None:
             self._send(connection_id, NotReady(self.partition_id, self.generation))
             return
-        self._admit()
+        self._admit_all()
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
             self._send(connection_id, FlushResponse(req_id, self._log.high_water_mark))

@@ -25,6 +25,7 @@ __all__ = [
     "ConnectionClosed",
     "CreditReceived",
     "Effect",
+    "EndTurnAgain",
     "Event",
     "FeedRead",
     "FeedReadFailed",
@@ -193,6 +194,11 @@ class ReadFeed:
 
 
 @dataclass(frozen=True, slots=True)
+class EndTurnAgain:
+    """More is waiting to be admitted: TurnEnded is to come once more, after what has been ordered is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfirmSession:
     """Ask each of these replicas whether ``session_id`` is still the highest it has accepted."""
 
@@ -214,5 +220,13 @@ class PartitionDropped:
 
 
 Effect = (
-    ReadRecord | SendMessage | SendFeed | ReadFeed | ConfirmSession | PartitionReady | PartitionDropped | SessionEffect
+    ReadRecord
+    | SendMessage
+    | SendFeed
+    | ReadFeed
+    | EndTurnAgain
+    | ConfirmSession
+    | PartitionReady
+    | PartitionDropped
+    | SessionEffect
 )
