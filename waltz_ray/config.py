@@ -134,7 +134,7 @@ class ClientConfig:
     outstanding_bytes: int = 32 * 1024 * 1024
     """Bytes of data of one partition that may be without a fate; at the limit ``append`` blocks."""
 
-    batch_bytes: int = 256 * 1024
+    batch_bytes: int = 1024 * 1024
     """A batch is sent at the latest when it has this much data: client, server and replicas then work on different
     batches at one time, and a replica syncs several of them at once."""
 

@@ -1,8 +1,8 @@
 """A replica's TCP endpoint: blocking threads at the disk, one per connection.
 
-A *turn* is what has arrived in a connection's buffer, up to about a megabyte: it is decoded without a copy, handed to
-the service in one call (writes, one sync, cumulative acks) and answered by one ``sendall``. While the disk syncs, the
-socket fills: it is the queue of the group commit, and no timer is needed.
+A *turn* is what has arrived in a connection's buffer, up to about two megabytes: it is decoded without a copy,
+handed to the service in one call (writes, one sync, cumulative acks) and answered by one ``sendall``. While the disk
+syncs, the socket fills: it is the queue of the group commit, and no timer is needed.
 
 Records are views of the receive buffer. That is sound because a turn has written them to the file before the
 buffer is used again; a service that kept a view beyond its call would break it.
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 _HEADER = struct.Struct(">Bhi")
 _MAX_HELLO_BYTES = 64 * 1024  # what a stranger can make us allocate before it has said who it is
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
-_TURN_BYTES = 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
+_TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
 """Takes one turn's requests and an object that names the connection they came over."""

@@ -29,7 +29,7 @@ from waltz_ray.protocol.records import (
 
 __all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "LockFailures", "admit", "pieces"]
 
-MAX_BATCH_BYTES = 256 * 1024
+MAX_BATCH_BYTES = 1024 * 1024
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 
