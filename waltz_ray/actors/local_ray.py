@@ -9,6 +9,7 @@ How a driver joins it: ``client.ray_lookup.join``.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
@@ -33,6 +34,13 @@ _POLL_S = 0.05
 
 # Popen objects must be kept, and a dead child asked, or it stays a zombie of this process.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@atexit.register
+def _ask_children() -> None:
+    """Those that another process has ended would be reported as still running."""
+    for child in _children.values():
+        child.poll()
 
 
 @dataclass(frozen=True)

@@ -264,9 +264,9 @@ class ReplicaEndpoint:
             log.exception("%s: a request failed without an answer", self._name)
             self._on_fatal(f"{self._name}: {type(error).__name__}: {error}; memory and disk may disagree, process ends")
             raise ConnectionAbortedError("the replica ends") from error
+        self._count(requests)
         if replies:
             connection.sendall(b"".join(_frames(version, replies)))
-        self._count(requests)  # the server waits for the answer
 
     def _count(self, requests: list[ReplicaRequest]) -> None:
         appends = [request for request in requests if type(request) is Append]

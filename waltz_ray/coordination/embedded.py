@@ -10,6 +10,7 @@ a file lock held during ``start()`` keeps two starters from running it twice.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import importlib.util
 import json
@@ -36,6 +37,14 @@ _POLL_INTERVAL_S = 0.05
 
 # Servers started by this process: Popen must be kept and asked, or a dead child stays a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@atexit.register
+def _ask_children() -> None:
+    """Those that another process has ended would be reported as still running."""
+    for child in _children.values():
+        child.poll()
+
 
 _CONFIG = """\
 # Written at every start; edits are lost.
