@@ -58,9 +58,7 @@ class SimDisk(FaultyDisk):
     """A disk that outlives its processes."""
 
     def end_process(self) -> None:
-        """The process is gone, the machine is not: its writes are in the page cache, its handles and locks are not."""
-        self._handles, self._locks = {}, {}
-        self._crashed, self.crash_after = False, None
+        super().end_process()
         self.calls.clear()
 
     def lose_everything(self) -> None:

@@ -113,6 +113,12 @@ class FaultyDisk:
             self._handles, self._locks = {}, {}
             self._crashed, self.crash_after = False, None
 
+    def end_process(self) -> None:
+        """Killed: its writes are in the page cache, synced or not; its handles and locks are gone."""
+        with self._mutex:
+            self._handles, self._locks = {}, {}
+            self._crashed, self.crash_after = False, None
+
     def _settle(self, inode: _Inode, survival: Survival) -> None:
         for offset, data in inode.pending:
             chance = self.random.random()

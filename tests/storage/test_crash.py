@@ -167,6 +167,39 @@ def test_crash_before_every_change(
         check(disk, config, promise)
 
 
+@pytest.mark.parametrize("config", [SMALL, SMALL_AHEAD], ids=["exact", "ahead"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_process_killed_before_every_change_and_power_lost_later(
+    scenario: Callable[[Promise], None], config: StorageConfig
+) -> None:
+    """What a killed process had made, but not synced, is there at the next start, and must not be lost after that."""
+    for step in range(1000):
+        disk = FaultyDisk(seed=step)
+        disk.crash_after = step
+        promise = None
+        try:
+            promise = Promise(create(disk, config).partition(0))
+            scenario(promise)
+        except Crashed:
+            disk.end_process()
+        else:
+            assert step > 30
+            return
+        if not disk.exists(f"{DIRECTORY}/waltz-storage.ctl"):
+            continue
+        store = reopen(disk, config)
+        log = store.partition(0)
+        log.open_session(log.session_id + 1)
+        before = contents(log)
+        append(log, 3, tag=6)
+        store.sync([0])
+        disk.crash()  # nothing that was not synced survives
+        log = reopen(disk, config).partition(0)
+        assert log.damaged is None, f"step {step}: {log.damaged}"
+        assert contents(log) == before + [data_of(i, 6) for i in range(len(before), len(before) + 3)]
+        assert promise is None or before == promise.records[: len(before)]
+
+
 @pytest.mark.parametrize("survival", SURVIVALS, ids=str)
 def test_crash_while_a_crash_is_recovered_from(survival: Survival) -> None:
     for first in range(20, 60, 3):

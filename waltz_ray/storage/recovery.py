@@ -110,6 +110,7 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
         short = Corruption(path, active.end, f"{why}, below the local low-water mark {entry.local_low_water_mark}")
         return Recovered(ids, None, active.last_id, short)
     _settle(active)
+    folder.disk.fsync_directory(folder.path)  # killed while making this segment, a process leaves a name that is not
     return Recovered(ids, active, active.last_id, None)
 
 

@@ -41,12 +41,15 @@ def lock_directory(disk: Disk, directory: str, shared: bool = False) -> int:
 
 
 def _make_directories(disk: DurableDisk, directory: str) -> None:
-    parent = directory.rpartition("/")[0]
     if disk.disk.is_directory(directory) or not directory:
         return
-    _make_directories(disk, parent)
+    _make_directories(disk, directory.rpartition("/")[0])
     disk.mkdir(directory)
-    disk.fsync_directory(parent or ("/" if directory.startswith("/") else "."))
+    disk.fsync_directory(_parent(directory))
+
+
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
 
 
 class ReplicaStore:
@@ -119,6 +122,9 @@ class ReplicaStore:
     def _open_locked(
         cls, disk: DurableDisk, directory: str, cluster_key: uuid.UUID, lock: int, config: StorageConfig
     ) -> ReplicaStore:
+        # A process may have been killed between making a name and syncing it, and what it made is here now.
+        disk.fsync_directory(directory)
+        disk.fsync_directory(_parent(directory))
         image = read_control_image(disk.disk, directory)
         if image.cluster_key != cluster_key:
             raise ForeignStorage(
