@@ -11,6 +11,7 @@ import pytest
 from waltz_ray.coordination.api import ConnectionState, Write
 from waltz_ray.coordination.cluster_nodes import NEVER_JOINED
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterNotFound, CoordinationError, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
@@ -283,3 +284,17 @@ def test_a_replica_that_joins_during_its_replacement_is_not_replaced(server: Mem
         store.replace_replica(2)
     assert [rival.partition(p)[0] for p in range(2)] == [out, joined]
     assert NEVER_JOINED not in rival.partition(0)[0].replicas.values()
+
+
+def test_news_of_a_loss_that_comes_late_does_not_end_a_leadership_for_ever() -> None:
+    """The lock was taken anew before the loss of the session before was told: no change of the node follows."""
+    server = MemoryZooKeeperServer()
+    client = MemoryZooKeeper(server)
+    told: list[str] = []
+    leadership = Leadership(client, "/leader", b"", lambda: told.append("elected"), lambda: told.append("lost"))
+    assert told == ["elected"]
+    leadership._state_changed(ConnectionState.LOST)
+    assert not leadership.leading
+    leadership._state_changed(ConnectionState.CONNECTED)
+    assert told == ["elected", "lost", "elected"]
+    leadership.cancel()

@@ -66,14 +66,18 @@ def _many_seeds(options: argparse.Namespace) -> int:
     print(f"seeds {options.first:#x} to {options.first + options.seeds - 1:#x}", flush=True)
     passed: list[Passed] = []
     start = time.monotonic()
-    for outcome in _outcomes(options):
-        if isinstance(outcome, Caught):
-            _tell(outcome)
-            _summary(passed, time.monotonic() - start)
-            return 1
-        passed.append(outcome)
+    code = 0
+    try:
+        for outcome in _outcomes(options):
+            if isinstance(outcome, Caught):
+                _tell(outcome)
+                code = 1
+                break
+            passed.append(outcome)
+    except KeyboardInterrupt:
+        code = 130  # a long run that was long enough
     _summary(passed, time.monotonic() - start)
-    return 0
+    return code
 
 
 def _one_mutation(options: argparse.Namespace) -> int:

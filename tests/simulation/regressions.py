@@ -14,4 +14,5 @@ REGRESSIONS: dict[int, str] = {
     "lost replica had been replaced",
     0x18AF3: "a process killed between making a folder and syncing its name: the next start took the name for durable, "
     "and power lost later took the partition with it",
+    0x1903A: "a leader that was told of its lost session after it had been elected again never led again",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def golden(tmp_path: Path) -> Path:
     if not ARCHIVE.exists():
         pytest.skip("the golden archive is not here")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11 from 3.11.4 on
+        archive.extractall(tmp_path, **safely)
     return next(tmp_path.rglob(CONTROL_FILE)).parent
 
 

@@ -58,7 +58,7 @@ class Leadership:
         with self._lock:
             if self._over:
                 return
-            # Asked again rather than trusted: the state delivered may be older than our session.
+            # Asked again rather than trusted: what is delivered may be older than our session.
             owner = self._zookeeper.owner(self._path)
             if owner is None:
                 self._set_leading(False)
@@ -74,6 +74,9 @@ class Leadership:
         if state is ConnectionState.LOST:
             with self._lock:
                 self._set_leading(False)
+        elif state is ConnectionState.CONNECTED:
+            # The loss may have been told after this session had taken the lock, and no change of the node will tell.
+            self._node_changed(None, -1)
 
     def _set_leading(self, leading: bool) -> None:
         if self._over or leading == self._leading:
