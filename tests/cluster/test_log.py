@@ -258,15 +258,17 @@ def test_checkpoints_raise_the_low_water_marks_under_load(tmp_path: Path, zookee
     config = ServerConfig(join_grace_ms=20, checkpoint_interval=500)
     with Cluster(tmp_path, zookeeper_server, partitions=1, config=config) as cluster:
         cluster.wait_members(0, {0, 1, 2})
+        first_session = cluster.status(0)["session"]
         with connect(cluster) as client:
             for _ in range(20):
                 client.append_many(0, [b"z" * 50] * 200).result(20)
             assert client.server_high_water_mark(0) == 3999
             assert len(final_numbers(client, 0)) == 4000
-        assert cluster.status(0)["session"] >= 5
+        # How many sessions there were depends on how long one takes to open; that the last begins near the end does not.
         wait_until(
-            lambda: all(s.partition(0).local_low_water_mark >= 3000 for s in cluster.stores.values()), "low-water marks"
+            lambda: all(s.partition(0).local_low_water_mark >= 3499 for s in cluster.stores.values()), "low-water marks"
         )
+        wait_until(lambda: (cluster.status(0)["session"] or -1) > first_session, "a further session")
 
 
 def test_a_late_replica_far_behind_is_copied_in_bulk(tmp_path: Path, zookeeper_server: str) -> None:
