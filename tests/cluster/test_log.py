@@ -264,7 +264,7 @@ def test_checkpoints_raise_the_low_water_marks_under_load(tmp_path: Path, zookee
                 client.append_many(0, [b"z" * 50] * 200).result(20)
             assert client.server_high_water_mark(0) == 3999
             assert len(final_numbers(client, 0)) == 4000
-        # How many sessions there were depends on how long one takes to open; that the last begins near the end does not.
+        # How many sessions there were depends on how long one takes to open, not that the last begins near the end.
         wait_until(
             lambda: all(s.partition(0).local_low_water_mark >= 3499 for s in cluster.stores.values()), "low-water marks"
         )
