@@ -252,15 +252,17 @@ class Journal:
             self._disk.unlink(file.path)
 
     def _room_for(self, size_bytes: int) -> _File:
-        file = self._files[0]
-        if file.end + size_bytes <= self._size_bytes:
-            return file
-        self._sync(file)  # so that "durable" moves through the files in order
-        while self._flushing:
-            self._changed.wait()
-        file = self._files[0]
-        if file.end + size_bytes <= self._size_bytes:
-            return file  # another thread has been here meanwhile
+        while (file := self._files[0]).end + size_bytes > self._size_bytes:
+            # Each wait gives the lock up, and another thread may write here: all of it must hold at one moment.
+            if self._durable < (file.number, file.end):
+                self._sync(file)  # so that "durable" moves through the files in order
+            elif self._flushing:
+                self._changed.wait()
+            else:
+                return self._turn_over()
+        return file
+
+    def _turn_over(self) -> _File:
         self._files.reverse()
         file = self._files[0]
         self._flush(file)
