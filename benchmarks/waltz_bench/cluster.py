@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from waltz_ray.client import ray_lookup
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import FeedKind, WaltzClient
 from waltz_ray.config import ClientConfig, ClusterConfig
+from waltz_ray.interruption import interruptible, undisturbed
 
 __all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "scratch_directory", "waltz_cluster"]
 
@@ -96,11 +96,11 @@ def waltz_cluster(directory: Path, running: str = "", progress: Progress = lambd
     config = ClusterConfig("bench", str(place), PARTITIONS, REPLICAS, SERVERS)
     try:
         cluster = bring_up(config, progress=progress)
-        with _interruptible():
+        with interruptible():
             yield Waltz(cluster.name, cluster.directory, cluster.zookeeper, cluster.partitions)
     finally:
         progress("taking the cluster down")
-        with _undisturbed():
+        with undisturbed():
             known = cluster_file.read(place) if place.exists() else None
             if known is not None:
                 take_down(known, progress)
@@ -116,29 +116,3 @@ def scratch_directory(below: str = "") -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the benchmark with everything taken down: Ray has put handlers of its own in place."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of the processes behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

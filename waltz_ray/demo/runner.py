@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from waltz_ray.demo.report import DemoResult
 from waltz_ray.demo.segments import holds_committed
 from waltz_ray.demo.spark_side import analyse
 from waltz_ray.errors import InvalidInput
+from waltz_ray.interruption import interruptible, undisturbed
 from waltz_ray.protocol.ids import quorum_of
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
@@ -54,29 +54,11 @@ def run_demo(directory: Path, flights: int, screen: Screen) -> DemoResult:
         raise InvalidInput(f"{directory} holds a cluster already; give a new directory, the demo begins with no log")
     expected = expect(flights_archive(), flights)
     result = DemoResult(flights=expected.flights)
-    with _interruptible(), _cluster(directory, result, screen) as cluster, _interruptible():
+    with interruptible(), _cluster(directory, result, screen) as cluster, interruptible():
         marks = _submit(cluster, directory, expected, result, screen)
         _ask_spark(cluster, expected, result, screen)
     _judge_storage(directory, marks, result, screen)
     return result
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the demo with everything taken down.
-
-    Entered again after each of Ray and Spark has started: both put handlers of their own in place.
-    """
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -94,24 +76,13 @@ def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cl
         yield cluster
     finally:
         screen.stage("taking everything down")
-        with _undisturbed():
+        with undisturbed():
             try:
                 stop_spark()
             finally:
                 known = cluster_file.read(directory)
                 if known is not None:
                     take_down(known, screen.stage)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of the processes behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _submit(
@@ -177,7 +148,7 @@ def _ask_spark(cluster: Cluster, expected: Expectations, result: DemoResult, scr
     started = time.monotonic()
     result.seconds["starting Spark"] = started - begin
     screen.stage("Spark reads the feed")
-    with _interruptible():
+    with interruptible():
         facts = analyse(spark, read_feed(spark, zookeeper=cluster.zookeeper, cluster=cluster.name))
     result.seconds["Spark's answers"] = time.monotonic() - started
     result.checks |= compare_spark(facts, expected)
