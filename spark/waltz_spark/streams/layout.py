@@ -1,0 +1,231 @@
+"""Where everything lies under a root, and what its name says. Pure: no files, no clock.
+
+::
+
+    <root>/data/<category>/<collector>/<yyyyMMddHHmm>.<anything>      the collector's files of one UTC minute
+                                       <yyyyMMddHHmm>.done            the marker: that minute is complete
+    <root>/streams_local/<category>/yyyy/MM/dd/HH/mm/<part>/<files>   published by the root's local service
+    <root>/streams/<category>/yyyy/MM/dd/HH/mm/<part>/<files>         published by its merged or mirror service
+    <root>/system/tmp/<thread>/<run>/<commit>/                        what a run of a service is about to publish
+    <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
+    <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
+    <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
+
+A root is a directory or any ``scheme://`` URI of a Hadoop file system. A *part* is what one collector of one local
+service brought for one minute, ``<local service>.<collector>``: it keeps its name in every stream, and it is what is
+committed (one directory, one atomic rename), so locals that bring the same minute at different times never touch each
+other's files and no published path is ever committed twice. Readers of a minute read all directories in it (Spark:
+``recursiveFileLookup``).
+
+What a collector leaves in ``data/<category>/<collector>/``, in this order, for every minute, empty ones too:
+
+1. The files of the minute, ``<yyyyMMddHHmm>.<anything>``, whole and synced. Any number, also none.
+2. The marker ``<yyyyMMddHHmm>.done``, which lists them (``encode_marker``), synced under another name that does not
+   begin with a digit and then renamed: a marker is never seen half written.
+
+A file that no marker names is never touched. A minute is marked once: after its marker the collector writes nothing
+for that minute any more, and no later file takes a name that was used before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from waltz_ray.errors import InvalidInput
+
+__all__ = [
+    "LOCAL",
+    "MARKER_SUFFIX",
+    "STREAMS",
+    "PublishedPath",
+    "announcement_path",
+    "checked_name",
+    "commit_of",
+    "consumers_path",
+    "data_path",
+    "decode_marker",
+    "encode_marker",
+    "hour_name",
+    "hours_before",
+    "join",
+    "marker_name",
+    "minute_name",
+    "minute_of",
+    "parse_minute",
+    "parse_published",
+    "quarantine_path",
+    "tmp_path",
+    "trash_path",
+]
+
+LOCAL, STREAMS = "streams_local", "streams"
+MARKER_SUFFIX = ".done"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MINUTE = re.compile(r"[0-9]{12}")
+_FILE = re.compile(r"[0-9]{12}\.[^/]+")
+_PUBLISHED = re.compile(
+    r"(?P<stream>streams_local|streams)/(?P<category>[^/]+)/"
+    r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/.]+)"
+)
+_VERSION = 1
+
+
+def checked_name(what: str, name: str) -> str:
+    """The name of a category, collector, service or consumer: letters, digits, ``_``, ``-``. InvalidInput.
+
+    No dot, since dots separate names, and no leading ``_`` or ``.``, since Hadoop and Spark do not see such files.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f"{what} {name!r} must be letters, digits, '_' or '-', and begin with a letter or digit")
+    return name
+
+
+def join(root: str, *names: str) -> str:
+    """A path under a root."""
+    return "/".join([root.rstrip("/") or ("/" if not names else ""), *names])
+
+
+def minute_of(time: datetime) -> datetime:
+    """The beginning of the UTC minute ``time`` lies in. InvalidInput for a time without a zone."""
+    if time.tzinfo is None:
+        raise InvalidInput(f"{time} has no time zone; give an aware datetime")
+    return time.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+def minute_name(minute: datetime) -> str:
+    """``yyyyMMddHHmm``."""
+    return minute_of(minute).strftime("%Y%m%d%H%M")
+
+
+def hour_name(time: datetime) -> str:
+    """``yyyyMMddHH``."""
+    return minute_name(time)[:10]
+
+
+def parse_minute(name: str) -> datetime:
+    """The minute a name in ``data/`` or an hour or minute name begins with. InvalidInput."""
+    digits = name.partition(".")[0]
+    try:
+        if len(digits) == 10 and digits.isascii() and digits.isdigit():
+            return datetime.strptime(digits, "%Y%m%d%H").replace(tzinfo=UTC)
+        if _MINUTE.fullmatch(digits):
+            return datetime.strptime(digits, "%Y%m%d%H%M").replace(tzinfo=UTC)
+    except ValueError:
+        pass  # digits, but no such day or hour: answered below like every other name
+    raise InvalidInput(f"{name!r} does not begin with a UTC minute yyyyMMddHHmm")
+
+
+def data_path(root: str, category: str, collector: str) -> str:
+    """The directory a collector writes to."""
+    return join(root, "data", checked_name("category", category), checked_name("collector", collector))
+
+
+def marker_name(minute: datetime) -> str:
+    return minute_name(minute) + MARKER_SUFFIX
+
+
+def encode_marker(minute: datetime, files: Sequence[str], more: Mapping[str, Any] | None = None) -> bytes:
+    """The marker's content: the names of the minute's files, and what else the collector wants to keep there.
+
+    InvalidInput for a name that is not ``<that minute>.<anything>``.
+    """
+    for name in files:
+        _check_file(name, minute_name(minute))
+    if len(set(files)) != len(files):
+        raise InvalidInput(f"the marker of {minute_name(minute)} names a file twice")
+    return json.dumps({**(more or {}), "version": _VERSION, "files": sorted(files)}).encode()
+
+
+def decode_marker(name: str, content: bytes) -> list[str]:
+    """The file names in the marker called ``name``, sorted. InvalidInput says what is wrong with it."""
+    minute = minute_name(parse_minute(name))
+    try:
+        fields = json.loads(content)
+        if fields["version"] != _VERSION:
+            raise ValueError(f"version {fields['version']!r}")
+        files = sorted(fields["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"marker {name} is damaged: {type(error).__name__} {error}") from error
+    for file in files:
+        _check_file(file, minute)
+    if len(set(files)) != len(files):
+        raise InvalidInput(f"marker {name} names a file twice")
+    return files
+
+
+def _check_file(name: object, minute: str) -> None:
+    if not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(minute + "."):
+        raise InvalidInput(f"{name!r} is no file of minute {minute}: it must be called {minute}.<anything>")
+    if name == minute + MARKER_SUFFIX:
+        raise InvalidInput(f"the marker of minute {minute} names itself")
+
+
+class PublishedPath(NamedTuple):
+    """One committed part: what one collector of one local service brought for one minute."""
+
+    stream: str
+    category: str
+    minute: datetime
+    local: str
+    collector: str
+
+    @property
+    def part(self) -> str:
+        return f"{self.local}.{self.collector}"
+
+    @property
+    def relative(self) -> str:
+        """The path under a root."""
+        return f"{self.stream}/{self.category}/{self.minute.strftime('%Y/%m/%d/%H/%M')}/{self.part}"
+
+    def on(self, root: str) -> str:
+        return join(root, self.relative)
+
+    def to_stream(self, stream: str) -> PublishedPath:
+        """The same part in another stream."""
+        return self._replace(stream=stream)
+
+
+def parse_published(relative: str) -> PublishedPath:
+    """The other way of ``PublishedPath.relative``. InvalidInput."""
+    found = _PUBLISHED.fullmatch(relative)
+    if found is None:
+        raise InvalidInput(f"{relative!r} is not <stream>/<category>/yyyy/MM/dd/HH/mm/<local>.<collector>")
+    names = {what: checked_name(what, found[what]) for what in ("category", "local", "collector")}
+    return PublishedPath(found["stream"], minute=parse_minute(found["minute"].replace("/", "")), **names)
+
+
+def commit_of(path: PublishedPath) -> str:
+    """The name of the commit that publishes ``path``: the minute first, so that names sort by time."""
+    return f"{minute_name(path.minute)}.{path.category}.{path.part}"
+
+
+def tmp_path(root: str, thread: str, *names: str) -> str:
+    return join(root, "system", "tmp", thread, *names)
+
+
+def trash_path(root: str, time: datetime, thread: str, commit: str) -> str:
+    return join(root, "system", "trash", hour_name(time), thread, commit)
+
+
+def consumers_path(root: str, consumer: str, producer: str) -> str:
+    """The directory of what ``producer`` announced to ``consumer``."""
+    return join(root, "system", "consumers", consumer, producer)
+
+
+def announcement_path(root: str, consumer: str, producer: str, commit: str) -> str:
+    return join(consumers_path(root, consumer, producer), commit)
+
+
+def quarantine_path(root: str, thread: str, *names: str) -> str:
+    return join(root, "system", "quarantine", thread, *names)
+
+
+def hours_before(now: datetime, hours: int) -> datetime:
+    """The beginning of the UTC hour that lies ``hours`` full hours before the current one."""
+    return minute_of(now).replace(minute=0) - timedelta(hours=hours)

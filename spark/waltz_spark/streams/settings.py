@@ -1,0 +1,114 @@
+"""What a stream service is told: the three services are three settings of one code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name
+
+__all__ = ["Kind", "Source", "StreamSettings"]
+
+Kind = Literal["local", "merged", "mirror"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A producer whose announcements are taken: its thread's name and its root."""
+
+    producer: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """One thread: a service with its root.
+
+    ============= ============================ ==========================
+    kind          takes                        publishes in its root
+    ============= ============================ ==========================
+    local         complete minutes in data/    streams_local/
+    merged        what several locals announce streams/
+    mirror        what one merged announces    streams/, the same paths
+    ============= ============================ ==========================
+    """
+
+    kind: Kind
+    name: str
+    """The thread: the node ``/databus/<name>``, and for a local the first half of its parts' names. Unique."""
+
+    root: str
+    """A directory, or a ``scheme://`` URI."""
+
+    sources: tuple[Source, ...] = ()
+    """merged: one or more locals; mirror: exactly one merged (or mirror); local: none."""
+
+    consumers: tuple[str, ...] = ()
+    """Threads every published path is announced to."""
+
+    categories: tuple[str, ...] = ()
+    """Only these; () = all there are. Announcements of other categories stay where they are."""
+
+    retention_hours: int = 72
+    """Published parts are purged when their hour lies this many full hours before the current one."""
+
+    trash_retention_hours: int = 24
+    """The same for inputs in the trash: a day to look at what went wrong."""
+
+    interval_s: float = 5.0
+    """Pause between two passes of the loop; minutes arrive one a minute."""
+
+    zookeeper_root: str = "/databus"
+
+    @property
+    def stream(self) -> str:
+        """``streams_local`` or ``streams``."""
+        return LOCAL if self.kind == "local" else STREAMS
+
+    @property
+    def node(self) -> str:
+        return f"{self.zookeeper_root}/{self.name}"
+
+    def validate(self) -> StreamSettings:
+        """Itself; ConfigError names the field that is out of range."""
+        try:
+            checked_name("name", self.name)
+            for consumer in self.consumers:
+                checked_name("consumer", consumer)
+            for category in self.categories:
+                checked_name("category", category)
+            for source in self.sources:
+                checked_name("source", source.producer)
+        except InvalidInput as error:
+            raise ConfigError(f"stream service: {error}") from error
+        self._check_sources()
+        if not self.root or any(not source.root for source in self.sources):
+            raise ConfigError(f"stream service {self.name}: a root is missing")
+        for field in ("retention_hours", "trash_retention_hours"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"stream service {self.name}: {field} must be at least 1, not {getattr(self, field)}")
+        if self.interval_s <= 0:
+            raise ConfigError(f"stream service {self.name}: interval_s must be more than 0, not {self.interval_s}")
+        if not self.zookeeper_root.startswith("/") or self.zookeeper_root.endswith("/"):
+            raise ConfigError(f"stream service {self.name}: zookeeper_root must be a path, not {self.zookeeper_root!r}")
+        return self
+
+    def _check_sources(self) -> None:
+        producers = [source.producer for source in self.sources]
+        wrong = {
+            "local": len(producers) != 0 and "a local has no sources: it takes what is in data/",
+            "merged": len(producers) < 1 and "a merged needs at least one source",
+            "mirror": len(producers) != 1 and "a mirror needs exactly one source",
+        }
+        if self.kind not in wrong:
+            raise ConfigError(f"stream service {self.name}: kind must be local, merged or mirror, not {self.kind!r}")
+        problem = wrong[self.kind]
+        if problem:
+            raise ConfigError(f"stream service {self.name}: {problem}; it has {len(producers)}")
+        if len(set(producers)) != len(producers):
+            raise ConfigError(f"stream service {self.name}: a source is named twice")
+        if self.name in (*producers, *self.consumers) or len(set(self.consumers)) != len(self.consumers):
+            raise ConfigError(
+                f"stream service {self.name}: it cannot consume itself, nor announce twice to one consumer"
+            )

@@ -1,0 +1,269 @@
+"""The commit of one path: its states, its one table, and the node in ZooKeeper. Pure.
+
+``TABLE`` says for each state what is done next and which state then is written. The normal run enters it at
+TRANS_COMMIT_START; recovery enters it at the state the crash left. One row differs in recovery: after a crash
+TRANS_COMMIT_START does not tell whether the move happened, so it first looks (``RECOVERY``).
+
+=========================  ==========================================================  ============================
+state in the node          what a crash leaves                                         recovery
+=========================  ==========================================================  ============================
+SUCCESS_COMMIT             perhaps half a temporary directory                          deletes it; the input is there
+TRANS_COMMIT_START         the whole temporary, or (moved) the final path              final: goes on; else discards
+TRANS_MV_COMPLETE          the final path, announced to none, some or all              announces to all
+TRANS_CNSMR_COMPLETE       final, announced; input in its place, partly or in trash    moves the rest to trash
+TRANS_TRASH_COMPLETE       everything done                                             forgets the path
+=========================  ==========================================================  ============================
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from waltz_ray.errors import CoordinationError, InvalidInput
+
+__all__ = [
+    "APPLIED_LIMIT",
+    "RECOVERY",
+    "TABLE",
+    "Action",
+    "LastCommit",
+    "PathInFlight",
+    "Row",
+    "State",
+    "ThreadNode",
+    "decode_node",
+    "encode_node",
+    "parse_state",
+]
+
+APPLIED_LIMIT = 64
+"""How many commits of each producer a consumer remembers. A producer repeats at most the one in flight."""
+
+_VERSION = 1
+_MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
+
+
+class State(enum.Enum):
+    """Where the commit of a thread is; the value is what stands in the node."""
+
+    START = "TRANS_COMMIT_START"
+    MOVED = "TRANS_MV_COMPLETE"
+    ANNOUNCED = "TRANS_CNSMR_COMPLETE"
+    TRASHED = "TRANS_TRASH_COMPLETE"
+    SUCCESS = "SUCCESS_COMMIT"
+
+
+class Action(enum.Enum):
+    """What is done in a state. Each may be done again: what is done already stays as it is."""
+
+    MOVE = "move the temporary to the final path"
+    ANNOUNCE = "announce the final path to every consumer"
+    TRASH = "move the input to trash"
+    FORGET = "remove the path object"
+    LOOK = "see whether the final path exists; if not, delete the temporary"
+    DELETE_PATH = "delete the path object, whatever was done"
+    """Not used by the table below: what the Databus page prescribes, so that a test can show what it loses."""
+
+
+class Row(NamedTuple):
+    """``action`` and the state written after it; ``otherwise`` where LOOK finds no final path."""
+
+    action: Action
+    next: State
+    otherwise: State | None = None
+
+
+TABLE: Mapping[State, Row] = MappingProxyType(
+    {
+        State.START: Row(Action.MOVE, State.MOVED),
+        State.MOVED: Row(Action.ANNOUNCE, State.ANNOUNCED),
+        State.ANNOUNCED: Row(Action.TRASH, State.TRASHED),
+        State.TRASHED: Row(Action.FORGET, State.SUCCESS),
+    }
+)
+
+RECOVERY: Mapping[State, Row] = MappingProxyType(
+    {**TABLE, State.START: Row(Action.LOOK, State.MOVED, otherwise=State.SUCCESS)}
+)
+
+
+def parse_state(name: str) -> State:
+    """Also the other spellings in use: with or without ``TRANS_``, MOVE_COMPLETE. InvalidInput for another word."""
+    known = {state.value.removeprefix("TRANS_"): state for state in State} | {"MOVE_COMPLETE": State.MOVED}
+    state = known.get(name.removeprefix("TRANS_")) if isinstance(name, str) else None
+    if state is None:
+        raise InvalidInput(f"{name!r} is no commit state; known: {', '.join(state.value for state in State)}")
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class PathInFlight:
+    """The path object of Databus {src, finalPath, trashPath, consumers}, and what is needed to act on it.
+
+    ``src``: the directory the input is moved away from, ``names``: the entries there; ``src`` and ``trash_path`` are
+    on ``src_root``, ``tmp_path`` and ``final_path`` (relative to it) on the thread's own root. ``source``: the
+    producer who announced it, "" where it came from a collector.
+    """
+
+    commit: str
+    src_root: str
+    src: str
+    names: tuple[str, ...]
+    tmp_path: str
+    final_path: str
+    trash_path: str
+    consumers: tuple[str, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """``final_path`` relative to the root; ``time``: ISO 8601, UTC."""
+
+    commit: str
+    final_path: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadNode:
+    """What stands at ``/databus/<thread>``. ``path`` is there in every state but SUCCESS_COMMIT.
+
+    ``holder``: the run that wrote it; ``applied``: the last commits taken over from each producer, oldest first.
+    """
+
+    state: State = State.SUCCESS
+    path: PathInFlight | None = None
+    holder: str = ""
+    kind: str = ""
+    root: str = ""
+    consumers: tuple[str, ...] = ()
+    commits: int = 0
+    last: LastCommit | None = None
+    applied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def started(self, path: PathInFlight) -> ThreadNode:
+        return replace(self, state=State.START, path=path)
+
+    def at(self, state: State, time: str) -> ThreadNode:
+        """The next state; SUCCESS_COMMIT removes the path object and remembers that it was applied."""
+        if state is not State.SUCCESS or self.path is None:
+            return replace(self, state=state)
+        path = self.path
+        last = LastCommit(path.commit, path.final_path, time)
+        return replace(
+            self.remembering(path.source, path.commit), state=state, path=None, commits=self.commits + 1, last=last
+        )
+
+    def discarded(self) -> ThreadNode:
+        """Back to SUCCESS_COMMIT without having committed the path."""
+        return replace(self, state=State.SUCCESS, path=None)
+
+    def remembering(self, source: str, commit: str) -> ThreadNode:
+        if not source:
+            return self
+        commits = (*(name for name in self.applied.get(source, ()) if name != commit), commit)
+        return replace(self, applied={**self.applied, source: commits[-APPLIED_LIMIT:]})
+
+    def has_applied(self, source: str, commit: str) -> bool:
+        return commit in self.applied.get(source, ())
+
+
+def encode_node(node: ThreadNode) -> bytes:
+    """JSON. InvalidInput for what ZooKeeper would not take."""
+    path, last = node.path, node.last
+    fields = {
+        "version": _VERSION,
+        "state": node.state.value,
+        "path": path
+        and {
+            "commit": path.commit,
+            "srcRoot": path.src_root,
+            "src": path.src,
+            "names": path.names,
+            "tmpPath": path.tmp_path,
+            "finalPath": path.final_path,
+            "trashPath": path.trash_path,
+            "consumers": path.consumers,
+            "source": path.source,
+        },
+        "holder": node.holder,
+        "kind": node.kind,
+        "root": node.root,
+        "consumers": node.consumers,
+        "commits": node.commits,
+        "last": last and {"commit": last.commit, "finalPath": last.final_path, "time": last.time},
+        "applied": node.applied,
+    }
+    data = json.dumps(fields, indent=1).encode()
+    if len(data) > _MAX_BYTES:
+        what = path.commit if path else "the thread"
+        raise InvalidInput(f"{what}: {len(data)} bytes are too many for a ZooKeeper node; write fewer files a minute")
+    return data
+
+
+def decode_node(where: str, data: bytes) -> ThreadNode:
+    """``where``: the node's path, for the error. CoordinationError for content that is torn, or not ours.
+
+    It is never guessed at: what stood there decides whether data is published twice or not at all.
+    """
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+            raise ValueError(f"not JSON of version {_VERSION}")
+        node = ThreadNode(
+            parse_state(fields["state"]),
+            _path(fields["path"]),
+            _text(fields, "holder"),
+            _text(fields, "kind"),
+            _text(fields, "root"),
+            _texts(fields, "consumers"),
+            int(fields["commits"]),
+            _last(fields["last"]),
+            {source: _texts(fields["applied"], source) for source in fields["applied"]},
+        )
+        if (node.path is None) != (node.state is State.SUCCESS):
+            raise ValueError(f"{node.state.value} {'without a' if node.path is None else 'with a'} path object")
+    except (InvalidInput, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CoordinationError(
+            f"ZooKeeper node {where}: {type(error).__name__} {error}; is it damaged? "
+            "Nothing was done; put its content right, or delete it if no commit is in flight"
+        ) from error
+    return node
+
+
+def _path(fields: Mapping[str, Any] | None) -> PathInFlight | None:
+    if fields is None:
+        return None
+    texts = [_text(fields, key) for key in ("commit", "srcRoot", "src")]
+    places = [_text(fields, key) for key in ("tmpPath", "finalPath", "trashPath")]
+    return PathInFlight(
+        *texts,
+        _texts(fields, "names"),
+        *places,
+        _texts(fields, "consumers"),
+        _text(fields, "source"),
+    )
+
+
+def _last(fields: Mapping[str, Any] | None) -> LastCommit | None:
+    return None if fields is None else LastCommit(*(_text(fields, key) for key in ("commit", "finalPath", "time")))
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields[key]
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}, not text")
+    return value
+
+
+def _texts(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = fields[key]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{key} is {values!r}, not a list of texts")
+    return tuple(values)
