@@ -3,9 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 # Newer than pyproject.toml and the constraints: the environment is what they say, and nothing is installed again.
 STAMP := .venv/.installed
+# The second lane: PySpark 4 and RayDP's pre-release, which cannot be in one environment with PySpark 3.5.
+BIN4 := .venv-spark4/bin
+STAMP4 := .venv-spark4/.installed
 ARGS ?=
 
-.PHONY: demo test test-long simulate simulate-ci simulate-mutations mutations bench venv lint format clean
+.PHONY: demo test test-long test-spark4 simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -15,6 +18,9 @@ test: lint
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
+
+test-spark4: $(STAMP4)
+	$(BIN4)/pytest -W error tests/spark4 $(ARGS)
 
 # SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400
 SEEDS ?= 200
@@ -49,12 +55,19 @@ format: $(STAMP)
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): CONSTRAINTS := constraints.txt
+$(STAMP): EXTRAS := dev,demo
+$(STAMP): constraints.txt
+$(STAMP4): CONSTRAINTS := constraints-spark4.txt
+$(STAMP4): EXTRAS := test,spark4
+$(STAMP4): constraints-spark4.txt
+
+$(STAMP) $(STAMP4): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no python3.11 on PATH; install Python 3.11, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is no Python 3.11; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,demo]"
-	touch $(STAMP)
+	test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"
+	touch $@
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
@@ -44,7 +45,8 @@ def start_spark(
 ) -> SparkSession:
     """Start Spark on the Ray this process is connected to; once per process, takes 10 to 30 seconds.
 
-    ``configs`` are further Spark settings. Python workers run in this process's virtual environment.
+    ``configs`` are further Spark settings. Python workers run in this process's virtual environment. Under PySpark 4
+    the session also knows ``format("waltz")``.
     """
     import raydp  # imports Ray, which Spark's Python workers (they import this package, too) can do without
 
@@ -60,6 +62,10 @@ def start_spark(
     }
     settings |= configs or {}
     session: SparkSession = raydp.init_spark(app_name, executors, executor_cores, executor_memory, configs=settings)
+    if int(pyspark.__version__.partition(".")[0]) >= 4:
+        from waltz_spark4 import register  # cannot be imported under 3.5, which has no Python Data Sources
+
+        register(session)
     return session
 
 

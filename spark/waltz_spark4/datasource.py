@@ -1,0 +1,90 @@
+"""The Python Data Source "waltz" of PySpark 4, and its batch reader.
+
+The planner asks the servers for their high-water marks and cuts what is to be read into ranges; one Spark task reads
+one range over TCP and hands Arrow batches to the JVM. Ranges of committed transactions never change, so a task that
+is run again reads the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from waltz_spark.arrow import SPARK_SCHEMA
+from waltz_spark.feed import _read, plan
+from waltz_spark.ranges import Range
+
+from waltz_ray.errors import InvalidInput
+from waltz_spark4.filters import Comparison, comparison_of, narrowed, rows
+from waltz_spark4.options import Options
+from waltz_spark4.streaming import WaltzStreamReader
+
+__all__ = ["WaltzDataSource", "register"]
+
+_PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("waltz")`` known to this session, and let Spark push filters down into it.
+
+    The latter is a setting for all Python Data Sources of the session (PySpark 4.1 and later, off by default).
+    """
+    spark.dataSource.register(WaltzDataSource)
+    spark.conf.set(_PUSH_DOWN, "true")
+
+
+class WaltzDataSource(DataSource):  # type: ignore[misc]
+    """The committed transactions of a cluster's partitions; columns as those of ``waltz_spark.read_feed``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "waltz"
+
+    def schema(self) -> str:
+        Options.parse(self.options)  # so that load() already refuses them
+        return SPARK_SCHEMA
+
+    def reader(self, schema: Any) -> WaltzReader:
+        options = Options.parse(self.options)
+        if options.max_records_per_trigger is not None:
+            raise InvalidInput("option maxRecordsPerTrigger is for readStream; use stop to end a batch read early")
+        return WaltzPushingReader(options) if options.push_filters else WaltzReader(options)
+
+    def streamReader(self, schema: Any) -> WaltzStreamReader:  # noqa: N802  (Spark's name)
+        return WaltzStreamReader(Options.parse(self.options))
+
+
+class WaltzReader(DataSourceReader):  # type: ignore[misc]
+    """Reads [start, stop) of every partition. "latest" is where the log ends when Spark plans an action."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._comparisons: list[Comparison] = []
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        stop = "latest" if options.stop is None else options.stop
+        ranges = plan(options.where, options.cluster, options.partitions, options.start, stop, options.bytes_per_task)
+        return [InputPartition(each) for each in narrowed(ranges, self._comparisons)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        wanted: Range | None = partition.value
+        if wanted is None:  # what Spark makes of an empty list of partitions
+            return
+        for batch in _read(self._options.where, self._options.cluster, [wanted]):
+            yield rows(batch, self._comparisons)
+
+
+class WaltzPushingReader(WaltzReader):
+    """One that takes filters. A class of its own: Spark refuses such a reader in a session that does not push."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802  (Spark's name)
+        """Keeps the comparisons with integers of partition_id, transaction_id and header; hands back the others."""
+        for each in filters:
+            comparison = comparison_of(each)
+            if comparison is None:
+                yield each
+            else:
+                self._comparisons.append(comparison)
