@@ -1,14 +1,18 @@
-"""The Spark side of waltz_ray: a Spark on the same Ray cluster, and the log's feed as a DataFrame.
+"""The Spark side of waltz_ray: a Spark on the same Ray cluster, and the log's feed as DataFrames and streams.
 
 from waltz_spark import read_feed, start_spark, stop_spark
 
 spark = start_spark("analytics")
-feed = read_feed(spark, zookeeper="127.0.0.1:2181", cluster="demo")
+feed = read_feed(spark, "bank")
 feed.groupBy("partition_id").count().show()
 stop_spark()
+
+``waltz_spark.dataset.feed_dataset`` gives the same as a ``ray.data.Dataset``; it is not imported here, because Spark's
+Python workers import this package and can do without Ray. ``docs/spark.md`` has all of it.
 """
 
+from waltz_spark.decoders import JsonRows
 from waltz_spark.feed import read_feed
 from waltz_spark.session import start_spark, stop_spark
 
-__all__ = ["read_feed", "start_spark", "stop_spark"]
+__all__ = ["JsonRows", "read_feed", "start_spark", "stop_spark"]

@@ -1,9 +1,9 @@
-"""A batch read of the feed: ranges of transactions, one Spark task each, straight from the servers.
+"""A batch read of the feed: ranges of transactions, one Spark task each, straight from the servers or the replicas.
 
-The driver only asks for the high-water marks and a sample of the record sizes; the records go over plain TCP from the
-partition servers to Spark's Python workers (``RangeReader``) and enter Spark as Arrow batches. A partition that moves
-meanwhile is followed when ZooKeeper is known; a task that fails is run again by Spark and reads the same range, so the
-rows are exactly the transactions of the ranges, once each.
+The driver only asks for the high-water marks and a sample of the record sizes; the records go over plain TCP to Spark's
+Python workers and enter Spark as Arrow batches. A partition that moves meanwhile is followed when ZooKeeper is known; a
+task that fails is run again by Spark and reads the same range, so the rows are exactly the transactions of the ranges,
+once each.
 """
 
 from __future__ import annotations
@@ -11,81 +11,115 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.errors import InvalidInput
-from waltz_spark.arrow import SPARK_SCHEMA, to_arrow
-from waltz_spark.locations import Locations, Where
-from waltz_spark.ranges import Bound, Range, bounds_of, split_ranges
+from waltz_spark.arrow import schema_of
+from waltz_spark.locations import Where, where_of
+from waltz_spark.ranges import Bound, Range
+from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 
-__all__ = ["plan", "read_feed"]
-
-_SAMPLE_BYTES = 64 * 1024
-_BATCH_BYTES = 1024 * 1024
+__all__ = ["frame_of", "plan", "read_feed", "spark_schema"]
 
 
 def read_feed(
     spark: SparkSession,
-    zookeeper: str | None = None,
     cluster: str = "waltz",
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
     stop: Bound = "latest",
     *,
+    zookeeper: str | None = None,
     endpoints: Mapping[int, str] | None = None,
-    bytes_per_task: int = 32 * 1024 * 1024,
+    source: Source = "server",
+    columns: Sequence[str] | None = None,
+    header: HeaderFilter | None = None,
+    decoder: Decoder | None = None,
+    decoder_schema: str | StructType | None = None,
+    bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
     """The committed transactions of ``partitions`` (None: all) from ``start`` up to, not including, ``stop``.
 
     Columns: partition_id int, transaction_id long, header int, client_id, generation, sequence_number int, data
-    binary. "latest" is fixed when this is called, so every action on the DataFrame sees the same transactions.
-    Partitions are found through ``zookeeper`` (a connect string), or, where Spark cannot reach it, in ``endpoints``
-    (partition ID -> "host:port"; not followed when a partition moves).
+    binary. "latest" is fixed when this is called, so every action on the DataFrame sees the same transactions: it is
+    behind the servers' high-water marks. ``start`` and ``stop`` may be transaction IDs, or partition -> ID. A range is
+    cut into tasks of about ``bytes_per_task``.
 
-    InvalidInput for an unknown partition or a bound that makes no sense; DataUnavailable if a partition has no server.
+    The cluster is found by its name through Ray, as ``waltz_ray.connect`` finds it, or in ``zookeeper`` (a connect
+    string), or, where Spark cannot reach that, in ``endpoints`` (partition ID -> "host:port" of its server; not
+    followed when a partition moves).
+
+    ``source="replica"`` reads from the storage replicas' committed ranges: the partition servers are asked for the
+    marks only, and if none answers, "latest" is what a quorum of the replicas proves. A replica that is dead, damaged
+    or behind is passed over.
+
+    ``columns`` without "data" makes the servers send headers only. ``header`` (an int, a range, a set) keeps the
+    transactions with these headers; rows are chosen before columns are built. ``decoder`` turns each
+    ``pyarrow.RecordBatch`` of these columns into one of ``decoder_schema`` (DDL or StructType; not needed if the
+    decoder has an attribute ``schema``, as ``waltz_spark.JsonRows`` has), in the same task. What is pushed to where:
+    ``waltz_spark.reading``.
+
+    ClusterNotFound; InvalidInput for an unknown partition, column, source, or a bound that makes no sense;
+    DataUnavailable if a partition can be read from nobody.
     """
-    if (zookeeper is None) == (endpoints is None):
-        raise InvalidInput("read_feed needs zookeeper= or endpoints=, and not both")
-    where: Where = dict(endpoints) if zookeeper is None and endpoints is not None else str(zookeeper)
-    ranges = plan(where, cluster, list(partitions) if partitions is not None else None, start, stop, bytes_per_task)
+    where = where_of(cluster, zookeeper, endpoints)
+    reading = Reading.of(where, cluster, source, columns, header, decoder)
+    schema = spark_schema(spark, reading, decoder_schema)
+    ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
+    return frame_of(spark, reading, ranges, schema)
+
+
+def spark_schema(spark: SparkSession, reading: Reading, decoder_schema: str | StructType | None) -> StructType:
+    """The schema of what ``reading`` gives. InvalidInput if there is a decoder without a schema, or the reverse."""
+    if reading.decoder is None:
+        if decoder_schema is not None:
+            raise InvalidInput("decoder_schema= is the schema of what decoder= returns; give both or neither")
+        return _parsed(spark, schema_of(reading.columns))
+    wanted = decoder_schema if decoder_schema is not None else getattr(reading.decoder, "schema", None)
+    if wanted is None:
+        raise InvalidInput("decoder= needs decoder_schema=, the Spark schema of what it returns")
+    return _parsed(spark, wanted)
+
+
+def _parsed(spark: SparkSession, schema: str | StructType) -> StructType:
+    return spark.createDataFrame([], schema).schema
+
+
+def frame_of(spark: SparkSession, reading: Reading, ranges: Sequence[Range], schema: StructType) -> DataFrame:
+    """Exactly the transactions of ``ranges``, one task for each; rows are in the order of the ranges."""
     if not ranges:
-        return spark.createDataFrame([], SPARK_SCHEMA)
+        return spark.createDataFrame([], schema)
+    arrow_schema = to_arrow_schema(schema) if reading.decoder is not None else None
 
     def read(batches: Iterable[Any]) -> Iterator[Any]:
-        yield from _read(where, cluster, [ranges[i] for batch in batches for i in batch.column(0).to_pylist()])
+        for rows in reading.batches([ranges[i] for batch in batches for i in batch.column(0).to_pylist()]):
+            yield rows if arrow_schema is None else _fitted(rows, arrow_schema)
 
     # Row i of spark.range(n, numPartitions=n) is the only one of task i, and stands for range i.
-    return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(read, SPARK_SCHEMA)
+    return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(read, schema)
+
+
+def _fitted(rows: Any, schema: Any) -> Any:
+    """Spark takes columns by position and trusts their types, so both are looked at here."""
+    if rows.schema.names != schema.names:
+        raise InvalidInput(f"the decoder returned columns {rows.schema.names}, decoder_schema names {schema.names}")
+    try:
+        columns = [column.cast(kind) for column, kind in zip(rows.columns, schema.types, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"what the decoder returned does not fit decoder_schema: {error}") from error
+    return pa.record_batch(columns, schema=schema)
 
 
 def plan(
     where: Where, cluster: str, partitions: list[int] | None, start: Bound, stop: Bound, bytes_per_task: int
 ) -> list[Range]:
-    """The ranges of a read as of now."""
-    with Locations(where, cluster) as locations, RangeReader(locations.resolve) as reader:
-        marks = {p: reader.high_water_mark(p) for p in locations.checked(partitions)}
-        wanted = bounds_of(start, stop, marks)
-        sizes = {each.partition_id: _average_bytes(reader, each) for each in wanted}
-    return split_ranges(wanted, sizes, bytes_per_task)
-
-
-def _average_bytes(reader: RangeReader, wanted: Range) -> float:
-    """Of the records at the beginning of the range."""
-    for batch in reader.read_range(*wanted, max_bytes=_SAMPLE_BYTES):
-        return batch.size_bytes / len(batch)
-    return 1.0
+    """The ranges of a read of everything as of now, one for each task."""
+    return plan_reading(Reading.of(where, cluster), partitions, start, stop, bytes_per_task)
 
 
 def _read(where: Where, cluster: str, ranges: list[Range]) -> Iterator[Any]:
-    """In a Spark Python worker: the records of the task's ranges."""
-    with Locations(where, cluster) as locations, RangeReader(locations.resolve) as reader:
-        for partition_id, first_id, end_id in ranges:
-            next_id = first_id
-            for batch in reader.read_range(partition_id, first_id, end_id, max_bytes=_BATCH_BYTES):
-                yield to_arrow(batch)
-                next_id = batch.end_id
-            if next_id != end_id:
-                raise AssertionError(
-                    f"partition {partition_id} ended with {next_id - 1}: {end_id - 1} had been committed"
-                )
+    """In a task: all columns of the ranges as ``pyarrow.RecordBatch``es."""
+    return Reading.of(where, cluster).batches(ranges)

@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import NamedTuple
 
+from waltz_ray.client.ray_lookup import find_zookeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.ids import Endpoint
 
-__all__ = ["Locations", "Where"]
+__all__ = ["Locations", "ReplicaView", "Where", "where_of"]
 
 Where = str | Mapping[int, str]
 """A ZooKeeper connect string, or partition ID -> "host:port" of its server."""
 
 
+def where_of(cluster: str, zookeeper: str | None, endpoints: Mapping[int, str] | None) -> Where:
+    """Where to look: as the caller says, or, if neither is given, as ``cluster``'s manager says through Ray.
+
+    For the driver only: what it returns is all that Spark's Python workers get, so none of them needs Ray.
+    ClusterNotFound names the clusters that do run; InvalidInput if both are given.
+    """
+    if zookeeper is not None and endpoints is not None:
+        raise InvalidInput("give zookeeper= or endpoints=, not both")
+    if endpoints is not None:
+        return dict(endpoints)
+    return zookeeper if zookeeper is not None else find_zookeeper(cluster)
+
+
+class ReplicaView(NamedTuple):
+    """The replicas of one partition as ZooKeeper has them now.
+
+    ``members`` of the last published session ``session_id``; at least ``quorum`` of them hold whatever that session
+    has committed. ``endpoints``: of every replica that was ever announced, member or not.
+    """
+
+    session_id: int
+    members: frozenset[int]
+    quorum: int
+    endpoints: Mapping[int, Endpoint]
+
+
 class Locations:
-    """Answers "who has this partition?" for ``RangeReader``. Made in every Spark task from picklable values.
+    """Answers "who has this partition?" for the readers. Made in every Spark task from picklable values.
 
     With ZooKeeper every question is asked anew, so a reader follows a partition that moves.
     """
@@ -30,10 +58,21 @@ class Locations:
             self._zookeeper = KazooZooKeeper(where)
             self._store = ClusterStore(self._zookeeper, cluster)
         else:
-            self._fixed = {partition: Endpoint.parse(endpoint) for partition, endpoint in where.items()}
+            self._fixed = {partition: _parsed(partition, endpoint) for partition, endpoint in where.items()}
+
+    @property
+    def store(self) -> ClusterStore:
+        """The cluster's nodes in ZooKeeper. InvalidInput where there is only a table of endpoints."""
+        if self._store is None:
+            raise InvalidInput("this needs ZooKeeper; give zookeeper= instead of endpoints=")
+        return self._store
+
+    @property
+    def has_zookeeper(self) -> bool:
+        return self._store is not None
 
     def partitions(self) -> list[int]:
-        """Every partition there is."""
+        """Every partition there is. ClusterNotFound if ZooKeeper has no such cluster."""
         return list(range(self._store.info().partitions)) if self._store else sorted(self._fixed)
 
     def checked(self, partitions: list[int] | None) -> list[int]:
@@ -46,15 +85,21 @@ class Locations:
 
     @property
     def resolve(self) -> Callable[[int], Endpoint | None]:
-        """For ``RangeReader``."""
+        """For ``RangeReader``: the endpoint of a partition's server, None if it has none now."""
         return self._from_store if self._store else self._fixed.get
 
     def _from_store(self, partition_id: int) -> Endpoint | None:
-        assert self._store is not None
-        assignment, _ = self._store.assignment()
+        assignment, _ = self.store.assignment()
         owner = assignment.owner(partition_id)
-        server = self._store.servers().get(owner.server_id) if owner else None
+        server = self.store.servers().get(owner.server_id) if owner else None
         return server.endpoint if server else None
+
+    def replicas(self, partition_id: int) -> ReplicaView:
+        """The replicas of a partition; needs ZooKeeper."""
+        record, _ = self.store.partition(partition_id)
+        announced = {number: each.endpoint for number, each in self.store.replicas().items()}
+        endpoints = {number: announced[number] for number in record.replicas if number in announced}
+        return ReplicaView(record.last_published_session, record.members, record.published_quorum, endpoints)
 
     def close(self) -> None:
         if self._zookeeper is not None:
@@ -67,3 +112,10 @@ class Locations:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _parsed(partition_id: int, endpoint: str) -> Endpoint:
+    try:
+        return Endpoint.parse(endpoint)
+    except ValueError as error:
+        raise InvalidInput(f"the endpoint of partition {partition_id} must be 'host:port', not {endpoint!r}") from error

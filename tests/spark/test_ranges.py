@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waltz_spark.arrow import ARROW_SCHEMA, to_arrow
+from waltz_spark.arrow import ARROW_SCHEMA, COLUMNS, to_arrow
 from waltz_spark.ranges import Range, bounds_of, split_ranges
 
 from waltz_ray.errors import InvalidInput
@@ -75,3 +75,25 @@ def test_arrow_shape() -> None:
         "data": b"\x00\xff",
     }
     assert rows.column("data").to_pylist() == datas
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=40),
+    st.sets(st.integers(0, 39)),
+    st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1),
+)
+def test_arrow_is_what_a_loop_over_the_records_gives(datas: list[bytes], wanted: set[int], columns: list[str]) -> None:
+    count = len(datas)
+    lengths = np.array([len(data) for data in datas], dtype=np.int32)
+    numbers = (np.arange(count, dtype=np.int32), np.arange(7, 7 + count, dtype=np.int32))
+    batch = build_records(1, 1000, 2, 3, (*numbers, lengths, np.zeros(count, dtype=np.uint32)), b"".join(datas))
+    chosen = np.array(sorted(each for each in wanted if each < count), dtype=np.int64)
+    every = [
+        dict(zip(COLUMNS, (1, 1000 + i, 7 + i, 2, 3, i, bytes(data)), strict=True))
+        for i, data in enumerate(batch.datas())
+    ]
+    for positions, expected in ((None, every), (chosen, [every[i] for i in chosen])):
+        found = to_arrow(batch, columns, positions)
+        found.validate(full=True)
+        assert found.schema == pa.schema([ARROW_SCHEMA.field(name) for name in columns])
+        assert found.to_pylist() == [{name: row[name] for name in columns} for row in expected]

@@ -149,7 +149,7 @@ def _ask_spark(cluster: Cluster, expected: Expectations, result: DemoResult, scr
     result.seconds["starting Spark"] = started - begin
     screen.stage("Spark reads the feed")
     with interruptible():
-        facts = analyse(spark, read_feed(spark, zookeeper=cluster.zookeeper, cluster=cluster.name))
+        facts = analyse(spark, read_feed(spark, cluster.name, zookeeper=cluster.zookeeper))
     result.seconds["Spark's answers"] = time.monotonic() - started
     result.checks |= compare_spark(facts, expected)
 

@@ -1,0 +1,72 @@
+"""The feed as a ``ray.data.Dataset``, one read task per range: for Ray Data users, and ``Dataset.to_spark(spark)``.
+
+This is the one module of waltz_spark that imports Ray Data. Spark's Python workers never import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from waltz_spark.locations import where_of
+from waltz_spark.ranges import Bound, Range
+from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
+
+__all__ = ["feed_dataset"]
+
+
+def feed_dataset(
+    cluster: str = "waltz",
+    partitions: Sequence[int] | None = None,
+    start: Bound = "earliest",
+    stop: Bound = "latest",
+    *,
+    zookeeper: str | None = None,
+    endpoints: Mapping[int, str] | None = None,
+    source: Source = "server",
+    columns: Sequence[str] | None = None,
+    header: HeaderFilter | None = None,
+    decoder: Decoder | None = None,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> Any:
+    """A ``ray.data.Dataset`` of the same transactions as ``read_feed``, with the same options and errors.
+
+    Ray Data executes when it is consumed; "latest" is fixed when this is called. RayDP turns it into a DataFrame
+    through Ray's object store: ``feed_dataset("bank").to_spark(spark)``.
+    """
+    reading = Reading.of(where_of(cluster, zookeeper, endpoints), cluster, source, columns, header, decoder)
+    ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
+    return ray.data.read_datasource(_Feed(reading, ranges), override_num_blocks=max(1, len(ranges)))
+
+
+class _Feed(Datasource):
+    def __init__(self, reading: Reading, ranges: Sequence[Range]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._reading = reading
+        self._ranges = ranges
+
+    def get_name(self) -> str:
+        return f"waltz feed of {self._reading.cluster}"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(self, parallelism: int, *arguments: Any, **options: Any) -> list[ReadTask]:
+        return [
+            ReadTask(
+                partial(_blocks, self._reading, each),
+                BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None),
+            )
+            for each in self._ranges
+        ]
+
+
+def _blocks(reading: Reading, wanted: Range) -> Iterator[Any]:
+    for rows in reading.batches([wanted]):
+        yield pa.Table.from_batches([rows])

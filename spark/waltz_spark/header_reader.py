@@ -1,0 +1,134 @@
+"""Ranges of headers without their data: a server's feed in HEADERS mode, over a plain blocking socket.
+
+16 bytes of each transaction cross the network instead of the whole record. The feed needs a mount and so a client ID
+that nobody else has (a newer mount of the same ID would end ours); it appends nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import numpy as np
+
+from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
+from waltz_ray.protocol.ids import Endpoint, ReqId
+from waltz_ray.wire.batches import (
+    ErrorMessage,
+    FeedBatch,
+    FeedCredit,
+    FeedMode,
+    Mount,
+    Mounted,
+    NotReady,
+    PartitionStateRequest,
+    PartitionStateResponse,
+)
+from waltz_ray.wire.client_messages import MountState
+from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
+from waltz_spark.sockets import BlockingStream
+
+__all__ = ["HeaderReader"]
+
+_CREDIT_BYTES = 1024 * 1024
+_CREDIT_STEP_BYTES = _CREDIT_BYTES // 4
+_PAUSE_S = 0.1
+
+
+class HeaderReader:
+    """Reads from whichever server ``resolve(partition_id)`` names. ``client_id()`` gives an ID nobody else uses.
+
+    A server that is lost in the middle is followed: the next mount goes on behind the last header. DataUnavailable
+    after ``timeout_s`` without progress.
+    """
+
+    def __init__(
+        self, resolve: Callable[[int], Endpoint | None], client_id: Callable[[], int], timeout_s: float = 30.0
+    ) -> None:
+        self._resolve = resolve
+        self._new_client_id = client_id
+        self._client_id: int | None = None
+        self._timeout_s = timeout_s
+        self._sequence_numbers = count(1)
+
+    def read_headers(self, partition_id: int, first_id: int, end_id: int) -> Iterator[FeedBatch]:
+        """Consecutive batches with exactly the headers [first_id, end_id), all of which must be committed already."""
+        if first_id < 0:
+            raise InvalidInput(f"a range needs first_id >= 0, not {first_id}")
+        deadline = time.monotonic() + self._timeout_s
+        while first_id < end_id:
+            try:
+                with self._mounted(partition_id, first_id, self._timeout_s) as stream:
+                    for batch in self._feed(stream, partition_id, first_id, end_id):
+                        yield batch
+                        first_id = batch.first_id + len(batch)
+                        deadline = time.monotonic() + self._timeout_s
+            except (OSError, WireError, DataUnavailable, ZooKeeperUnreachable) as error:
+                if time.monotonic() >= deadline:
+                    raise DataUnavailable(
+                        f"partition {partition_id}: header {first_id} could not be read within {self._timeout_s:g} s: "
+                        f"{str(error) or repr(error)}"
+                    ) from error
+                time.sleep(_PAUSE_S)
+
+    def _mounted(self, partition_id: int, first_id: int, left_s: float) -> BlockingStream:
+        """A connection whose next message is the feed's first, or the mount's answer."""
+        endpoint = self._resolve(partition_id)
+        if endpoint is None:
+            raise DataUnavailable("no server owns it")
+        if self._client_id is None:
+            self._client_id = self._new_client_id()
+        stream = BlockingStream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
+        try:
+            stream.settimeout(left_s)
+            _send(stream, PartitionStateRequest(1, partition_id))
+            state = _receive(stream)
+            if not isinstance(state, PartitionStateResponse) or state.state != MountState.READY:
+                raise DataUnavailable(f"it is not ready at {endpoint}")
+            number = next(self._sequence_numbers)
+            req_id = ReqId(self._client_id, state.generation, partition_id, number)
+            _send(stream, Mount(req_id, first_id - 1, FeedMode.HEADERS, _CREDIT_BYTES))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _feed(self, stream: BlockingStream, partition_id: int, first_id: int, end_id: int) -> Iterator[FeedBatch]:
+        stream.settimeout(self._timeout_s)
+        used = 0
+        while first_id < end_id:
+            payload = stream.receive()
+            message = decode_client(BATCH_VERSION, payload)
+            if isinstance(message, FeedBatch):
+                if message.first_id != first_id:
+                    raise WireError(f"the feed went on with {message.first_id} instead of {first_id}")
+                used += FRAME_HEADER_BYTES + len(payload)
+                wanted = _first_of(message, end_id - first_id)
+                first_id += len(wanted)
+                yield wanted
+                if used >= _CREDIT_STEP_BYTES:
+                    _send(stream, FeedCredit(partition_id, used))
+                    used = 0
+            elif isinstance(message, NotReady) or (
+                isinstance(message, Mounted) and message.state is not MountState.READY
+            ):
+                raise DataUnavailable(f"the server says {getattr(message, 'state', MountState.NOT_READY).name}")
+            elif isinstance(message, ErrorMessage):
+                raise WireError(f"the server closes the connection: {message.message}")
+
+
+def _first_of(batch: FeedBatch, count: int) -> FeedBatch:
+    if count >= len(batch):
+        return batch
+    columns = batch.client_ids, batch.generations, batch.sequence_numbers, batch.headers
+    return FeedBatch(batch.partition_id, batch.first_id, *(np.asarray(column[:count]) for column in columns))
+
+
+def _send(stream: BlockingStream, message: ClientMessage) -> None:
+    stream.send(*encode_client(BATCH_VERSION, message))
+
+
+def _receive(stream: BlockingStream) -> ClientMessage:
+    return decode_client(BATCH_VERSION, stream.receive())

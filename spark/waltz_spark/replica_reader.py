@@ -1,0 +1,215 @@
+"""Ranges of committed records straight from the storage replicas, so that reads cost the partition servers nothing.
+
+Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, R1) are sent: neither changes anything, opens
+anything or moves a fence. What a replica holds need not be committed; why what is returned here is:
+
+- at or below its low-water mark every replica's log is right, and it says so to anybody (session -1);
+- above that only a *member* of the last published session is asked: ZooKeeper has it as (session, UNRESOLVED). Its log
+  is a beginning of that session's one log. Any other replica may hold a tail that no session ever committed and that
+  has not been cut off yet, even one that has accepted the session's number already;
+- nobody is asked for more than the range, and the range ends at a mark that was known to be committed before ZooKeeper
+  was asked for the members. So the session is not older than the one that committed the range, and what a member holds
+  of the range is what was committed. That stays so if a later session begins meanwhile: it keeps what was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
+from waltz_ray.protocol.ids import NO_SESSION, Endpoint
+from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.wire.framing import MAGIC_REPLICA
+from waltz_ray.wire.replica_messages import (
+    REPLICA_VERSION,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+    ReplicaMessage,
+    State,
+    StateReply,
+    decode_replica,
+    encode_replica,
+)
+from waltz_spark.locations import ReplicaView
+from waltz_spark.sockets import BlockingStream, persist
+
+__all__ = ["ReplicaReader", "proven_mark"]
+
+_ANSWER_S = 5.0  # one replica that says nothing must not use up the time for all
+
+
+def proven_mark(view: ReplicaView, states: dict[int, StateReply]) -> int | None:
+    """The highest ID that these answers prove to be committed, -1 = none is; None if they prove nothing.
+
+    Members that are still in the last published session each hold a beginning of its log on disk; what ``quorum`` of
+    them hold is committed, for every later session asks for enough votes to meet one of them.
+    """
+    last_ids = sorted(
+        (
+            state.last_id
+            for number, state in states.items()
+            if number in view.members and state.previous_session_id == view.session_id and not state.damaged
+        ),
+        reverse=True,
+    )
+    return last_ids[view.quorum - 1] if len(last_ids) >= view.quorum else None
+
+
+class ReplicaReader:
+    """Reads from whichever replica can: ``resolve(partition_id)`` says where they are. One thread at a time.
+
+    One that is dead, refuses (damaged, fenced, no session open) or has less than is wanted is passed over, and
+    ``resolve`` is asked again when all were; after ``timeout_s`` DataUnavailable names the partition and the reason.
+    """
+
+    def __init__(self, resolve: Callable[[int], ReplicaView], timeout_s: float = 30.0) -> None:
+        self._resolve = resolve
+        self._timeout_s = timeout_s
+        self._streams: dict[Endpoint, BlockingStream] = {}
+        self._views: dict[int, ReplicaView] = {}
+        self._passed_over: set[Endpoint] = set()
+
+    def committed_mark(self, partition_id: int) -> int:
+        """ID of the last transaction that a quorum proves to be committed, -1 = none; no server is asked.
+
+        It may lack what was committed last if a member does not answer: then nobody but a server knows more.
+        """
+
+        def attempt(left_s: float) -> int:
+            view = self._resolve(partition_id)
+            if view.session_id == NO_SESSION:
+                return -1  # there never was a session, so there never was a commit
+            states, reasons = {}, []
+            for number, endpoint in view.endpoints.items():
+                try:
+                    answer = self._ask(endpoint, State(partition_id, NO_SESSION), left_s)
+                except (OSError, WireError, ReplicaRefused) as error:
+                    reasons.append(f"replica {number}: {error}")
+                    continue
+                assert isinstance(answer, StateReply)
+                states[number] = answer
+            mark = proven_mark(view, states)
+            if mark is None:
+                raise DataUnavailable(
+                    f"no quorum of session {view.session_id} proves what is committed; " + "; ".join(reasons)
+                )
+            return mark
+
+        return persist(f"the end of partition {partition_id}", self._timeout_s, attempt)
+
+    def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
+        """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
+
+        The caller knows that all of them are committed (see the top of this module).
+        """
+        if first_id < 0 or max_bytes < 1:
+            raise InvalidInput(f"a range needs first_id >= 0 and max_bytes >= 1, not {first_id} and {max_bytes}")
+        # Not a view of an earlier range: this range may end behind what that one's session committed.
+        self._views.pop(partition_id, None)
+        while first_id < end_id:
+            batch = self._read(partition_id, first_id, end_id, max_bytes)
+            yield batch
+            first_id = batch.end_id
+
+    def _read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+        def attempt(left_s: float) -> RecordBatch:
+            view = self._views.get(partition_id) or self._resolve(partition_id)
+            self._views.pop(partition_id, None)  # asked again unless this one works
+            reasons = []
+            for number in self._order(partition_id, view):
+                request = Read(partition_id, NO_SESSION, first_id, end_id, max_bytes)
+                try:
+                    batch = self._read_from(number, view, request, left_s)
+                except (OSError, WireError, ReplicaRefused, DataUnavailable) as error:
+                    self._passed_over.add(view.endpoints[number])
+                    reasons.append(f"replica {number}: {error}")
+                    continue
+                self._views[partition_id] = view
+                return batch
+            self._passed_over.clear()
+            raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
+
+        return persist(f"partition {partition_id}, transaction {first_id}", self._timeout_s, attempt)
+
+    def _order(self, partition_id: int, view: ReplicaView) -> list[int]:
+        """Those that did not fail before first, then members; partitions begin at different ones."""
+        count = max(1, len(view.endpoints))
+
+        def rank(number: int) -> tuple[bool, bool, int]:
+            failed = view.endpoints[number] in self._passed_over
+            return failed, number not in view.members, (number - partition_id) % count
+
+        return sorted(view.endpoints, key=rank)
+
+    def _read_from(self, number: int, view: ReplicaView, wanted: Read, left_s: float) -> RecordBatch:
+        endpoint = view.endpoints[number]
+        if number in view.members:
+            answer = self._member_answers(endpoint, view.session_id, wanted, left_s)
+        else:
+            answer = self._ask(endpoint, wanted, left_s)
+        if not isinstance(answer, Records):
+            raise WireError(f"a read was answered with {type(answer).__name__}")
+        batch = answer.batch
+        if not len(batch):
+            raise DataUnavailable(f"it does not have transaction {wanted.first_id} yet, or cannot know it is committed")
+        if (batch.partition_id, batch.first_id) != (
+            wanted.partition_id,
+            wanted.first_id,
+        ) or batch.end_id > wanted.end_id:
+            raise DataUnavailable(f"it sent {batch.partition_id}/{batch.first_id} instead of {wanted.first_id}")
+        bad = first_bad_record(batch)
+        if bad >= 0:
+            raise DataUnavailable(f"transaction {batch.first_id + bad} arrived damaged")
+        return batch
+
+    def _member_answers(self, endpoint: Endpoint, session_id: int, wanted: Read, left_s: float) -> ReplicaMessage:
+        """Of a member of ``session_id``: with that session; with the one it has accepted since; or below the mark."""
+        parts = wanted.partition_id, wanted.first_id, wanted.end_id, wanted.max_bytes
+        for _ in range(2):
+            answer = self._ask(endpoint, Read(parts[0], session_id, *parts[1:]), left_s, may_refuse=True)
+            if not isinstance(answer, Refused):
+                return answer
+            if answer.code is not RefusalCode.FENCED:
+                break
+            session_id = answer.current_session_id
+        # No session is open there (it has just started): what is below its low-water mark it tells anybody.
+        return self._ask(endpoint, wanted, left_s)
+
+    def _ask(
+        self, endpoint: Endpoint, request: Read | State, left_s: float, may_refuse: bool = False
+    ) -> ReplicaMessage:
+        timeout_s = min(_ANSWER_S, left_s)
+        try:
+            if endpoint not in self._streams:
+                self._streams[endpoint] = BlockingStream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
+            stream = self._streams[endpoint]
+            stream.settimeout(timeout_s)
+            stream.send(*encode_replica(request))
+            answer = decode_replica(stream.receive())
+        except (OSError, WireError):
+            self._forget(endpoint)  # an answer that comes late must not be taken for the next one's
+            raise
+        if isinstance(answer, Refused) and not may_refuse:
+            raise ReplicaRefused(answer.message)
+        return answer
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        stream = self._streams.pop(endpoint, None)
+        if stream is not None:
+            stream.close()
+
+    def close(self) -> None:
+        """Close the connections; the reader may be used again."""
+        for endpoint in list(self._streams):
+            self._forget(endpoint)
+
+    def __enter__(self) -> ReplicaReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
