@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from waltz_ray.errors import InvalidInput
 
 __all__ = [
+    "DIRECTORY_LEVELS",
     "LOCAL",
     "MARKER_SUFFIX",
     "STREAMS",
@@ -64,6 +65,9 @@ __all__ = [
 
 LOCAL, STREAMS = "streams_local", "streams"
 MARKER_SUFFIX = ".done"
+
+DIRECTORY_LEVELS = 6
+"""From a stream's directory down to its minutes: category, year, month, day, hour, minute."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _MINUTE = re.compile(r"[0-9]{12}")

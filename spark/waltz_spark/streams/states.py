@@ -65,9 +65,7 @@ class Action(enum.Enum):
     ANNOUNCE = "announce the final path to every consumer"
     TRASH = "move the input to trash"
     FORGET = "remove the path object"
-    LOOK = "see whether the final path exists; if not, delete the temporary"
-    DELETE_PATH = "delete the path object, whatever was done"
-    """Not used by the table below: what the Databus page prescribes, so that a test can show what it loses."""
+    LOOK = "see whether the final path exists; if not, the temporary is discarded and the input stays"
 
 
 class Row(NamedTuple):
@@ -240,14 +238,16 @@ def decode_node(where: str, data: bytes) -> ThreadNode:
 def _path(fields: Mapping[str, Any] | None) -> PathInFlight | None:
     if fields is None:
         return None
-    texts = [_text(fields, key) for key in ("commit", "srcRoot", "src")]
-    places = [_text(fields, key) for key in ("tmpPath", "finalPath", "trashPath")]
     return PathInFlight(
-        *texts,
-        _texts(fields, "names"),
-        *places,
-        _texts(fields, "consumers"),
-        _text(fields, "source"),
+        commit=_text(fields, "commit"),
+        src_root=_text(fields, "srcRoot"),
+        src=_text(fields, "src"),
+        names=_texts(fields, "names"),
+        tmp_path=_text(fields, "tmpPath"),
+        final_path=_text(fields, "finalPath"),
+        trash_path=_text(fields, "trashPath"),
+        consumers=_texts(fields, "consumers"),
+        source=_text(fields, "source"),
     )
 
 

@@ -1,0 +1,55 @@
+"""The consumer's side: what was announced, and what of it can be taken over.
+
+A consumer removes an announcement only after its own data is committed, and it remembers what it has taken over
+(``ThreadNode.applied``, written together with SUCCESS_COMMIT), so that the one announcement a producer may repeat, that
+of the path in flight when it was killed, is dropped. Any other consumer than the stream services has to do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from waltz_ray.errors import InvalidInput
+from waltz_spark.streams.announce import Announcement, decode_announcement
+from waltz_spark.streams.files import Files
+from waltz_spark.streams.layout import consumers_path
+
+__all__ = ["Pending", "pending", "pending_names"]
+
+
+class Pending(NamedTuple):
+    """One announcement file: ``name`` in ``directory``; ``problem``: why it cannot be taken over now, "" = it can."""
+
+    directory: str
+    name: str
+    announcement: Announcement | None
+    problem: str = ""
+
+
+def pending_names(files: Files, root: str, consumer: str, producer: str) -> list[str]:
+    """The commits announced and not consumed, oldest minute first."""
+    try:
+        return files.list(consumers_path(root, consumer, producer))
+    except FileNotFoundError:
+        return []  # nothing was ever announced
+
+
+def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[Pending]:
+    """Everything announced and not removed, oldest minute first.
+
+    What is damaged, or announces a path that is not there, comes with its problem: it stays where it is and is found
+    again at the next look, when the path may have appeared.
+    """
+    directory = consumers_path(root, consumer, producer)
+    for name in pending_names(files, root, consumer, producer):
+        try:
+            announcement = decode_announcement(name, files.read(f"{directory}/{name}"))
+        except FileNotFoundError:
+            continue  # removed since the listing, by a person or by the run that was replaced
+        except InvalidInput as error:
+            yield Pending(directory, name, None, str(error))
+            continue
+        there = files.exists(announcement.path.on(root))
+        problem = "" if there else f"{announcement.path.on(root)} was announced and is not there"
+        yield Pending(directory, name, announcement, problem)

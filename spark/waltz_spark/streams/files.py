@@ -1,0 +1,214 @@
+"""The one gate to file systems: what the services need of one, and the local one.
+
+Errors are the built-in ones of file systems: FileNotFoundError, FileExistsError, another OSError. ``HadoopFiles`` (in
+``hadoop_files``) raises the same; one contract test holds all kinds equal.
+
+Durable means: after a loss of power it is still there. The content of a file is durable when ``write`` returns; a name
+(made, renamed, deleted) when ``sync_directory`` of its directory has returned. Whoever writes a state into ZooKeeper
+that claims a name syncs its directory before.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["CHUNK_BYTES", "Files", "FilesOf", "LocalFiles", "copy_file", "directory_of", "local_files", "normal_root"]
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class Files(Protocol):
+    """One file system. Paths are absolute texts with ``/``."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Sorted names in a directory. FileNotFoundError; NotADirectoryError for a file."""
+        ...
+
+    def make_directories(self, path: str) -> None:
+        """Make what is missing of a path, durably. Idempotent."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Only the last name of a path. FileNotFoundError without its directory, FileExistsError."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A small file. FileNotFoundError."""
+        ...
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """A file in pieces of at most CHUNK_BYTES. FileNotFoundError."""
+        ...
+
+    def write(self, path: str, content: Iterable[bytes]) -> None:
+        """A new file, or an old one with new content; the content is durable. FileNotFoundError without its directory.
+
+        A missing directory is never made: it may have been taken away from a run that was replaced.
+        """
+        ...
+
+    def copy(self, path: str, target: str) -> None:
+        """The same bytes at ``target``, durable like those of ``write``. FileNotFoundError."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic. FileNotFoundError without ``source`` or the target's directory; FileExistsError with a ``target``."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Like ``rename`` for a file, but a file at ``target`` is replaced."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """A file, or a directory with everything in it. Idempotent. Not atomic for directories."""
+        ...
+
+    def remove_empty(self, directory: str) -> bool:
+        """Remove a directory if nothing is in it; whether it is gone. Never removes anything else."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """The names in it are durable. FileNotFoundError."""
+        ...
+
+    def file_system(self, path: str) -> str:
+        """Identifies the file system that has, or would have, ``path``; a rename needs the same for both ends."""
+        ...
+
+
+FilesOf = Callable[[str], Files]
+"""The gate for a root. The same gate for two roots means that files are copied between them without a detour."""
+
+
+def normal_root(root: str) -> str:
+    """A local root (a directory, a ``file:`` URI) as an absolute directory; another URI as it is. InvalidInput."""
+    if not root:
+        raise InvalidInput("a root is empty; name a directory or a URI")
+    if root.startswith("file:"):
+        root = unquote(urlsplit(root).path)
+    return root.rstrip("/") if "://" in root else os.path.abspath(root)
+
+
+_LOCAL: Files
+
+
+def local_files(root: str) -> Files:
+    """The gate for local roots. InvalidInput for any other: those need a HadoopFiles."""
+    if "://" in normal_root(root):
+        raise InvalidInput(
+            f"{root} is on a Hadoop file system, which needs a running Spark; start the service with one"
+        )
+    return _LOCAL
+
+
+def directory_of(path: str) -> str:
+    """The directory ``path`` is in."""
+    return path.rpartition("/")[0]
+
+
+def copy_file(source: Files, path: str, target: Files, target_path: str) -> None:
+    """The same bytes, durable at the target; between any two gates. FileNotFoundError."""
+    if source is target:
+        target.copy(path, target_path)
+    else:
+        target.write(target_path, source.chunks(path))
+
+
+class LocalFiles:
+    """The operating system's."""
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directories(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directories(parent)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        # Also where another made it just now: it may not have come to its own sync yet.
+        self.sync_directory(parent)
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path)
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+
+    def write(self, path: str, content: Iterable[bytes]) -> None:
+        with open(path, "wb") as file:
+            for piece in content:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def copy(self, path: str, target: str) -> None:
+        self.write(target, self.chunks(path))
+
+    def rename(self, source: str, target: str) -> None:
+        # Between the look and the rename only a run that was replaced could act, and what it could rename from has
+        # been taken away from it (commit.py); the operating system refuses to replace a directory that has entries.
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target} is there already; {source} is not renamed to it")
+        os.rename(source, target)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def delete(self, path: str) -> None:
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            # Gone already; or another deletes the same tree: what it took is gone, the rest is looked at again.
+            if os.path.lexists(path):
+                self.delete(path)
+
+    def remove_empty(self, directory: str) -> bool:
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            if os.path.isdir(directory) and os.listdir(directory):
+                return False
+            raise
+        return True
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def file_system(self, path: str) -> str:
+        while not os.path.exists(path) and os.path.dirname(path) != path:
+            path = os.path.dirname(path)
+        return f"device {os.stat(path).st_dev}"
+
+
+_LOCAL = LocalFiles()

@@ -1,0 +1,138 @@
+"""Retention: old published parts and old trash. Runs inside a thread's run, with nothing of the thread in flight.
+
+Never touched: the current hour, what is announced to anybody, what is in flight in any thread. The order makes that
+safe without stopping anyone: first the parts that exist are listed, then the paths in flight are read, then the
+announcements. A part that existed at the first look was in flight at the second, or all its announcements were there
+before the third, or its consumers have removed them, which they do only after they have committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.errors import InvalidInput, NoNode
+from waltz_spark.streams.commit import CommitThread
+from waltz_spark.streams.files import Files, FilesOf
+from waltz_spark.streams.layout import (
+    DIRECTORY_LEVELS,
+    PublishedPath,
+    commit_of,
+    hours_before,
+    join,
+    parse_minute,
+    parse_published,
+)
+from waltz_spark.streams.states import ThreadNode, decode_node
+
+__all__ = ["purge", "thread_nodes"]
+
+
+def thread_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> dict[str, ThreadNode]:
+    """Every thread's node. CoordinationError for one that cannot be understood."""
+    nodes = {}
+    try:
+        names = zookeeper.children(zookeeper_root)
+    except NoNode:
+        return {}
+    for name in names:
+        path = f"{zookeeper_root}/{name}"
+        try:
+            nodes[name] = decode_node(path, zookeeper.get(path)[0])
+        except NoNode:
+            continue  # deleted since the listing, by a person
+    return nodes
+
+
+def purge(thread: CommitThread, zookeeper: ZooKeeper, files_of: FilesOf, now: datetime) -> list[str]:
+    """Delete what is older than the thread's settings say; the paths that were deleted. The thread must be open."""
+    settings = thread.settings
+    files = files_of(settings.root)
+    removed = _purge_stream(thread, zookeeper, files, now)
+    for root in {settings.root, *(source.root for source in settings.sources)}:
+        removed += _purge_trash(thread, files_of(root), root, now)
+    return removed
+
+
+def _purge_stream(thread: CommitThread, zookeeper: ZooKeeper, files: Files, now: datetime) -> list[str]:
+    settings = thread.settings
+    before = hours_before(now, settings.retention_hours)
+    minutes = [minute for minute in _minutes(files, settings.root, settings.stream) if minute[1] < before]
+    old = [(directory, part) for directory, _ in minutes for part in _parts(files, settings.root, directory)]
+    nodes = thread_nodes(zookeeper, settings.zookeeper_root).values()
+    kept = {node.path.commit for node in nodes if node.path is not None} | _announced(files, settings.root)
+    removed = []
+    for _, part in old:
+        if commit_of(part) not in kept:
+            # Renamed first: a reader sees the whole part or nothing of it.
+            thread.check_held()
+            temporary = thread.staged("purged")
+            files.rename(part.on(settings.root), temporary)
+            files.delete(temporary)
+            removed.append(part.on(settings.root))
+    for directory, _ in minutes:
+        _remove_empty(files, join(settings.root, settings.stream), join(settings.root, directory))
+    return removed
+
+
+def _list(files: Files, directory: str) -> list[str]:
+    try:
+        return files.list(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _minutes(files: Files, root: str, stream: str) -> Iterator[tuple[str, datetime]]:
+    """(directory under the root, minute); anything with another name is not ours and stays."""
+    directories = [stream]
+    for _ in range(DIRECTORY_LEVELS):
+        directories = [f"{above}/{name}" for above in directories for name in _list(files, join(root, above))]
+    for directory in directories:
+        try:
+            yield directory, parse_minute("".join(directory.split("/")[2:]))
+        except InvalidInput:
+            continue
+
+
+def _parts(files: Files, root: str, directory: str) -> Iterator[PublishedPath]:
+    for name in _list(files, join(root, directory)):
+        try:
+            yield parse_published(f"{directory}/{name}")
+        except InvalidInput:
+            continue
+
+
+def _announced(files: Files, root: str) -> set[str]:
+    consumers = join(root, "system", "consumers")
+    return {
+        commit
+        for consumer in _list(files, consumers)
+        for producer in _list(files, join(consumers, consumer))
+        for commit in _list(files, join(consumers, consumer, producer))
+    }
+
+
+def _remove_empty(files: Files, top: str, directory: str) -> None:
+    """The directory and those above it, as far as they are empty, below ``top``."""
+    while directory != top and files.remove_empty(directory):
+        directory = directory.rpartition("/")[0]
+
+
+def _purge_trash(thread: CommitThread, files: Files, root: str, now: datetime) -> list[str]:
+    before = hours_before(now, thread.settings.trash_retention_hours)
+    trash = join(root, "system", "trash")
+    removed = []
+    for hour in _list(files, trash):
+        try:
+            old = parse_minute(hour) < before
+        except InvalidInput:
+            continue
+        directory = join(trash, hour, thread.settings.name)
+        if old and files.exists(directory):
+            thread.check_held()
+            files.delete(directory)
+            removed.append(directory)
+        if old:
+            files.remove_empty(join(trash, hour))
+    return removed

@@ -1,0 +1,212 @@
+"""The services: one pass (``run_once``), and the loop around it.
+
+::
+
+    service = StreamService(StreamSettings("local", "tokyo", "/logs/tokyo", consumers=("all",)), zookeeper)
+    service.run(stop)                     # until the event is set
+    service.run_once()                    # or one pass: recovery if it is the first, then everything there is
+
+A pass that fails ends the run, in the words of ``commit``: the next pass begins with recovery, as after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import TracebackType
+
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.errors import ConfigError, StorageError, VersionConflict, ZooKeeperUnreachable
+from waltz_spark.streams.commit import CommitThread, Hook
+from waltz_spark.streams.files import FilesOf, local_files, normal_root
+from waltz_spark.streams.layout import consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.purge import purge
+from waltz_spark.streams.quarantine import rewrite_quarantine
+from waltz_spark.streams.settings import StreamSettings
+from waltz_spark.streams.states import RECOVERY, Row, State
+from waltz_spark.streams.work import Found, find_work
+
+__all__ = ["Pass", "StreamService", "check_file_systems"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass did. ``standing_by``: another run has the thread's lock, and nothing was done.
+
+    ``committed``: names of the commits; ``replayed``: announcements dropped because they were applied before;
+    ``quarantined``: what could not be done, by commit, with the reason.
+    """
+
+    standing_by: bool = False
+    committed: tuple[str, ...] = ()
+    replayed: tuple[str, ...] = ()
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
+    """ConfigError if what is renamed lies on two file systems: then a rename is a copy, and a crash tears it."""
+    root = settings.root
+    pairs = [
+        (root, join(root, settings.stream), tmp_path(root, settings.name)),
+        (root, join(root, "system", "consumers"), tmp_path(root, settings.name)),
+    ]
+    if settings.kind == "local":
+        pairs.append((root, join(root, "data"), join(root, "system", "trash")))
+    for source in settings.sources:
+        inbox = consumers_path(source.root, settings.name, source.producer)
+        pairs.append((source.root, inbox, join(source.root, "system", "trash")))
+    for where, one, other in pairs:
+        files = files_of(where)
+        if files.file_system(one) != files.file_system(other):
+            raise ConfigError(
+                f"stream service {settings.name}: {one} and {other} are on different file systems; "
+                "put the whole root on one, since a rename between two is not atomic"
+            )
+
+
+class StreamService:
+    """One thread's service. ZooKeeper, file systems and clock are given; ``hook`` and ``recovery`` are for tests.
+
+    ConfigError for settings that cannot be. Not for use by several Python threads at once.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        zookeeper: ZooKeeper,
+        files_of: FilesOf = local_files,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        hook: Hook = lambda point: None,
+        recovery: Mapping[State, Row] = RECOVERY,
+    ) -> None:
+        settings.validate()
+        sources = tuple(replace(source, root=normal_root(source.root)) for source in settings.sources)
+        self.settings = replace(settings, root=normal_root(settings.root), sources=sources)
+        self._zookeeper, self._files_of, self._clock = zookeeper, files_of, clock
+        self.thread = CommitThread(self.settings, zookeeper, files_of, clock, hook, recovery)
+        self._purged_hour = ""
+
+    def run_once(self) -> Pass:
+        """Recover if this begins a run, then commit everything there is.
+
+        StorageError for what a file system refuses, VersionConflict if another run has taken over,
+        ZooKeeperUnreachable, CoordinationError for a node that cannot be understood. All of them end the run.
+        """
+        with self._ending_the_run_on_error():
+            if not self._opened():
+                return Pass(standing_by=True)
+            return self._pass()
+
+    def purge_once(self) -> list[str]:
+        """Delete what is older than the retention; the paths. [] if another run has the lock. Errors as above."""
+        with self._ending_the_run_on_error():
+            if not self._opened():
+                return []
+            return purge(self.thread, self._zookeeper, self._files_of, self._clock())
+
+    def run(self, stop: threading.Event) -> None:
+        """Pass after pass until ``stop`` is set, and once an hour a purge.
+
+        Waits while ZooKeeper is away or another run has the lock; every other error ends it.
+        """
+        try:
+            while not stop.is_set():
+                try:
+                    self.run_once()
+                    self._purge_hourly()
+                except (ZooKeeperUnreachable, VersionConflict) as error:
+                    log.warning("stream service %s starts again with recovery: %s", self.settings.name, error)
+                stop.wait(self.settings.interval_s)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the run: another may begin at once. Idempotent."""
+        self.thread.close()
+
+    def __enter__(self) -> StreamService:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _ending_the_run_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            # Where even this cannot be told to ZooKeeper, the lock goes with the session.
+            self.thread.close()
+            if isinstance(error, OSError):
+                raise StorageError(
+                    f"stream service {self.settings.name}: {error or repr(error)}; "
+                    "the next pass goes on from the state in ZooKeeper"
+                ) from error
+            raise
+
+    def _opened(self) -> bool:
+        if self.thread.is_open:
+            self.thread.check_held()
+            return True
+        check_file_systems(self.settings, self._files_of)
+        return self.thread.open()
+
+    def _purge_hourly(self) -> None:
+        hour = hour_name(self._clock())
+        if self.thread.is_open and hour != self._purged_hour:
+            for path in self.purge_once():
+                log.info("purged %s", path)
+            self._purged_hour = hour
+
+    def _pass(self) -> Pass:
+        committed: list[str] = []
+        replayed: list[str] = []
+        problems: dict[str, str] = {}
+        for found in find_work(self.settings, self._files_of):
+            if self.is_replay(found):
+                self._drop(found)
+                replayed.append(found.name)
+            elif problem := self._problem_or_commit(found):
+                problems[found.name] = problem
+            else:
+                committed.append(found.name)
+        self._note(problems)
+        return Pass(False, tuple(committed), tuple(replayed), problems)
+
+    def is_replay(self, found: Found) -> bool:
+        """Whether an announcement is of what was taken over before."""
+        work = found.work
+        return work is not None and bool(work.source) and self.thread.node.has_applied(work.source, work.commit)
+
+    def _drop(self, found: Found) -> None:
+        assert found.work is not None
+        work = found.work
+        log.info("stream service %s: %s was taken over before, dropped", self.settings.name, found.name)
+        self.thread.put_away_input(work)
+
+    def _problem_or_commit(self, found: Found) -> str:
+        """What keeps the work from being done; "" when it is done."""
+        work = found.work
+        if found.problem or work is None:
+            return found.problem
+        target = work.target.on(self.settings.root)
+        if self._files_of(self.settings.root).exists(target):
+            return (
+                f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
+            )
+        if not self.thread.commit(work):
+            return f"{work.input_directory} has not all of its files"
+        return ""
+
+    def _note(self, problems: Mapping[str, str]) -> None:
+        settings = self.settings
+        files = self._files_of(settings.root)
+        rewrite_quarantine(files, settings.root, settings.name, problems, self._clock(), self.thread.staged)

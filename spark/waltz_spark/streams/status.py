@@ -1,0 +1,79 @@
+"""What the threads are doing, as plain values for people and JSON. Reads only; needs no lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_spark.streams.consumer import pending_names
+from waltz_spark.streams.files import FilesOf, local_files
+from waltz_spark.streams.layout import minute_of, parse_minute
+from waltz_spark.streams.purge import thread_nodes
+from waltz_spark.streams.quarantine import QuarantineRecord, quarantined
+from waltz_spark.streams.states import ThreadNode
+
+__all__ = ["ThreadStatus", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStatus:
+    """``running``: some run has the thread's lock. ``in_flight``: the path being committed, under the root.
+
+    ``lag_minutes``: from the minute of the last commit to now; None before the first. ``pending``: for each consumer
+    the number of announcements it has not consumed.
+    """
+
+    name: str
+    kind: str
+    root: str
+    running: bool
+    state: str
+    in_flight: str | None
+    commits: int
+    last_commit: str | None
+    last_commit_time: str | None
+    lag_minutes: int | None
+    pending: dict[str, int]
+    quarantined: list[QuarantineRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``."""
+        return asdict(self)
+
+
+def status(
+    zookeeper: ZooKeeper,
+    files_of: FilesOf = local_files,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    zookeeper_root: str = "/databus",
+) -> list[ThreadStatus]:
+    """Every thread that ever ran, by name. CoordinationError for a node that cannot be understood."""
+    return [
+        _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, files_of, clock())
+        for name, node in sorted(thread_nodes(zookeeper, zookeeper_root).items())
+    ]
+
+
+def _of(name: str, node: ThreadNode, running: bool, files_of: FilesOf, now: datetime) -> ThreadStatus:
+    last = node.last
+    lag = (minute_of(now) - parse_minute(last.commit)) // timedelta(minutes=1) if last else None
+    files = files_of(node.root) if node.root else None  # "" until the first run has claimed it
+    return ThreadStatus(
+        name,
+        node.kind,
+        node.root,
+        running,
+        node.state.value,
+        node.path.final_path if node.path else None,
+        node.commits,
+        last.final_path if last else None,
+        last.time if last else None,
+        lag,
+        {consumer: len(pending_names(files, node.root, consumer, name)) for consumer in node.consumers}
+        if files
+        else {},
+        quarantined(files, node.root, name) if files else [],
+    )
