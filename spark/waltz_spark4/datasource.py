@@ -8,16 +8,17 @@ is run again reads the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from waltz_spark.arrow import SPARK_SCHEMA
-from waltz_spark.feed import _read, plan
+from waltz_spark.arrow import schema_of
 from waltz_spark.ranges import Range
+from waltz_spark.reading import plan_reading
 
 from waltz_ray.errors import InvalidInput
-from waltz_spark4.filters import Comparison, comparison_of, narrowed, rows
+from waltz_spark4.filters import Values, both, narrowed, values_of
 from waltz_spark4.options import Options
 from waltz_spark4.streaming import WaltzStreamReader
 
@@ -31,7 +32,8 @@ def register(spark: SparkSession) -> None:
 
     The latter is a setting for all Python Data Sources of the session (PySpark 4.1 and later, off by default).
     """
-    spark.dataSource.register(WaltzDataSource)
+    sources: Any = spark.dataSource  # type: ignore[attr-defined, unused-ignore]  # not in PySpark 3.5
+    sources.register(WaltzDataSource)
     spark.conf.set(_PUSH_DOWN, "true")
 
 
@@ -43,8 +45,7 @@ class WaltzDataSource(DataSource):  # type: ignore[misc]
         return "waltz"
 
     def schema(self) -> str:
-        Options.parse(self.options)  # so that load() already refuses them
-        return SPARK_SCHEMA
+        return schema_of(Options.parse(self.options).reading.columns)
 
     def reader(self, schema: Any) -> WaltzReader:
         options = Options.parse(self.options)
@@ -61,30 +62,32 @@ class WaltzReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._comparisons: list[Comparison] = []
+        self._reading = options.reading
+        self._values: dict[str, Values] = {}
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
         stop = "latest" if options.stop is None else options.stop
-        ranges = plan(options.where, options.cluster, options.partitions, options.start, stop, options.bytes_per_task)
-        return [InputPartition(each) for each in narrowed(ranges, self._comparisons)]
+        ranges = plan_reading(self._reading, options.partitions, options.start, stop, options.bytes_per_task)
+        return [InputPartition(each) for each in narrowed(ranges, self._values)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         wanted: Range | None = partition.value
-        if wanted is None:  # what Spark makes of an empty list of partitions
-            return
-        for batch in _read(self._options.where, self._options.cluster, [wanted]):
-            yield rows(batch, self._comparisons)
+        if wanted is not None:  # None: what Spark makes of an empty list of partitions
+            yield from self._reading.batches([wanted])
 
 
 class WaltzPushingReader(WaltzReader):
     """One that takes filters. A class of its own: Spark refuses such a reader in a session that does not push."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802  (Spark's name)
-        """Keeps the comparisons with integers of partition_id, transaction_id and header; hands back the others."""
+        """Keeps the comparisons with integers of partition_id, transaction_id and header, and hands back the others:
+        what is kept here, Spark does not apply again."""
         for each in filters:
-            comparison = comparison_of(each)
-            if comparison is None:
-                yield each
-            else:
-                self._comparisons.append(comparison)
+            values = values_of(each)
+            if values is not None:
+                column = each.attribute[0]
+                self._values[column] = both(self._values[column], values) if column in self._values else values
+            if values is None or (column == "transaction_id" and isinstance(values, frozenset)):
+                yield each  # the gaps between the IDs of a set are Spark's to leave out
+        self._reading = replace(self._reading, header=self._values.get("header"))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waltz_spark.locations import Where
 from waltz_spark.ranges import Bound
+from waltz_spark.reading import BYTES_PER_TASK, Reading
 
 from waltz_ray.errors import InvalidInput
 
@@ -19,12 +19,10 @@ __all__ = ["Options"]
 class Options:
     """What a read is of. ``docs/spark4.md`` says what each option means.
 
-    ``where``: the option zookeeper, or the table of the option endpoints. ``stop`` is None where none was given (the
-    end of the log), ``max_records_per_trigger`` where there is no limit.
+    ``stop`` is None where none was given (the end of the log), ``max_records_per_trigger`` where there is no limit.
     """
 
-    where: Where
-    cluster: str
+    reading: Reading
     partitions: list[int] | None
     start: Bound
     stop: Bound | None
@@ -45,19 +43,23 @@ class Options:
         if ("zookeeper" in values) == ("endpoints" in values):
             raise InvalidInput("format 'waltz' needs the option zookeeper or the option endpoints, and not both")
         return cls(
-            where=value("zookeeper", _text, None) or value("endpoints", _endpoints, None),
-            cluster=value("cluster", _text, "waltz"),
+            reading=Reading.of(
+                where=value("zookeeper", _text, None) or value("endpoints", _endpoints, None),
+                cluster=value("cluster", _text, "waltz"),
+                source=value("source", _text, "server"),
+                columns=value("columns", _names, None),
+            ),
             partitions=value("partitions", _ids, None),
             start=value("start", _bound, "earliest"),
             stop=value("stop", _bound, None),
-            bytes_per_task=value("bytesPerTask", _positive, 32 * 1024 * 1024),
+            bytes_per_task=value("bytesPerTask", _positive, BYTES_PER_TASK),
             max_records_per_trigger=value("maxRecordsPerTrigger", _positive, None),
             push_filters=value("pushFilters", _flag, True),
         )
 
 
 _NAMES = (
-    *("zookeeper", "endpoints", "cluster", "partitions", "start", "stop"),
+    *("zookeeper", "endpoints", "cluster", "source", "columns", "partitions", "start", "stop"),
     *("bytesPerTask", "maxRecordsPerTrigger", "pushFilters"),
 )
 
@@ -91,6 +93,10 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise _bad(name, "true or false", text)
     return text.lower() == "true"
+
+
+def _names(name: str, text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _ids(name: str, text: str) -> list[int]:

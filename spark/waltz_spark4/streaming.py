@@ -18,17 +18,14 @@ such a stream is empty, and its end is the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from waltz_spark.feed import _read, plan
-from waltz_spark.locations import Locations
-from waltz_spark.ranges import bounds_of
+from waltz_spark.ranges import Range, bounds_of, split_ranges
+from waltz_spark.reading import Marks
 
-from waltz_ray.client.range_reader import RangeReader
-from waltz_ray.errors import ClientAhead, DataUnavailable, InvalidInput
+from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark4.offsets import Offsets, admitted, offsets_of, partitions_of, same_partitions
 from waltz_spark4.options import Options
 
@@ -55,9 +52,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if options.max_records_per_trigger is not None and ReadMaxRows is None:
             raise InvalidInput("option maxRecordsPerTrigger needs PySpark 4.2; leave it out, or use another trigger")
         self._options = options
-        self._open = ExitStack()
-        self._locations: Locations | None = None
-        self._reader: RangeReader | None = None
+        self._marks: Marks | None = None
         self._initial: Offsets | None = None
         self._last_reached: Offsets | None = None
         self._available_now: dict[int, int] | None = None
@@ -77,8 +72,12 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._last_reached = offsets_of(reached)
         if start is None:
             return self._last_reached
+        begin = partitions_of(start)
+        if self._options.reading.source == "replica":
+            # A quorum that shrank proves less than it did before: no news, and no sign of another log.
+            reached = {each: max(end, begin.get(each, 0)) for each, end in reached.items()}
         max_records = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
-        return offsets_of(admitted(partitions_of(start), reached, max_records))
+        return offsets_of(admitted(begin, reached, max_records))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         limit = self._options.max_records_per_trigger
@@ -92,7 +91,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._last_reached
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """Of exactly [start, end). InvalidInput, ClientAhead or DataUnavailable where that cannot be read."""
+        """Exactly [start, end). InvalidInput or ClientAhead if that is not of these partitions or this log."""
         first_ids, end_ids = partitions_of(start), partitions_of(end)
         same_partitions(first_ids, end_ids)
         behind = [partition_id for partition_id, first_id in first_ids.items() if first_id > end_ids[partition_id]]
@@ -103,55 +102,50 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 f"partition {behind[0]}: the stream is at transaction {first_ids[behind[0]]}, the batch ends before; "
                 f"the checkpoint is of another log"
             )
-        wanted = sum(end_ids.values()) - sum(first_ids.values())
-        if not wanted:
-            return []
-        options = self._options
-        ranges = plan(options.where, options.cluster, sorted(first_ids), first_ids, end_ids, options.bytes_per_task)
-        # plan() ends a range where the log ends; a batch in the checkpoint must not become shorter.
-        missing = wanted - sum(each.end_id - each.first_id for each in ranges)
-        if missing:
-            raise DataUnavailable(
-                f"{missing} of the batch's {wanted} transactions are not in the log as its servers know it; "
-                f"start the query again, and if that does not help, the checkpoint is of another log"
-            )
-        return [InputPartition(each) for each in ranges]
+        ranges = [
+            Range(each, first_id, end_ids[each]) for each, first_id in first_ids.items() if first_id < end_ids[each]
+        ]
+        # Not cut to where the log ends now: if it has lost what the checkpoint names, the task must fail.
+        pieces = split_ranges(ranges, self._open_marks().record_bytes(ranges), self._options.bytes_per_task)
+        return [InputPartition(each) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield from _read(self._options.where, self._options.cluster, [partition.value])
+        yield from self._options.reading.batches([partition.value])
 
     def commit(self, end: Offsets) -> None:
         """Nothing is kept for readers, so there is nothing to let go."""
 
     def stop(self) -> None:
-        self._open.close()
-        self._locations = self._reader = None
+        if self._marks is not None:
+            self._marks.close()
+            self._marks = None
+
+    def _open_marks(self) -> Marks:
+        if self._marks is None:
+            self._marks = Marks(self._options.reading)
+        return self._marks
+
+    def _partitions(self) -> list[int]:
+        return self._open_marks().locations.checked(self._options.partitions)
 
     def _beginning(self) -> dict[int, int]:
         """The first transaction of each partition, by the option start; it may not be there yet."""
-        start, partitions = self._options.start, self._known_partitions()
-        # Of a log without an end, so that no partition is left out.
-        return {
-            each.partition_id: each.first_id for each in bounds_of(start, "latest", dict.fromkeys(partitions, _EVER))
-        }
+        start, partitions = self._options.start, self._partitions()
+        extra = sorted(set(start) - set(partitions)) if isinstance(start, Mapping) else []
+        if extra:
+            raise InvalidInput(f"start names partition {extra[0]}, which is not read; read: {partitions}")
+        endless = dict.fromkeys(partitions, _EVER)  # so that no partition is left out as empty
+        return {each.partition_id: each.first_id for each in bounds_of(start, "latest", endless)}
 
     def _reached(self) -> dict[int, int]:
         """Behind the last transaction of each partition, but not before the beginning; fixed for "available now"."""
         if self._available_now is not None:
             return self._available_now
-        partitions = self._known_partitions()
-        assert self._reader is not None
-        ends = {each: self._reader.high_water_mark(each) + 1 for each in partitions}
+        ends = {each: self._open_marks().high_water_mark(each) + 1 for each in self._partitions()}
         if self._options.start == "latest":
             return ends
         beginning = self._beginning()
         return {partition_id: max(end, beginning[partition_id]) for partition_id, end in ends.items()}
-
-    def _known_partitions(self) -> list[int]:
-        if self._locations is None:
-            self._locations = self._open.enter_context(Locations(self._options.where, self._options.cluster))
-            self._reader = self._open.enter_context(RangeReader(self._locations.resolve))
-        return self._locations.checked(self._options.partitions)
 
 
 _EVER = 2**63 - 1
