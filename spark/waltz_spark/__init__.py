@@ -13,6 +13,9 @@ Python workers import this package and can do without Ray. ``docs/spark.md`` has
 
 from waltz_spark.decoders import JsonRows
 from waltz_spark.feed import read_feed
+from waltz_spark.progress import BatchProgress
 from waltz_spark.session import start_spark, stop_spark
+from waltz_spark.stream import stream_feed
+from waltz_spark.stream_runner import FeedStream
 
-__all__ = ["JsonRows", "read_feed", "start_spark", "stop_spark"]
+__all__ = ["BatchProgress", "FeedStream", "JsonRows", "read_feed", "start_spark", "stop_spark", "stream_feed"]

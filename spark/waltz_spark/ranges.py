@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Bound", "Range", "bounds_of", "split_ranges"]
+__all__ = ["Bound", "Range", "bounds_of", "first_ids", "split_ranges"]
 
 Bound = Literal["earliest", "latest"] | int | Mapping[int, int]
 """Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each."""
@@ -35,6 +35,11 @@ def bounds_of(start: Bound, stop: Bound, high_water_marks: Mapping[int, int]) ->
         if first_id < end_id:
             ranges.append(Range(partition_id, first_id, end_id))
     return ranges
+
+
+def first_ids(start: Bound, high_water_marks: Mapping[int, int]) -> dict[int, int]:
+    """Partition -> the ID at which a read from ``start`` begins, also behind the log's end. InvalidInput as above."""
+    return {p: _resolve("start", start, p, mark) for p, mark in sorted(high_water_marks.items())}
 
 
 def _resolve(name: str, bound: Bound, partition_id: int, mark: int) -> int:

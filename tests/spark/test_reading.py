@@ -225,9 +225,9 @@ def test_what_cannot_be_read_is_said_in_one_line(cluster: Cluster, bounds: dict[
 
 @pytest.mark.cluster
 def test_unknown_cluster(cluster: Cluster) -> None:
-    with Marks(Reading.of(cluster.zookeeper, "nobody")) as marks:
-        with pytest.raises(ClusterNotFound, match="no cluster 'nobody'"):
-            marks.locations.partitions()
+    reading = Reading.of(cluster.zookeeper, "nobody")
+    with Marks(reading) as marks, pytest.raises(ClusterNotFound, match="no cluster 'nobody'"):
+        marks.locations.partitions()
 
 
 @pytest.mark.parametrize(
