@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_ray.config import ServerConfig
+from waltz_ray.protocol import locks
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.locks import LockRequests, LockTable
 from waltz_ray.protocol.records import LockColumns
@@ -30,11 +33,12 @@ def requests_of(transactions: list[Transaction]) -> LockRequests:
     )
 
 
-@given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]))
+@given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int) -> None:
+def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int, as_columns: bool) -> None:
     together, alone = LockTable(size, 3, 4), LockTable(size, 3, 4)
-    verdicts = together.admit(requests_of(transactions), 10)
+    with mock.patch.object(locks, "_FEW", 0 if as_columns else len(transactions)):
+        verdicts = together.admit(requests_of(transactions), 10)
     next_id = 10
     for index, transaction in enumerate(transactions):
         one = alone.admit(requests_of([transaction]), next_id)
@@ -45,11 +49,14 @@ def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int
     assert together.estimates(every_hash).tolist() == alone.estimates(every_hash).tolist()
 
 
-@given(TRANSACTIONS, st.sampled_from([1, 5, 30_000]))
+@given(TRANSACTIONS, st.sampled_from([1, 5, 30_000]), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_no_false_negative_against_the_exact_locks(transactions: list[Transaction], size: int) -> None:
+def test_no_false_negative_against_the_exact_locks(
+    transactions: list[Transaction], size: int, as_columns: bool
+) -> None:
     table = LockTable(size, 3, -1)
-    verdicts = table.admit(requests_of(transactions), 0)
+    with mock.patch.object(locks, "_FEW", 0 if as_columns else len(transactions)):
+        verdicts = table.admit(requests_of(transactions), 0)
     last_update: dict[int, int] = {}
     next_id = 0
     for index, (mark, write, read, append) in enumerate(transactions):

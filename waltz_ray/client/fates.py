@@ -61,7 +61,8 @@ class Fates:
             else:
                 append.future.set_result(append.ids if isinstance(append, ManyAppend) else transaction_id)
         self._outbox.forget(appends)
-        self._fail([*self._parts(failed)], self._dropped)
+        if failed:
+            self._fail([*self._parts(failed)], self._dropped)
         return completions
 
     @staticmethod

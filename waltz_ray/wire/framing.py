@@ -65,7 +65,7 @@ def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
 
 
 class Frame(NamedTuple):
-    """One frame as it came. ``payload`` is read-only and belongs to the frame alone."""
+    """One frame as it came. ``payload`` is read-only and never changes."""
 
     magic: int
     version: int
@@ -96,13 +96,13 @@ class FrameDecoder:
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """The frames that ``data`` completes, keep-alives left out.
 
-        Payload bytes are copied once, so ``data`` may be a buffer that is used again. ``WireError`` as soon as a
-        header is wrong; frames before it in the same piece are dropped with it.
+        Payloads are slices of ``bytes``, and copies of anything else: that may be a buffer that is used again.
+        ``WireError`` as soon as a header is wrong; frames before it in the same piece are dropped with it.
         """
         if self._broken is not None:
             raise WireError(self._broken)
         try:
-            return self._feed(memoryview(data))
+            return self._feed(memoryview(data), shared=data.__class__ is bytes)
         except WireError as error:
             self._broken = str(error)
             self._payload = None
@@ -123,7 +123,7 @@ class FrameDecoder:
                 f"{len(self._header)} of {FRAME_HEADER_BYTES} bytes had come"
             )
 
-    def _feed(self, data: memoryview) -> list[Frame]:
+    def _feed(self, data: memoryview, shared: bool) -> list[Frame]:
         frames: list[Frame] = []
         position, end = 0, len(data)
         if self._payload is not None:
@@ -145,7 +145,8 @@ class FrameDecoder:
             if not length:
                 continue
             if length <= end - position:
-                frames.append(Frame(magic, version, memoryview(bytes(data[position : position + length]))))
+                payload = data[position : position + length]
+                frames.append(Frame(magic, version, payload if shared else memoryview(bytes(payload))))
                 position += length
             else:
                 self._magic, self._version = magic, version

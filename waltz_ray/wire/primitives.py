@@ -148,6 +148,8 @@ class Reader:
 
     def int_column(self, count: int) -> Int32s:
         """``count`` ints, native-endian. ``count`` must have been checked not to be negative."""
+        if count == 1:
+            return np.array(_INT.unpack_from(self.payload, self.need(4)), np.int32)
         return np.frombuffer(self.payload, _WIRE_INT, count, self.need(4 * count)).astype(np.int32)
 
     def int_columns(self, rows: int, count: int) -> Int32s:
@@ -156,7 +158,15 @@ class Reader:
 
     def long_column(self, count: int) -> Int64s:
         """``count`` longs, native-endian."""
+        if count == 1:
+            return np.array(_LONG.unpack_from(self.payload, self.need(8)), np.int64)
         return np.frombuffer(self.payload, _WIRE_LONG, count, self.need(8 * count)).astype(np.int64)
+
+    def read_rest(self) -> memoryview:
+        """The rest of the message. Not copied."""
+        rest = self.payload[self.position :]
+        self.position = len(self.payload)
+        return rest
 
     def read_body(self, lengths: Int32s) -> memoryview:
         """The rest of the message, which must be exactly the parts that ``lengths`` tells of. Not copied."""
