@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper, release
-from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict
+from waltz_ray.errors import ConfigError, CoordinationError, NodeExists, NoNode, VersionConflict
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.files import Files, FilesOf, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, tmp_path, trash_path
@@ -55,25 +55,30 @@ POINTS = (
     "during build",
     "after build",
     "after TRANS_COMMIT_START",
+    "before MOVE",
     "during MOVE",
     "after MOVE",
     "after TRANS_MV_COMPLETE",
+    "before ANNOUNCE",
     "during ANNOUNCE",
     "after ANNOUNCE",
     "after TRANS_CNSMR_COMPLETE",
+    "before TRASH",
     "during TRASH",
     "after TRASH",
     "after TRANS_TRASH_COMPLETE",
+    "before FORGET",
     "after FORGET",
     "after SUCCESS_COMMIT",
 )
-"""In the order of a commit. Before a step is after the one in front of it."""
+"""In the order of a commit. "before" an action is behind the look at the lock."""
 
 RECOVERY_POINTS = (
     "after lock",
     "after claim",
     "during fence",
     "after fence",
+    "before LOOK",
     "after LOOK",
     "after discard",
     "after cleaning",
@@ -138,23 +143,13 @@ class CommitThread:
     def open(self) -> bool:
         """Take the lock, shut out older runs, recover. False if another run has the lock: nothing was done.
 
-        CoordinationError if the node's content cannot be understood.
+        CoordinationError if the node's content cannot be understood, ConfigError if it is another service's.
         """
         self._run = uuid.uuid4().hex
         if not self._take_lock():
             return False
         self._hook("after lock")
-        data, self._version = self._zookeeper.get(self.settings.node)
-        settings = self.settings
-        self._write(
-            replace(
-                decode_node(settings.node, data),
-                holder=self._run,
-                kind=settings.kind,
-                root=settings.root,
-                consumers=settings.consumers,
-            )
-        )
+        self._claim()
         self._hook("after claim")
         self._fence()
         self._hook("after fence")
@@ -247,6 +242,19 @@ class CommitThread:
         except NoNode:
             return False
 
+    def _claim(self) -> None:
+        settings = self.settings
+        data, self._version = self._zookeeper.get(settings.node)
+        node = decode_node(settings.node, data)
+        if node.path is not None and (node.kind, node.root) != (settings.kind, settings.root):
+            raise ConfigError(
+                f"stream thread {settings.name}: {node.path.commit} is in flight, as {node.kind} under {node.root}; "
+                "run it with these once, or give the other service another name"
+            )
+        self._write(
+            replace(node, holder=self._run, kind=settings.kind, root=settings.root, consumers=settings.consumers)
+        )
+
     def _fence(self) -> None:
         directory = tmp_path(self.settings.root, self.settings.name)
         self._files.make_directories(directory)
@@ -284,6 +292,7 @@ class CommitThread:
         while (path := self.node.path) is not None:
             row = table[self.node.state]
             self.check_held()
+            self._hook("before " + row.action.name)
             done = self._act(row.action, path)
             self._hook("after " + row.action.name)
             if done:

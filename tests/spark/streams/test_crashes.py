@@ -1,0 +1,65 @@
+"""A crash at every change a service makes, with and without loss of power; a second one at every change of recovery."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.streams.faults import Fuse
+from tests.spark.streams.staging import Stage, stage_before
+from tests.spark.streams.world import CHAIN
+
+SERVICES = CHAIN[:3]
+
+
+def consumer_of(name: str) -> str:
+    return CHAIN[CHAIN.index(name) + 1]
+
+
+def crash(stage: Stage, name: str, at: int, middle: bool, power: bool) -> tuple[Stage, bool]:
+    """A copy of the stage in which ``name`` has crashed at its change ``at``; whether it came as far."""
+    copied = stage.copied()
+    ended = copied.run(name, Fuse(at, middle))
+    if power:
+        copied.lose_power()
+    return copied, not ended
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
+def test_a_crash_at_every_change(name: str, power: bool) -> None:
+    start = stage_before(name)
+    at = cases = 0
+    while True:
+        crashed = False
+        for middle in (False, True):
+            stage, crashed = crash(start, name, at, middle, power)
+            # The consumer works between the crash and the recovery, or only after it.
+            other = stage.copied()
+            assert other.run(consumer_of(name), Fuse())
+            for one in (stage, other):
+                assert one.problems() == [], f"{name} crashed at its change {at}, middle={middle}"
+                cases += 1
+        if not crashed:
+            break
+        at += 1
+    assert at > 40
+    assert cases == 4 * (at + 1)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
+def test_a_second_crash_at_every_change_of_the_recovery(name: str, power: bool) -> None:
+    start = stage_before(name, minutes=1)
+    at, crashed, cases = 0, True, 0
+    while crashed:
+        stage, crashed = crash(start, name, at, True, power)
+        if at % 2:  # the consumer sees what the first crash left, or does not
+            assert stage.run(consumer_of(name), Fuse())
+        again, crashed_again = 0, crashed
+        while crashed_again:
+            twice, crashed_again = crash(stage, name, again, bool((at + again) % 2), power)
+            assert twice.problems() == [], f"{name} crashed at {at}, and at {again} of the next run"
+            again += 1
+            cases += 1
+        at += 1
+    assert cases > 200

@@ -1,0 +1,160 @@
+"""A chain of services over any file system and any ZooKeeper, and what must hold when all is done.
+
+tokyo (local, root a) -> all (merged, root b) -> far (mirror, root c) -> copy (mirror, root d), the last standing for
+"the consumer" of the first mirror. One collector leaves a minute with files, an empty one, and one without a marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from waltz_spark.streams.announce import decode_announcement
+from waltz_spark.streams.files import Files
+from waltz_spark.streams.layout import (
+    PublishedPath,
+    consumers_path,
+    data_path,
+    encode_marker,
+    join,
+    marker_name,
+    minute_name,
+    tmp_path,
+)
+from waltz_spark.streams.purge import thread_nodes
+from waltz_spark.streams.quarantine import quarantined
+from waltz_spark.streams.services import Pass, StreamService
+from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.states import State
+
+from waltz_ray.coordination.api import ZooKeeper
+
+__all__ = ["CHAIN", "NOW", "World", "walk"]
+
+NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=UTC)
+FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+CHAIN = ("tokyo", "all", "far", "copy")
+STREAM_OF = {"tokyo": "streams_local", "all": "streams", "far": "streams", "copy": "streams"}
+
+MakeService = Callable[[StreamSettings, ZooKeeper], StreamService]
+
+
+def walk(files: Files, path: str) -> dict[str, bytes | None]:
+    """Every file's bytes, None for an empty directory."""
+    try:
+        names = files.list(path)
+    except NotADirectoryError:
+        return {path: files.read(path)}
+    except FileNotFoundError:
+        return {}
+    found: dict[str, bytes | None] = {} if names else {path: None}
+    for name in names:
+        found |= walk(files, join(path, name))
+    return found
+
+
+class World:
+    """``minutes``: how many the collector leaves, each with ``files`` files but the last, which is empty."""
+
+    def __init__(self, files: Files, base: str, node: str = "/databus", minutes: int = 2, files_each: int = 2) -> None:
+        self.files, self.base, self.node = files, base, node
+        roots = {name: join(base, letter) for name, letter in zip(CHAIN, "abcd", strict=True)}
+        before = dict(zip(CHAIN[1:], CHAIN, strict=False))
+        after = {producer: consumer for consumer, producer in before.items()}
+        kinds = {"tokyo": "local", "all": "merged", "far": "mirror", "copy": "mirror"}
+        self.settings = {
+            name: StreamSettings(
+                kinds[name],  # type: ignore[arg-type]
+                name,
+                roots[name],
+                (Source(before[name], roots[before[name]]),) if name in before else (),
+                (after[name],) if name in after else (),
+                zookeeper_root=node,
+            )
+            for name in CHAIN
+        }
+        self.expected: dict[PublishedPath, dict[str, bytes]] = {}
+        for number in range(minutes):
+            self.collect(FIRST + timedelta(minutes=number), files_each if number < minutes - 1 or minutes == 1 else 0)
+        self.unmarked = join(data_path(self.root("tokyo"), "bank", "c1"), "202611211553.part")
+        self.files.write(self.unmarked, [b"of a minute that is not complete"])
+        self.files.sync_directory(self.unmarked.rpartition("/")[0])
+
+    def root(self, name: str) -> str:
+        return self.settings[name].root
+
+    def collect(self, minute: datetime, count: int, collector: str = "c1") -> None:
+        """What a collector does for one minute."""
+        directory = data_path(self.root("tokyo"), "bank", collector)
+        self.files.make_directories(directory)
+        content = {f"{minute_name(minute)}.{i}": f"record {minute} {collector} {i}".encode() for i in range(count)}
+        for name, data in content.items():
+            self.files.write(join(directory, name), [data])
+        self.files.sync_directory(directory)
+        self.files.write(join(directory, "marker"), [encode_marker(minute, list(content))])
+        self.files.rename(join(directory, "marker"), join(directory, marker_name(minute)))
+        self.files.sync_directory(directory)
+        self.expected[PublishedPath("streams_local", "bank", minute, "tokyo", collector)] = content
+
+    def service(self, name: str, zookeeper: ZooKeeper) -> StreamService:
+        return StreamService(self.settings[name], zookeeper, lambda root: self.files, lambda: NOW)
+
+    def finish(self, zookeeper: ZooKeeper, make: MakeService | None = None) -> dict[str, Pass]:
+        """A clean run of everything, in order; the locks are free again afterwards."""
+        passes = {}
+        for name in CHAIN:
+            with make(self.settings[name], zookeeper) if make else self.service(name, zookeeper) as service:
+                passes[name] = service.run_once()
+                assert not passes[name].standing_by, f"{name}: the lock is still held"
+        return passes
+
+    def problems(self, zookeeper: ZooKeeper) -> list[str]:
+        """What does not hold after a clean run."""
+        found = []
+        for name in CHAIN:
+            found += self._stream_problems(name)
+            found += self._announcement_problems(name)
+            root = self.root(name)
+            found += [f"{name}: quarantined {record}" for record in quarantined(self.files, root, name)]
+            if len(left := walk(self.files, tmp_path(root, name))) > 1:
+                found.append(f"{name}: left in tmp: {sorted(left)}")
+        for name, node in thread_nodes(zookeeper, self.node).items():
+            if node.state is not State.SUCCESS:
+                found.append(f"{name}: state {node.state.value}")
+            if node.commits != len(self.expected):
+                found.append(f"{name}: {node.commits} commits of {len(self.expected)}")
+        left = walk(self.files, join(self.root("tokyo"), "data"))
+        if {path for path, data in left.items() if data is not None} != {self.unmarked}:
+            found.append(f"left in data/: {sorted(left)}")
+        return found
+
+    def _stream_problems(self, name: str) -> list[str]:
+        expected: dict[str, bytes | None] = {}
+        for path, content in self.expected.items():
+            directory = path.to_stream(STREAM_OF[name]).on(self.root(name))
+            expected |= {join(directory, file): data for file, data in content.items()}
+            if not content:
+                expected[directory] = None
+        there = walk(self.files, join(self.root(name), STREAM_OF[name]))
+        if there == expected:
+            return []
+        missing = sorted(expected.items() - there.items(), key=str)
+        return [f"{name}: missing {missing}, too much {sorted(there.items() - expected.items(), key=str)}"]
+
+    def _announcement_problems(self, name: str) -> list[str]:
+        """What is published is consumed or announced, and what is announced is published."""
+        found = []
+        root = self.root(name)
+        for consumer in self.settings[name].consumers:
+            announced = set()
+            for file, data in walk(self.files, consumers_path(root, consumer, name)).items():
+                if data is not None:
+                    announced.add(decode_announcement(file.rpartition("/")[2], data).path)
+            for path in announced:
+                if not self.files.exists(path.on(root)):
+                    found.append(f"{name}: announced to {consumer} and not there: {path.relative}")
+            for path in self.expected:
+                consumed = self.files.exists(path.to_stream("streams").on(self.root(consumer)))
+                if path.to_stream(STREAM_OF[name]) not in announced and not consumed:
+                    found.append(f"{name}: neither announced to {consumer} nor consumed: {path.relative}")
+        return found
