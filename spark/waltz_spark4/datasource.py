@@ -71,9 +71,10 @@ class WaltzReader(DataSourceReader):  # type: ignore[misc]
         ranges = plan_reading(self._reading, options.partitions, options.start, stop, options.bytes_per_task)
         return [InputPartition(each) for each in narrowed(ranges, self._values)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        wanted: Range | None = partition.value
-        if wanted is not None:  # None: what Spark makes of an empty list of partitions
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        # Of an empty list of partitions PySpark 4.0 and 4.1 make None, 4.2 an InputPartition(None).
+        wanted: Range | None = None if partition is None else partition.value
+        if wanted is not None:
             yield from self._reading.batches([wanted])
 
 

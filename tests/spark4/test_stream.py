@@ -159,8 +159,10 @@ def test_a_stream_has_no_stop(spark: Any, cluster: Cluster, tmp_path: Path) -> N
 def test_another_log_or_other_partitions_under_a_checkpoint_are_refused(
     spark: Any, cluster: Cluster, tmp_path: Path, zookeeper_server: str
 ) -> None:
-    append(cluster, {0: 50})
-    run(stream(spark, cluster), tmp_path / "checkpoint", into({}))
+    """And the checkpoint stays as it was."""
+    wanted = append(cluster, {0: 50})
+    batches: Batches = {}
+    run(stream(spark, cluster), tmp_path / "checkpoint", into(batches))
     with pytest.raises(StreamingQueryException, match=r"partitions \[0, 1, 2\], the query of \[0\]"):
         run(stream(spark, cluster, partitions="0"), tmp_path / "checkpoint", into({}))
     with (
@@ -168,6 +170,9 @@ def test_another_log_or_other_partitions_under_a_checkpoint_are_refused(
         pytest.raises(StreamingQueryException, match="has transaction 49, the log ends with -1"),
     ):
         run(stream(spark, other), tmp_path / "checkpoint", into({}))
+    wanted |= append(cluster, {0: 5, 2: 5})
+    run(stream(spark, cluster), tmp_path / "checkpoint", into(batches))
+    assert all_of(batches) == wanted
 
 
 # ---- the reader as PySpark 4.0 and 4.1 drive it: no arguments, and the end asked before the beginning ---------
