@@ -253,6 +253,22 @@ def recover(
 
 
 @_bench.command()
+def spark(
+    directory: DirOption = "",
+    runs: RunsOption = 3,
+    records: Annotated[int, typer.Option(min=4000, help="Records in four partitions.")] = 500_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 1024,
+    executors: Annotated[int, typer.Option(min=1, help="Spark executors of one core each.")] = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """The log as a DataFrame: from servers, from replicas, headers only; by a Parquet read of the same rows."""
+    part = _part("spark_read", "pyspark", "raydp")
+    part.prepare()
+    options = part.SparkOptions(records, size, runs, executors)
+    _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.spark_read(waltz, options, progress))
+
+
+@_bench.command()
 def growth(
     directory: DirOption = "",
     runs: RunsOption = 5,

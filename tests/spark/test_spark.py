@@ -1,0 +1,218 @@
+"""Spark on a real cluster of actors: DataFrames and streams hold what was appended, also after kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from pyspark.cloudpickle import register_pickle_by_value
+from waltz_spark import BatchProgress, JsonRows, read_feed, stream_feed
+from waltz_spark.dataset import feed_dataset
+
+import waltz_ray
+from tests.cluster.harness import wait_until
+from waltz_ray.bring_up import Cluster, cluster_status, missing
+from waltz_ray.client.ray_lookup import MANAGER_NAME
+from waltz_ray.errors import ClusterNotFound, InvalidInput
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    # PySpark 3.5 compares versions with distutils, and leaves the sockets of collect() to the garbage collector.
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    # RayDP sets Ray Data's options in an older way.
+    pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning"),
+]
+
+# Spark's Python workers cannot import this module, so what of it is in a decoder goes to them as it is.
+register_pickle_by_value(sys.modules[__name__])
+
+Row = tuple[int, int, int, bytes]
+
+
+@pytest.fixture(scope="module")
+def appended(bank: Cluster) -> list[Row]:
+    """9000 rows as ``waltz load`` writes them: (partition, transaction, header, data), in order."""
+    rows: list[Row] = []
+    with waltz_ray.connect(bank.name) as client:
+        for p in range(bank.partitions):
+            for header in range(3):
+                datas = [
+                    json.dumps({"id": 10_000 * p + 1000 * header + i, "name": f"n{i}"}).encode() for i in range(1000)
+                ]
+                ids = client.append_many(p, datas, headers=header).result(30)
+                rows += [(p, number, header, data) for number, data in zip(ids, datas, strict=True)]
+    return rows
+
+
+def rows_of(frame: Any) -> list[Row]:
+    chosen = frame.select("partition_id", "transaction_id", "header", "data").collect()
+    return sorted((r[0], r[1], r[2], bytes(r[3])) for r in chosen)
+
+
+def test_both_sources_by_name(spark: Any, bank: Cluster, appended: list[Row]) -> None:
+    frame = read_feed(spark, "bank", bytes_per_task=100_000)
+    assert frame.schema.simpleString() == (
+        "struct<partition_id:int,transaction_id:bigint,header:int,client_id:int,generation:int,sequence_number:int,"
+        "data:binary>"
+    )
+    assert frame.rdd.getNumPartitions() > bank.partitions
+    assert rows_of(frame) == appended
+    assert rows_of(read_feed(spark, "bank", source="replica")) == appended
+    assert read_feed(spark, "bank", start="latest").count() == 0
+
+
+def test_pushdown(spark: Any, appended: list[Row]) -> None:
+    frame = read_feed(spark, "bank", [2], 500, 2500, columns=["transaction_id", "header"], header={0, 2})
+    expected = [row[1:3] for row in appended if row[0] == 2 and 500 <= row[1] < 2500 and row[2] in (0, 2)]
+    assert sorted(tuple(row) for row in frame.collect()) == expected
+
+
+def test_decoders(spark: Any, appended: list[Row]) -> None:
+    def length(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pa.compute.binary_length(rows["data"])], names=["bytes"])
+
+    frame = read_feed(spark, "bank", columns=["data"], decoder=length, decoder_schema="bytes long")
+    assert sum(row.bytes for row in frame.collect()) == sum(len(row[3]) for row in appended)
+    rows = read_feed(spark, "bank", decoder=JsonRows("id long, name string, missing double"))
+    assert rows.columns == ["partition_id", "transaction_id", "id", "name", "missing"]
+    found = sorted((r[0], r[1], r[2], r[3], r[4]) for r in rows.collect())
+    values = [(row[0], row[1], json.loads(row[3])) for row in appended]
+    assert found == [(p, number, value["id"], value["name"], None) for p, number, value in values]
+    with pytest.raises(InvalidInput, match="decoder= needs decoder_schema="):
+        read_feed(spark, "bank", decoder=length)
+    with pytest.raises(InvalidInput, match="give both or neither"):
+        read_feed(spark, "bank", decoder_schema="bytes long")
+    with pytest.raises(Exception, match=r"the decoder returned columns \['bytes'\], decoder_schema names \['size'\]"):
+        read_feed(spark, "bank", decoder=length, decoder_schema="size long").collect()
+
+
+def test_json_that_does_not_fit(spark: Any) -> None:
+    decoder = JsonRows("id long")
+
+    def rows(*datas: bytes) -> pa.RecordBatch:
+        count = len(datas)
+        ids = [pa.array([4] * count, type=pa.int32()), pa.array(range(7, 7 + count), type=pa.int64())]
+        return pa.record_batch(
+            [*ids, pa.array(datas, type=pa.binary())], names=["partition_id", "transaction_id", "data"]
+        )
+
+    assert decoder(rows(b'{"id":\n1,"other":2}', b"{}")).to_pylist() == [
+        {"partition_id": 4, "transaction_id": 7, "id": 1},
+        {"partition_id": 4, "transaction_id": 8, "id": None},
+    ]
+    for bad in (b"\xff\x00", b'{"id":"x"}', b'{"id":1}{"id":2}', b""):
+        with pytest.raises(InvalidInput, match="partition 4, transactions from 7 on"):
+            decoder(rows(b'{"id":1}', bad))
+
+
+def test_a_dataset_and_back_to_spark(spark: Any, appended: list[Row]) -> None:
+    dataset = feed_dataset("bank", bytes_per_task=100_000, header=1)
+    expected = [row for row in appended if row[2] == 1]
+    assert dataset.count() == len(expected)
+    assert rows_of(dataset.to_spark(spark)) == expected
+
+
+def test_no_ray_in_sparks_python_workers(spark: Any, appended: list[Row]) -> None:
+    def loaded(rows: pa.RecordBatch) -> pa.RecordBatch:
+        names = [name for name in ("ray", "raydp") if name in sys.modules]
+        return pa.record_batch([pa.array([",".join(names)])], names=["modules"])
+
+    frame = read_feed(spark, "bank", decoder=loaded, decoder_schema="modules string")
+    assert {row.modules for row in frame.collect()} == {""}
+
+
+def test_unknown_cluster(spark: Any, bank: Cluster) -> None:
+    with pytest.raises(ClusterNotFound, match=r"no cluster 'shop' runs on this Ray cluster; running: .*bank"):
+        read_feed(spark, "shop")
+    assert MANAGER_NAME == "cluster-manager"
+
+
+def killing(directory: Path, pid_of: Callable[[], int]) -> Callable[[Any], Any]:
+    """A decoder that kills a process once, the first time it is called, and otherwise does nothing."""
+    marker = str(directory / "killed")
+
+    def decode(rows: Any) -> Any:
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return rows
+        os.kill(pid_of(), signal.SIGKILL)
+        return rows
+
+    return decode
+
+
+def own_executor() -> int:
+    """In a Python worker: the JVM of the executor it works for."""
+    return int(next(each.pid for each in psutil.Process().parents() if "java" in each.name()))
+
+
+COLUMNS = (
+    "partition_id int, transaction_id long, header int, client_id int, generation int, sequence_number int, data binary"
+)
+
+
+@pytest.mark.parametrize("victim", ["server", "executor"])
+def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
+    spark: Any, bank: Cluster, appended: list[Row], tmp_path: Path, victim: str
+) -> None:
+    view = cluster_status(bank.name)
+    owner = next(str(each["server"]) for each in view["partitions"] if each["partition"] == 0)
+    server_pid = int(view["servers"][owner]["pid"])
+    pid_of = own_executor if victim == "executor" else lambda: server_pid
+    progress: list[BatchProgress] = []
+    stream = stream_feed(
+        spark,
+        "bank",
+        checkpoint=tmp_path / "checkpoint",
+        sink=tmp_path / "out",
+        max_records_per_trigger=4000,
+        bytes_per_task=60_000,
+        decoder=killing(tmp_path, pid_of),
+        decoder_schema=COLUMNS,
+        on_progress=progress.append,
+    )
+    stream.run()
+    assert (tmp_path / "killed").exists()
+    written = spark.read.parquet(str(tmp_path / "out"))
+    assert rows_of(written) == appended
+    assert [each.batch_id for each in progress] == [0, 1, 2]
+    assert sum(each.records for each in progress) == len(appended)
+    assert progress[-1].lag == {0: 0, 1: 0, 2: 0}
+    wait_until(lambda: not missing(cluster_status(bank.name)), "the cluster is whole again", 60)
+
+
+def test_a_replay_has_the_same_content(spark: Any, appended: list[Row], tmp_path: Path) -> None:
+    """The sink fails when it has the batch; the batch comes again: the same rows in the same order, whatever the limits."""
+    calls: list[tuple[int, list[Row]]] = []
+
+    def sink(frame: Any, batch_id: int) -> None:
+        calls.append((batch_id, [(r[0], r[1], r[2], bytes(r[6])) for r in frame.collect()]))
+        if len(calls) == 2:
+            raise ConnectionError("the table is away")
+
+    def stream(limit: int) -> Any:
+        return stream_feed(
+            *(spark, "bank"), checkpoint=tmp_path, sink=sink, max_records_per_trigger=limit, partitions=[0, 1]
+        )
+
+    running = stream(1000).start()
+    with pytest.raises(ConnectionError, match="the table is away"):
+        running.await_termination(60)
+    stream(100_000).run()
+    assert [batch_id for batch_id, _ in calls] == [0, 1, 1, 2]
+    assert calls[1] == calls[2]
+    rows = [row for _, batch in (calls[0], *calls[2:]) for row in batch]
+    assert sorted(rows) == [row for row in appended if row[0] < 2]
