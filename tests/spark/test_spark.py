@@ -31,12 +31,12 @@ pytestmark = [
     # PySpark 3.5 compares versions with distutils, and leaves the sockets of collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    # RayDP sets Ray Data's options in an older way.
-    pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning"),
+    # Ray Data warns of the options that it sets itself.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
 ]
 
 # Spark's Python workers cannot import this module, so what of it is in a decoder goes to them as it is.
-register_pickle_by_value(sys.modules[__name__])
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 Row = tuple[int, int, int, bytes]
 
@@ -195,7 +195,7 @@ def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
 
 
 def test_a_replay_has_the_same_content(spark: Any, appended: list[Row], tmp_path: Path) -> None:
-    """The sink fails when it has the batch; the batch comes again: the same rows in the same order, whatever the limits."""
+    """The sink fails when it has the batch, which comes again: the same rows in the same order, whatever the limits."""
     calls: list[tuple[int, list[Row]]] = []
 
     def sink(frame: Any, batch_id: int) -> None:
