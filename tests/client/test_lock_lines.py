@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
 from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.lock_lines import LockLines, Place
+from waltz_ray.client.requests import Append
 from waltz_ray.client.workers import WorkerPool
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed
 
 
 class Lines:
@@ -28,7 +33,8 @@ class Lines:
         self.lines.enter(self.places[name])
 
     def leave(self, name: str, transaction_id: int = -1) -> None:
-        self.trying.remove(name)
+        if name in self.trying:
+            self.trying.remove(name)
         self.lines.leave(self.places.pop(name), transaction_id)
 
 
@@ -63,6 +69,22 @@ def test_different_locks_and_no_locks_do_not_wait() -> None:
     assert lines.places["c"].after == 5
 
 
+def test_who_ends_while_it_waits_is_not_waited_for() -> None:
+    lines = Lines()
+    for name in "abc":
+        lines.enter(name, 7, 8)
+    lines.leave("b")
+    assert lines.trying == ["a"]
+    lines.leave("a")
+    assert lines.trying == ["c"]
+    lines.leave("c")
+    ended = Place([7], 0, lambda: lines.trying.append("ended before it entered"))
+    lines.lines.leave(ended, -1)
+    lines.lines.enter(ended)
+    assert lines.trying == []
+    assert lines.lines._lines == {}
+
+
 @given(st.lists(st.sets(st.integers(0, 4), max_size=4), max_size=12), st.randoms(use_true_random=False))
 def test_everybody_gets_its_turn_and_nobody_shares_a_lock(wanted: list[set[int]], random: object) -> None:
     lines = Lines()
@@ -72,11 +94,13 @@ def test_everybody_gets_its_turn_and_nobody_shares_a_lock(wanted: list[set[int]]
     while left or lines.trying:
         held = [lock for name in lines.trying for lock in locks[name]]
         assert len(held) == len(set(held))
-        if left and (not lines.trying or random.random() < 0.6):  # type: ignore[attr-defined]
+        dice = random.random()  # type: ignore[attr-defined]
+        if left and (not lines.trying or dice < 0.6):
             name, hashes = left.pop()
             lines.enter(name, *hashes)
         else:
-            lines.leave(random.choice(lines.trying))  # type: ignore[attr-defined]
+            candidates = lines.trying if dice < 0.9 else [*lines.places]
+            lines.leave(random.choice(candidates))  # type: ignore[attr-defined]
             ended += 1
     assert ended == len(wanted)
     assert lines.lines._lines == {}
@@ -125,6 +149,34 @@ def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_c
     assert server.logs[0].data() == [b"%d" % (i + 1) for i in range(160)]
     assert {context.executions for context in contexts} == {2}
     assert client._attachments[0].lines._lines == {}
+
+
+class RefusingPort:
+    """Every attempt is refused because of transaction 5, which is never applied."""
+
+    applied_mark = 4
+
+    def __init__(self) -> None:
+        self.lines = LockLines()
+        self.runner = ContextRunner(1, ClientConfig(), lambda partition_id: self)
+        self.refused = threading.Semaphore(0)
+
+    def put(self, append: Append) -> None:
+        self.runner.lock_failed(append, self, 5)
+        self.refused.release()
+
+    def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None:
+        assert transaction_id == 5
+
+
+def test_close_ends_contexts_that_stand_in_line() -> None:
+    port = RefusingPort()
+    futures = [port.runner.submit(Counter(Recorder(), number)) for number in range(20)]
+    for _ in futures:
+        assert port.refused.acquire(timeout=PATIENCE_S)
+    port.runner.close(wait=True)
+    assert {type(future.exception(0)) for future in futures} == {ClientClosed}
+    assert port.lines._lines == {}
 
 
 def test_an_attempt_may_want_other_locks_in_another_partition(server: FakeServer, make_client: MakeClient) -> None:

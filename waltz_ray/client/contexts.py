@@ -100,8 +100,9 @@ class ContextRunner:
         port.lines.enter(run.place)
 
     def _when_applied(self, run: ContextRun, port: ContextPort) -> None:
-        assert run.place is not None
-        port.when_applied(run.place.after, lambda: self.again(run))
+        place = run.place
+        if place is not None:  # else it has ended meanwhile: the client is being closed
+            port.when_applied(place.after, lambda: self.again(run))
 
     @staticmethod
     def _leave(run: ContextRun, transaction_id: int) -> None:

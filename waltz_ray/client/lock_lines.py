@@ -21,7 +21,7 @@ __all__ = ["LockLines", "Place"]
 class Place:
     """Where one context stands; made when an attempt is refused."""
 
-    __slots__ = ("_action", "_held", "_wanted", "after", "hashes")
+    __slots__ = ("_action", "_held", "_left", "_wanted", "after", "hashes")
 
     def __init__(self, hashes: Iterable[int], after: int, action: Callable[[], None]) -> None:
         self.hashes = frozenset(hashes)
@@ -29,6 +29,7 @@ class Place:
         """The last transaction known to have been under one of the locks: to be applied before the next attempt."""
         self._wanted = deque(sorted(self.hashes))  # lines not yet entered, or not yet first in the first of them
         self._held: list[int] = []
+        self._left = False
         self._action = action
 
 
@@ -42,14 +43,18 @@ class LockLines:
     def enter(self, place: Place) -> None:
         """Its action is called when it stands first in all of its lines: now, or when others have left."""
         with self._lock:
-            first = self._advance(place)
+            first = not place._left and self._advance(place)
         if first:
             place._action()
 
     def leave(self, place: Place, transaction_id: int) -> None:
-        """Give up a place whose action has been called; ``transaction_id`` is what it has committed, -1 = nothing."""
+        """Give up a place, also one that still waits; ``transaction_id`` is what it has committed, -1 = nothing."""
         ready: list[Place] = []
         with self._lock:
+            place._left = True
+            waiting = self._lines.get(place._wanted[0]) if place._wanted else None
+            if waiting is not None and place in waiting:
+                waiting.remove(place)  # not the first there, so nobody's turn comes by this
             for line_hash in place._held:
                 line = self._lines[line_hash]
                 line.popleft()
