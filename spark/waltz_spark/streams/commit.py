@@ -21,17 +21,16 @@ Power. A name is synced before the state that claims it; the content of files be
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from waltz_ray.coordination.api import ZooKeeper, release
-from waltz_ray.errors import ConfigError, CoordinationError, NodeExists, NoNode, VersionConflict
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.files import Files, FilesOf, copy_file, directory_of
-from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, tmp_path, trash_path
+from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
+from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import (
     RECOVERY,
@@ -45,48 +44,39 @@ from waltz_spark.streams.states import (
     encode_node,
 )
 
-__all__ = ["POINTS", "RECOVERY_POINTS", "CommitThread", "Hook", "Work"]
-
-Hook = Callable[[str], None]
-"""Told the name of every point passed (``POINTS``, ``RECOVERY_POINTS``), for tests that stop there."""
+__all__ = ["PAUSES", "POINTS", "RECOVERY_POINTS", "CommitThread", "Hook", "Work"]
 
 POINTS = (
     "before build",
     "during build",
     "after build",
     "after TRANS_COMMIT_START",
-    "before MOVE",
     "during MOVE",
     "after MOVE",
     "after TRANS_MV_COMPLETE",
-    "before ANNOUNCE",
     "during ANNOUNCE",
     "after ANNOUNCE",
     "after TRANS_CNSMR_COMPLETE",
-    "before TRASH",
     "during TRASH",
     "after TRASH",
     "after TRANS_TRASH_COMPLETE",
-    "before FORGET",
-    "after FORGET",
     "after SUCCESS_COMMIT",
 )
-"""In the order of a commit. "before" an action is behind the look at the lock."""
+"""In the order of a commit; before a step is after the one in front of it."""
 
 RECOVERY_POINTS = (
     "after lock",
     "after claim",
     "during fence",
     "after fence",
-    "before LOOK",
     "after LOOK",
     "after discard",
     "after cleaning",
 )
 """Those of a run's beginning; between fence and cleaning recovery passes the points of the table, too."""
 
-_FENCED = ".fenced"
-
+PAUSES = ("before LOOK", "before MOVE", "before ANNOUNCE", "before TRASH", "before FORGET", "after FORGET")
+"""Behind the look at the lock, with nothing done since the point before: where a zombie sleeps worst."""
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -108,7 +98,7 @@ class Work:
         return commit_of(self.target)
 
 
-class CommitThread:
+class CommitThread(ThreadRun):
     """``open`` takes the lock and recovers; ``commit`` publishes one path; ``close`` gives the lock away.
 
     Any error, from ``open`` as from ``commit``, leaves what a crash at that point would leave: ``close``, and ``open``
@@ -125,28 +115,16 @@ class CommitThread:
         recovery: Mapping[State, Row] = RECOVERY,
     ) -> None:
         self.settings = settings
-        self._zookeeper, self._files_of, self._clock, self._hook = zookeeper, files_of, clock, hook
-        self._recovery = recovery
-        self._files: Files = files_of(settings.root)
-        self._lock = settings.node + "/lock"
-        self._session_id: int | None = None
-        self._token = uuid.uuid4().hex.encode()
-        self._run = ""
-        self._attempts = 0
-        self._version = -1
+        self._files_of, self._clock, self._recovery = files_of, clock, recovery
         self.node = ThreadNode()
-
-    @property
-    def is_open(self) -> bool:
-        return self._session_id is not None
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, recover. False if another run has the lock: nothing was done.
 
         CoordinationError if the node's content cannot be understood, ConfigError if it is another service's.
         """
-        self._run = uuid.uuid4().hex
-        if not self._take_lock():
+        if not self._take_lock(encode_node(ThreadNode())):
             return False
         self._hook("after lock")
         self._claim()
@@ -157,13 +135,6 @@ class CommitThread:
         self._clean()
         self._hook("after cleaning")
         return True
-
-    def close(self) -> None:
-        """Give the lock away. Idempotent."""
-        if self._session_id is not None:
-            session_id, self._session_id = self._session_id, None
-            if self._zookeeper.session_id == session_id:
-                release(self._zookeeper, self._lock)
 
     def commit(self, work: Work) -> bool:
         """Publish ``work.target`` and put its input away: True, in SUCCESS_COMMIT. False if an input file is missing:
@@ -192,17 +163,6 @@ class CommitThread:
         self._carry_through(TABLE)
         return True
 
-    def staged(self, name: str) -> str:
-        """A path in this run's directory that was not given out before."""
-        self._attempts += 1
-        return tmp_path(self.settings.root, self.settings.name, self._run, f"{name}.{self._attempts}")
-
-    def check_held(self) -> None:
-        """VersionConflict unless this run still has the lock and nobody else has written the node."""
-        mine = self._session_id is not None and self._zookeeper.owner(self._lock) == self._session_id
-        if not mine or self._zookeeper.exists(self.settings.node) != self._version:
-            raise VersionConflict(f"stream thread {self.settings.name}: another run has taken over; this one stops")
-
     def put_away_input(self, work: Work) -> None:
         """Move the input of work that was committed before to trash, without committing anything."""
         self.check_held()
@@ -223,29 +183,9 @@ class CommitThread:
         files.sync_directory(target)
         files.sync_directory(source)
 
-    def _take_lock(self) -> bool:
-        with suppress(NodeExists):  # as it is from the second run on
-            self._zookeeper.create(self.settings.node, encode_node(ThreadNode()), make_parents=True)
-        session_id = self._zookeeper.session_id
-        try:
-            self._zookeeper.create(self._lock, self._token, ephemeral=True)
-        except NodeExists:
-            if not self._lock_is_ours(session_id):
-                return False
-        self._session_id = session_id
-        return True
-
-    def _lock_is_ours(self, session_id: int) -> bool:
-        """A lost reply may have left us a lock of our session that we do not know of."""
-        try:
-            return self._zookeeper.owner(self._lock) == session_id and self._zookeeper.get(self._lock)[0] == self._token
-        except NoNode:
-            return False
-
     def _claim(self) -> None:
         settings = self.settings
-        data, self._version = self._zookeeper.get(settings.node)
-        node = decode_node(settings.node, data)
+        node = decode_node(settings.node, self._read())
         if node.path is not None and (node.kind, node.root) != (settings.kind, settings.root):
             raise ConfigError(
                 f"stream thread {settings.name}: {node.path.commit} is in flight, as {node.kind} under {node.root}; "
@@ -254,23 +194,6 @@ class CommitThread:
         self._write(
             replace(node, holder=self._run, kind=settings.kind, root=settings.root, consumers=settings.consumers)
         )
-
-    def _fence(self) -> None:
-        directory = tmp_path(self.settings.root, self.settings.name)
-        self._files.make_directories(directory)
-        for run in self._files.list(directory):
-            if not run.endswith(_FENCED):
-                self.check_held()
-                self._files.rename(join(directory, run), join(directory, run + _FENCED))
-                self._hook("during fence")
-        self._files.make_directory(join(directory, self._run))
-        self._files.sync_directory(directory)
-
-    def _clean(self) -> None:
-        directory = tmp_path(self.settings.root, self.settings.name)
-        for run in self._files.list(directory):
-            if run.endswith(_FENCED):
-                self._files.delete(join(directory, run))
 
     def _build(self, work: Work, temporary: str) -> bool:
         source = self._files_of(work.src_root)
@@ -335,16 +258,11 @@ class CommitThread:
         """
         final = join(self.settings.root, path.final_path)
         run, _, name = path.tmp_path.rpartition("/")
-        if self._files.exists(final) and not self._files.exists(f"{run}{_FENCED}/{name}"):
+        if self._files.exists(final) and not self._files.exists(f"{run}{FENCED}/{name}"):
             self._files.sync_directory(directory_of(final))
             return True
         return False
 
     def _write(self, node: ThreadNode) -> None:
-        try:
-            self._version = self._zookeeper.set(self.settings.node, encode_node(node), self._version)
-        except NoNode as error:
-            raise CoordinationError(
-                f"ZooKeeper node {self.settings.node} was deleted under a running service"
-            ) from error
+        self._put(encode_node(node))
         self.node = node

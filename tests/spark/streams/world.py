@@ -24,12 +24,12 @@ from waltz_spark.streams.layout import (
 from waltz_spark.streams.purge import thread_nodes
 from waltz_spark.streams.quarantine import quarantined
 from waltz_spark.streams.services import Pass, StreamService
-from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.settings import Kind, Source, StreamSettings
 from waltz_spark.streams.states import State
 
 from waltz_ray.coordination.api import ZooKeeper
 
-__all__ = ["CHAIN", "NOW", "World", "walk"]
+__all__ = ["CHAIN", "NOW", "World", "settings_of", "walk"]
 
 NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=UTC)
 FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
@@ -37,6 +37,25 @@ CHAIN = ("tokyo", "all", "far", "copy")
 STREAM_OF = {"tokyo": "streams_local", "all": "streams", "far": "streams", "copy": "streams"}
 
 MakeService = Callable[[StreamSettings, ZooKeeper], StreamService]
+
+
+def settings_of(base: str, node: str) -> dict[str, StreamSettings]:
+    """The chain, each service in a root of its own under ``base``."""
+    roots = {name: join(base, letter) for name, letter in zip(CHAIN, "abcd", strict=True)}
+    before = dict(zip(CHAIN[1:], CHAIN, strict=False))
+    after = {producer: consumer for consumer, producer in before.items()}
+    kinds: dict[str, Kind] = {"tokyo": "local", "all": "merged", "far": "mirror", "copy": "mirror"}
+    return {
+        name: StreamSettings(
+            kinds[name],
+            name,
+            roots[name],
+            (Source(before[name], roots[before[name]]),) if name in before else (),
+            (after[name],) if name in after else (),
+            zookeeper_root=node,
+        )
+        for name in CHAIN
+    }
 
 
 def walk(files: Files, path: str) -> dict[str, bytes | None]:
@@ -58,21 +77,7 @@ class World:
 
     def __init__(self, files: Files, base: str, node: str = "/databus", minutes: int = 2, files_each: int = 2) -> None:
         self.files, self.base, self.node = files, base, node
-        roots = {name: join(base, letter) for name, letter in zip(CHAIN, "abcd", strict=True)}
-        before = dict(zip(CHAIN[1:], CHAIN, strict=False))
-        after = {producer: consumer for consumer, producer in before.items()}
-        kinds = {"tokyo": "local", "all": "merged", "far": "mirror", "copy": "mirror"}
-        self.settings = {
-            name: StreamSettings(
-                kinds[name],  # type: ignore[arg-type]
-                name,
-                roots[name],
-                (Source(before[name], roots[before[name]]),) if name in before else (),
-                (after[name],) if name in after else (),
-                zookeeper_root=node,
-            )
-            for name in CHAIN
-        }
+        self.settings = settings_of(base, node)
         self.expected: dict[PublishedPath, dict[str, bytes]] = {}
         for number in range(minutes):
             self.collect(FIRST + timedelta(minutes=number), files_each if number < minutes - 1 or minutes == 1 else 0)

@@ -1,0 +1,230 @@
+"""Real processes, killed with SIGKILL at every point of a commit and of recovery; real files, a real ZooKeeper.
+
+Each case is a world of its own; the processes of all cases die first, so that their locks expire together. The fast
+part kills every service once at every point, and a recovery at every point with the services taking turns; the long
+part is the whole product with the states and the consumer. test_crashes.py is finer, but in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from waltz_spark.streams.commit import PAUSES, POINTS, RECOVERY_POINTS
+from waltz_spark.streams.files import LocalFiles
+from waltz_spark.streams.services import StreamService
+from waltz_spark.streams.states import State
+
+from tests.spark.streams.worker import TAKEN_OVER
+from tests.spark.streams.world import CHAIN, NOW, World
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+
+ROOT = Path(__file__).resolve().parents[3]
+SERVICES = CHAIN[:3]
+AT_ONCE = 3
+PATIENCE_S = 60.0
+
+
+class Died(BaseException):
+    """A run in this process ends here; closing its client ends its session, as a time-out would."""
+
+
+class Case(NamedTuple):
+    """``left_at``: where a first run ended, "" = there was none; ``point``: where the process is killed.
+
+    ``consumer``: it runs in between, and before recovery.
+    """
+
+    service: str
+    point: str
+    consumer: bool
+    left_at: str = ""
+
+
+@dataclass
+class Staged:
+    case: Case
+    world: World
+    hosts: str
+
+    def worker(self, signal_name: str) -> subprocess.Popen[bytes]:
+        case = {
+            "hosts": self.hosts,
+            "base": self.world.base,
+            "node": self.world.node,
+            "service": self.case.service,
+            "point": self.case.point,
+            "signal": signal_name,
+        }
+        command = [sys.executable, "-m", "tests.spark.streams.worker", json.dumps(case)]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+
+    def kill(self) -> None:
+        process = self.worker("KILL")
+        with ended(process):
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == -signal.SIGKILL, f"{self.case}: {process.returncode} {errors.decode()}"
+
+    def leave(self) -> None:
+        """The first run, which ends at ``left_at``."""
+
+        def hook(point: str) -> None:
+            if point == self.case.left_at:
+                raise Died
+
+        zookeeper = KazooZooKeeper(self.hosts)
+        settings = self.world.settings[self.case.service]
+        service = StreamService(settings, zookeeper, clock=lambda: NOW, hook=hook)
+        try:
+            with pytest.raises(Died):
+                service.run_once()
+        finally:
+            zookeeper.close()
+
+    def consume(self, zookeeper: ZooKeeper) -> None:
+        if self.case.consumer:
+            with self.world.service(CHAIN[CHAIN.index(self.case.service) + 1], zookeeper) as service:
+                assert not service.run_once().quarantined
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def stage(case: Case, base: Path, hosts: str, zookeeper: ZooKeeper) -> Staged:
+    """Everything is there for the case's service to begin its first run."""
+    directory = base / uuid.uuid4().hex
+    world = World(LocalFiles(), str(directory), f"/{directory.name}", minutes=2)
+    for name in CHAIN[: CHAIN.index(case.service)]:
+        with world.service(name, zookeeper) as service:
+            assert not service.run_once().standing_by
+    return Staged(case, world, hosts)
+
+
+def until_unlocked(zookeeper: ZooKeeper, staged: Staged) -> None:
+    """The session of the process that was killed has expired."""
+    free = threading.Event()
+    lock = staged.world.settings[staged.case.service].node + "/lock"
+    watch = zookeeper.watch_data(lock, lambda data, version: free.set() if data is None else None)
+    try:
+        assert free.wait(PATIENCE_S), f"{lock} was never given away"
+    finally:
+        watch.cancel()
+
+
+def problems_of(cases: Sequence[Case], base: Path, hosts: str) -> list[str]:
+    zookeeper = KazooZooKeeper(hosts)
+    try:
+        worlds = [stage(case, base, hosts, zookeeper) for case in cases]
+        for one in worlds:
+            if one.case.left_at:
+                one.leave()
+                one.consume(zookeeper)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(Staged.kill, worlds))
+        found = []
+        for one in worlds:
+            one.consume(zookeeper)
+            until_unlocked(zookeeper, one)
+            passes = one.world.finish(zookeeper)
+            replayed = [passed.replayed for passed in passes.values() if len(passed.replayed) > 1]
+            found += [f"{one.case}: {problem}" for problem in [*one.world.problems(zookeeper), *replayed]]
+        return found
+    finally:
+        zookeeper.close()
+
+
+def in_recovery() -> list[tuple[str, str]]:
+    """(where the first run ends, a point that the recovery from there passes): every pair there is."""
+    beginnings = ("after build", *POINTS[POINTS.index("after TRANS_COMMIT_START") :])
+    common = ("after lock", "after claim", "during fence", "after fence", "after cleaning")
+    pairs = [(left_at, point) for left_at in beginnings for point in common]
+    pairs += [("after TRANS_COMMIT_START", point) for point in ("after LOOK", "after discard")]
+    pairs += [("after MOVE", point) for point in ("after LOOK", *POINTS[POINTS.index("after TRANS_MV_COMPLETE") :])]
+    for state in (State.MOVED, State.ANNOUNCED, State.TRASHED):
+        # From a state on, recovery passes what a commit passes.
+        passed = POINTS[POINTS.index("after " + state.value) + 1 :]
+        pairs += [("after " + state.value, point) for point in passed]
+    return pairs
+
+
+def one_of_each_point() -> list[tuple[str, str]]:
+    return list({point: (left_at, point) for left_at, point in in_recovery()}.values())
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_killed_at_every_point(name: str, tmp_path: Path, zookeeper_server: str) -> None:
+    cases = [Case(name, point, bool(number % 2)) for number, point in enumerate(POINTS)]
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+def test_killed_again_in_recovery(tmp_path: Path, zookeeper_server: str) -> None:
+    cases = [
+        Case(SERVICES[number % 3], point, bool(number % 2), left_at)
+        for number, (left_at, point) in enumerate(one_of_each_point())
+    ]
+    assert {case.point for case in cases} >= set(RECOVERY_POINTS)
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("consumer", [False, True], ids=["alone", "consumed"])
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_whole_product(name: str, consumer: bool, tmp_path: Path, zookeeper_server: str) -> None:
+    cases = [Case(name, point, consumer) for point in POINTS]
+    cases += [Case(name, point, consumer, left_at) for left_at, point in in_recovery()]
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+@pytest.mark.parametrize("point", ["before MOVE", "before ANNOUNCE", "before TRASH"])
+def test_a_stopped_process_wakes_up_too_late(point: str, tmp_path: Path, zookeeper_server: str) -> None:
+    zookeeper = KazooZooKeeper(zookeeper_server)
+    try:
+        staged = stage(Case("tokyo", point, True), tmp_path, zookeeper_server, zookeeper)
+        process = staged.worker("STOP")
+        with ended(process):
+            # It has stopped behind its look at the lock; waitid tells when.
+            assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT) is not None
+            until_unlocked(zookeeper, staged)
+            staged.world.finish(zookeeper)
+            assert staged.world.problems(zookeeper) == []
+            process.send_signal(signal.SIGCONT)
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == TAKEN_OVER, errors.decode()
+        staged.world.finish(zookeeper)
+        assert staged.world.problems(zookeeper) == []
+    finally:
+        zookeeper.close()
+
+
+def test_every_point_is_passed(tmp_path: Path, zookeeper_server: str) -> None:
+    """What is not in the lists is killed nowhere."""
+    zookeeper = KazooZooKeeper(zookeeper_server)
+    passed: list[str] = []
+    try:
+        staged = stage(Case("tokyo", "", False, "after TRANS_COMMIT_START"), tmp_path, zookeeper_server, zookeeper)
+        staged.leave()
+        with StreamService(staged.world.settings["tokyo"], zookeeper, hook=passed.append) as service:
+            service.run_once()
+    finally:
+        zookeeper.close()
+    assert set(passed) == {*POINTS, *RECOVERY_POINTS, *PAUSES}
