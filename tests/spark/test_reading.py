@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from waltz_spark.reading import Marks, Reading, checked_header, plan_reading, po
 from waltz_spark.replica_reader import ReplicaReader, proven_mark
 
 import waltz_ray
+from tests.actors.replica_client import ReplicaPeer, connected
 from tests.cluster.harness import Cluster
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
-from waltz_ray.wire.replica_messages import StateReply
+from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.records import build_records
+from waltz_ray.wire.replica_messages import Append, Appended, Open, StateReply, Truncate, Truncated
 
 PARTITIONS = 2
 Make = Callable[..., Cluster]
@@ -183,6 +187,60 @@ def test_a_replica_that_is_no_member_tells_only_what_is_below_its_low_water_mark
             pytest.raises(DataUnavailable, match=r"records \[5000, 0\) were asked for"),
         ):
             list(reader.read_range(0, 5000, 5010, 1 << 20))
+
+
+def opened(cluster: Cluster, replica_id: int, session_id: int, stack: ExitStack) -> ReplicaPeer:
+    """A connection that has opened ``session_id`` of partition 0, as a server's."""
+    peer = stack.enter_context(connected(cluster.endpoints[replica_id].endpoint))
+    joined = cluster.store.partition(0)[0].last_published_session
+    assert isinstance(peer.ask(Open(0, session_id, cluster.info.cluster_key, joined)), StateReply)
+    return peer
+
+
+@pytest.mark.cluster
+def test_a_server_that_died_between_fencing_and_publishing_leaves_the_log_readable(make: Make) -> None:
+    cluster = make()
+    fill(cluster)
+    cluster.stop_server(1)
+    session_id = cluster.store.partition(0)[0].last_published_session + 1
+    with (
+        ExitStack() as stack,
+        Locations(cluster.zookeeper, cluster.name) as locations,
+        ReplicaReader(locations.replicas, 0.3) as reader,
+    ):
+        for replica_id in range(3):
+            opened(cluster, replica_id, session_id, stack)
+        assert sum(len(batch) for batch in reader.read_range(0, 0, 6000, 1 << 20)) == 6000
+        with pytest.raises(DataUnavailable, match="no quorum of session"):
+            reader.committed_mark(0)
+
+
+@pytest.mark.cluster
+def test_a_tail_that_was_never_committed_is_not_read(make: Make) -> None:
+    """Replica 2 has other records than the log from 5000 on, and is no member; only it is left."""
+    cluster = make()
+    fill(cluster)
+    cluster.stop_server(1)
+    record, version = cluster.store.partition(0)
+    session_id = record.last_published_session + 1
+    with ExitStack() as stack:
+        peer = opened(cluster, 2, session_id, stack)
+        assert isinstance(peer.ask(Truncate(0, session_id, 4999)), Truncated)
+        zeros = np.zeros(10, dtype=np.int32)
+        dirty = build_records(0, 5000, 9, 9, (zeros, zeros, zeros + 5, zeros.astype(np.uint32)), b"dirty" * 10)
+        assert isinstance(peer.ask(Append(0, session_id, 5000, dirty.lengths, dirty.records)), Appended)
+    member, outsider = ReplicaEntry(session_id, UNRESOLVED), ReplicaEntry(session_id - 1, 4999)
+    entries = {0: member, 1: member, 2: outsider}
+    cluster.store.set_partition(0, PartitionRecord(session_id, record.generation, entries), version)
+    for replica_id in (0, 1):
+        cluster.stop_replica(replica_id)
+    with Locations(cluster.zookeeper, cluster.name) as locations, ReplicaReader(locations.replicas, 0.3) as reader:
+        with pytest.raises(DataUnavailable, match="transaction 5000 could not be read"):
+            list(reader.read_range(0, 5000, 5010, 1 << 20))
+        claimed = locations.replicas(0)._replace(members=frozenset({2}))
+    with ReplicaReader(lambda partition: claimed, 0.3) as reader:
+        [batch] = reader.read_range(0, 5000, 5010, 1 << 20)
+        assert bytes(batch.data(0)) == b"dirty", "without the rule it would be read"
 
 
 def state(session_id: int, last_id: int, damaged: bool = False) -> StateReply:
