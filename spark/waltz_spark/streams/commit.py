@@ -28,7 +28,7 @@ from datetime import datetime
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
-from waltz_spark.streams.files import Files, FilesOf, copy_file, directory_of
+from waltz_spark.streams.files import FilesOf, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
@@ -77,6 +77,7 @@ RECOVERY_POINTS = (
 
 PAUSES = ("before LOOK", "before MOVE", "before ANNOUNCE", "before TRASH", "before FORGET", "after FORGET")
 """Behind the look at the lock, with nothing done since the point before: where a zombie sleeps worst."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
