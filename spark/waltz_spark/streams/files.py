@@ -164,7 +164,8 @@ class LocalFiles:
             os.fsync(file.fileno())
 
     def copy(self, path: str, target: str) -> None:
-        self.write(target, self.chunks(path))
+        with open(path, "rb") as file:
+            self.write(target, iter(lambda: file.read(CHUNK_BYTES), b""))
 
     def rename(self, source: str, target: str) -> None:
         # Between the look and the rename only a run that was replaced could act, and what it could rename from has

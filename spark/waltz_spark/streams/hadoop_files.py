@@ -79,7 +79,9 @@ class HadoopFiles:
 
     def make_directory(self, path: str) -> None:
         with _translated(path):
-            _, there = self._at(path)
+            system, there = self._at(path)
+            if system.exists(there):
+                raise FileExistsError(f"{path} is there already")
             fs = self._hadoop.fs
             context = fs.FileContext.getFileContext(there.toUri(), self._configuration)
             context.mkdir(there, fs.permission.FsPermission.getDirDefault(), False)

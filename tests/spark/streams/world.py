@@ -29,7 +29,7 @@ from waltz_spark.streams.states import State
 
 from waltz_ray.coordination.api import ZooKeeper
 
-__all__ = ["CHAIN", "NOW", "World", "settings_of", "walk"]
+__all__ = ["CHAIN", "FIRST", "NOW", "World", "settings_of", "walk"]
 
 NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=UTC)
 FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)

@@ -1,0 +1,371 @@
+"""The collector: the log's feed becomes minute files in ``data/<category>/<collector>/``, every record exactly once.
+
+::
+
+    settings = CollectorSettings("c1", "/logs/tokyo", "bank", cluster="bank")
+    collector = Collector(settings, zookeeper, ClusterFeed(spark, settings, zookeeper="127.0.0.1:2181"))
+    collector.run(stop)                   # until the event is set
+    collector.run_once()                  # or one pass: recovery if it is the first, then the minute that is over
+
+When a UTC minute is over, its transactions are those from the position to the high-water marks read then, partition by
+partition. The first minute ever takes the whole log. After a pause the minutes that were missed are marked as empty
+ones and the last one that is over takes the records: when a record came in during a pause nobody can tell any more.
+
+What a crash leaves, and why an older run can do nothing more: ``collector_states``, ``commit``, ``run``. A collector is
+a thread like the services, with its node at ``/databus/<name>`` and its lock below; its name is its directory's, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.errors import (
+    ConfigError,
+    DataUnavailable,
+    InvalidInput,
+    StorageError,
+    VersionConflict,
+    ZooKeeperUnreachable,
+)
+from waltz_spark.ranges import Range
+from waltz_spark.streams.collector_states import (
+    SUFFIXES,
+    TABLE,
+    Action,
+    CollectorNode,
+    Format,
+    Plan,
+    decode_collector,
+    encode_collector,
+    minutes_from,
+)
+from waltz_spark.streams.files import FilesOf, local_files, normal_root
+from waltz_spark.streams.layout import (
+    checked_name,
+    data_path,
+    encode_marker,
+    join,
+    marker_name,
+    minute_name,
+    minute_of,
+    tmp_path,
+)
+from waltz_spark.streams.run import FENCED, Hook, ThreadRun
+
+__all__ = ["POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
+
+log = logging.getLogger(__name__)
+
+POINTS = (
+    "after lock",
+    "after claim",
+    "after fence",
+    "after cleaning",
+    "after COLLECT_PLANNED",
+    "before WRITE",
+    "after files",
+    "during WRITE",
+    "after WRITE",
+    "after COLLECT_FILED",
+    "before MARK",
+    "during MARK",
+    "after MARK",
+    "after COLLECT_DONE",
+)
+"""Where ``hook`` is called, in the order of a run's first pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    """One collector: a partition set of a cluster becomes a category under a root."""
+
+    name: str
+    """The thread, ``/databus/<name>``, and the directory ``data/<category>/<name>``. Unique."""
+
+    root: str
+    """A directory that every Spark executor sees, or a ``scheme://`` URI."""
+
+    category: str
+
+    cluster: str = "waltz"
+
+    partitions: tuple[int, ...] = ()
+    """() = all there are."""
+
+    format: Format = "parquet"
+    """``parquet``, or ``jsonl``: gzip lines, a JSON object each (``collector_files`` has the fields)."""
+
+    bytes_per_task: int = 32 * 1024 * 1024
+    """About how much a Spark task reads; each writes one file."""
+
+    interval_s: float = 1.0
+    """Pause between two looks at the clock."""
+
+    zookeeper_root: str = "/databus"
+
+    @property
+    def node(self) -> str:
+        return f"{self.zookeeper_root}/{self.name}"
+
+    def validate(self) -> CollectorSettings:
+        """Itself; ConfigError names the field that is out of range."""
+        try:
+            checked_name("name", self.name)
+            checked_name("category", self.category)
+            root = normal_root(self.root)
+        except InvalidInput as error:
+            raise ConfigError(f"collector {self.name}: {error}") from error
+        wrong = {
+            "cluster must be a name": not self.cluster,
+            f"format must be one of {', '.join(SUFFIXES)}, not {self.format!r}": self.format not in SUFFIXES,
+            "partitions must be different IDs from 0 on": any(p < 0 for p in self.partitions)
+            or len(set(self.partitions)) != len(self.partitions),
+            "bytes_per_task must be at least 1": self.bytes_per_task < 1,
+            "interval_s must be more than 0": self.interval_s <= 0,
+            "zookeeper_root must be a path": not self.zookeeper_root.startswith("/")
+            or self.zookeeper_root.endswith("/"),
+        }
+        for text, is_wrong in wrong.items():
+            if is_wrong:
+                raise ConfigError(f"collector {self.name}: {text}")
+        return replace(self, root=root)
+
+
+class Written(NamedTuple):
+    """A file that a ``Feed`` wrote: where it is, how many records and bytes are in it."""
+
+    path: str
+    records: int
+    size_bytes: int
+
+
+class Feed(Protocol):
+    """Where the transactions come from."""
+
+    def plan(self, position: Mapping[int, int]) -> list[Range]:
+        """All committed transactions from ``position`` (partition -> ID, 0 where it says nothing) on, in ranges of
+        one file each, those of a partition in order. DataUnavailable if the log ends before the position."""
+        ...
+
+    def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
+        """A file for each range, in their order, somewhere in ``directory``, which is there; the content is durable.
+
+        OSError where the directory has gone: it may have been taken away from a run that was replaced.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a pass did. ``standing_by``: another run has the lock. ``minute``: the one that was marked, None if none
+    was over; ``empty``: how many missed ones were marked with it."""
+
+    standing_by: bool = False
+    minute: datetime | None = None
+    empty: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+
+class Collector(ThreadRun):
+    """One category's collector. ZooKeeper, feed, file systems and clock are given; ``hook`` is for tests.
+
+    ConfigError for settings that cannot be. Not for use by several Python threads at once.
+    """
+
+    def __init__(
+        self,
+        settings: CollectorSettings,
+        zookeeper: ZooKeeper,
+        feed: Feed,
+        files_of: FilesOf = local_files,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        hook: Hook = lambda point: None,
+    ) -> None:
+        self.settings = settings = settings.validate()
+        self._feed, self._clock = feed, clock
+        self._data = data_path(settings.root, settings.category, settings.name)
+        self._size_bytes = 0
+        self.node = CollectorNode()
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
+
+    def open(self) -> bool:
+        """Take the lock, shut out older runs, carry through what they left. False if another run has the lock.
+
+        CoordinationError if the node cannot be understood, ConfigError if it is about something else.
+        """
+        if not self._take_lock(encode_collector(CollectorNode())):
+            return False
+        self._hook("after lock")
+        self._claim()
+        self._hook("after claim")
+        self._check_file_system()
+        self._fence()
+        self._hook("after fence")
+        self._carry_through()
+        self._clean()
+        self._hook("after cleaning")
+        return True
+
+    def run_once(self) -> Collected:
+        """Recover if this begins a run, then collect what is over.
+
+        StorageError for what a file system refuses, VersionConflict if another run has taken over,
+        ZooKeeperUnreachable, DataUnavailable, CoordinationError. All of them end the run: the next begins with
+        recovery, as after a crash.
+        """
+        with self._ending_the_run_on_error():
+            if self.is_open:
+                self.check_held()
+            elif not self.open():
+                return Collected(standing_by=True)
+            return self._collect()
+
+    def run(self, stop: threading.Event) -> None:
+        """Pass after pass until ``stop`` is set.
+
+        Waits while ZooKeeper or a partition's server is away or another run has the lock; every other error ends it.
+        """
+        try:
+            while not stop.is_set():
+                try:
+                    self.run_once()
+                except (ZooKeeperUnreachable, VersionConflict, DataUnavailable) as error:
+                    log.warning("collector %s starts again with recovery: %s", self.settings.name, error)
+                stop.wait(self.settings.interval_s)
+        finally:
+            self.close()
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _ending_the_run_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise StorageError(
+                    f"collector {self.settings.name}: {error or repr(error)}; the next pass goes on from the state in "
+                    "ZooKeeper"
+                ) from error
+            raise
+
+    def _claim(self) -> None:
+        settings = self.settings
+        node = decode_collector(settings.node, self._read())
+        if node.position and node.cluster != settings.cluster:
+            raise ConfigError(
+                f"collector {settings.name}: its position is one in the log of cluster {node.cluster}, not of "
+                f"{settings.cluster}; give the other cluster's collector another name"
+            )
+        if node.plan is not None and (node.category, node.root) != (settings.category, settings.root):
+            raise ConfigError(
+                f"collector {settings.name}: minute {minute_name(node.plan.minute)} of {node.category} under "
+                f"{node.root} is in flight; run it with these once, or give the other collector another name"
+            )
+        self._write(
+            replace(node, holder=self._run, cluster=settings.cluster, category=settings.category, root=settings.root)
+        )
+
+    def _check_file_system(self) -> None:
+        one, other = self._data, tmp_path(self.settings.root, self.settings.name)
+        if self._files.file_system(one) != self._files.file_system(other):
+            raise ConfigError(
+                f"collector {self.settings.name}: {one} and {other} are on different file systems; put the whole root "
+                "on one, since a rename between two is not atomic"
+            )
+
+    def _collect(self) -> Collected:
+        minute = minute_of(self._clock()) - timedelta(minutes=1)
+        last = self.node.last
+        if last is not None and minute <= last:
+            return Collected()
+        self._size_bytes = 0
+        planned = self.node.planned(minute, self._feed.plan(self.node.position), self.settings.format)
+        plan = planned.plan
+        assert plan is not None
+        self._write(planned)
+        self._hook("after COLLECT_PLANNED")
+        self._carry_through()
+        empty = (plan.minute - plan.since) // timedelta(minutes=1)
+        return Collected(False, plan.minute, empty, plan.records, self._size_bytes)
+
+    def _carry_through(self) -> None:
+        while (plan := self.node.plan) is not None:
+            row = TABLE[self.node.state]
+            self.check_held()
+            self._hook("before " + row.action.name)
+            following = self._write_files(plan) if row.action is Action.WRITE else self._mark(plan)
+            assert following.state is row.next
+            self._hook("after " + row.action.name)
+            self._write(following)
+            self._hook("after " + row.next.value)
+
+    def _write_files(self, plan: Plan) -> CollectorNode:
+        """WRITE. Everything is durable when it returns: the files in their place, the markers in ours."""
+        staged = self.staged("files")
+        self._files.make_directory(staged)
+        written = self._feed.write(plan.ranges, plan.format, staged) if plan.ranges else []
+        if len(written) != len(plan.ranges) or sum(each.records for each in written) != plan.records:
+            raise DataUnavailable(
+                f"collector {self.settings.name}: {sum(each.records for each in written)} of {plan.records} records of "
+                f"minute {minute_name(plan.minute)} were written; it is written again"
+            )
+        self._size_bytes = sum(each.size_bytes for each in written)
+        self._hook("after files")
+        markers = self._prepare_markers(plan)
+        self._files.make_directories(self._data)
+        for name, each in zip(plan.files, written, strict=True):
+            self.check_held()
+            # Over what an attempt before left there: nobody has seen that, there is no marker yet.
+            self._files.replace(each.path, join(self._data, name))
+            self._hook("during WRITE")
+        self._files.sync_directory(self._data)
+        return self.node.filed(markers)
+
+    def _prepare_markers(self, plan: Plan) -> str:
+        directory = self.staged("markers")
+        self._files.make_directory(directory)
+        for minute in minutes_from(plan.since, plan.minute):
+            self._files.write(join(directory, marker_name(minute)), [self._marker(plan, minute)])
+        self._files.sync_directory(directory)
+        self._files.sync_directory(directory.rpartition("/")[0])
+        return directory
+
+    def _marker(self, plan: Plan, minute: datetime) -> bytes:
+        mine = minute == plan.minute
+        more = {"cluster": self.settings.cluster, "ranges": plan.ranges if mine else ()}
+        return encode_marker(minute, plan.files if mine else (), more)
+
+    def _mark(self, plan: Plan) -> CollectorNode:
+        """MARK. A marker that is not where it was prepared has been moved, by whichever run."""
+        run, _, name = plan.markers.rpartition("/")
+        for minute in minutes_from(plan.since, plan.minute):
+            for directory in (plan.markers, join(run + FENCED, name)):
+                prepared = join(directory, marker_name(minute))
+                if self._files.exists(prepared):
+                    self.check_held()
+                    self._files.rename(prepared, join(self._data, marker_name(minute)))
+                    self._hook("during MARK")
+                    break
+        self._files.sync_directory(self._data)
+        return self.node.done()
+
+    def _write(self, node: CollectorNode) -> None:
+        self._put(encode_collector(node))
+        self.node = node

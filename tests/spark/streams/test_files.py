@@ -1,0 +1,185 @@
+"""One contract for every kind of gate: local, Hadoop (on file://), and the tests' own that can lose its power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waltz_spark.streams.files import CHUNK_BYTES, Files, LocalFiles, copy_file, local_files, normal_root
+from waltz_spark.streams.hadoop_files import HadoopFiles
+from waltz_spark.streams.layout import join
+
+from tests.spark.streams.memory_files import MemoryFiles
+from tests.spark.streams.world import CHAIN, World
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.errors import InvalidInput
+
+KINDS = ["memory", "local", pytest.param("hadoop", marks=pytest.mark.spark)]
+
+
+@pytest.fixture(scope="session")
+def java_gateway() -> Iterator[Any]:
+    """A JVM with Spark's jars and no SparkSession: it gets in nobody's way."""
+    from pyspark.java_gateway import launch_gateway
+    from waltz_spark.session import use_java
+
+    use_java()
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # it ends with its input
+        gateway.proc.wait(timeout=60)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def files(kind: str, request: pytest.FixtureRequest) -> Files:
+    if kind == "memory":
+        return MemoryFiles()
+    return LocalFiles() if kind == "local" else HadoopFiles(request.getfixturevalue("java_gateway"))
+
+
+@pytest.fixture
+def top(kind: str, files: Files, tmp_path: Path) -> str:
+    path = f"file://{tmp_path}" if kind == "hadoop" else str(tmp_path)
+    files.make_directories(path)
+    return path
+
+
+def test_files_and_directories(files: Files, top: str) -> None:
+    files.make_directories(join(top, "a", "b"))
+    files.make_directories(join(top, "a", "b"))
+    files.make_directory(join(top, "a", "c"))
+    content = bytes(range(256)) * 5000
+    files.write(join(top, "a", "file"), [content[:7], b"", content[7:]])
+    files.write(join(top, "a", "empty"), [])
+    assert files.list(join(top, "a")) == ["b", "c", "empty", "file"]
+    assert files.read(join(top, "a", "file")) == content
+    assert files.read(join(top, "a", "empty")) == b""
+    pieces = list(files.chunks(join(top, "a", "file")))
+    assert b"".join(pieces) == content
+    assert max(map(len, pieces)) <= CHUNK_BYTES
+    files.write(join(top, "a", "file"), [b"new"])
+    assert files.read(join(top, "a", "file")) == b"new"
+    copy_file(files, join(top, "a", "file"), files, join(top, "a", "copy"))
+    assert files.read(join(top, "a", "copy")) == b"new"
+    assert (files.exists(join(top, "a", "copy")), files.exists(join(top, "a", "none"))) == (True, False)
+    files.sync_directory(join(top, "a"))
+    assert files.file_system(top) == files.file_system(join(top, "not", "made"))
+
+
+def test_renames(files: Files, top: str) -> None:
+    files.make_directories(join(top, "one"))
+    files.make_directories(join(top, "there"))
+    files.write(join(top, "one", "file"), [b"1"])
+    files.write(join(top, "other"), [b"2"])
+    files.rename(join(top, "one"), join(top, "two"))
+    assert (files.list(top), files.list(join(top, "two"))) == (["other", "there", "two"], ["file"])
+    with pytest.raises(FileExistsError):
+        files.rename(join(top, "two"), join(top, "there"))
+    with pytest.raises(FileExistsError):
+        files.rename(join(top, "two", "file"), join(top, "other"))
+    files.replace(join(top, "two", "file"), join(top, "other"))
+    assert (files.read(join(top, "other")), files.list(join(top, "two"))) == (b"1", [])
+    files.replace(join(top, "other"), join(top, "again"))
+    assert files.read(join(top, "again")) == b"1"
+
+
+def test_deletes(files: Files, top: str) -> None:
+    files.make_directories(join(top, "a", "b", "c"))
+    files.write(join(top, "a", "file"), [b"1"])
+    assert not files.remove_empty(join(top, "a"))
+    assert files.remove_empty(join(top, "a", "b", "c"))
+    assert files.remove_empty(join(top, "a", "b", "c"))
+    files.delete(join(top, "a", "file"))
+    files.delete(join(top, "a", "file"))
+    assert files.list(join(top, "a")) == ["b"]
+    files.delete(join(top, "a"))
+    assert files.list(top) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda files, top: files.list(join(top, "none")),
+        lambda files, top: files.read(join(top, "none")),
+        lambda files, top: list(files.chunks(join(top, "none"))),
+        lambda files, top: files.write(join(top, "none", "file"), [b"1"]),
+        lambda files, top: files.copy(join(top, "none"), join(top, "copy")),
+        lambda files, top: files.copy(join(top, "file"), join(top, "none", "copy")),
+        lambda files, top: files.make_directory(join(top, "none", "a")),
+        lambda files, top: files.rename(join(top, "none"), join(top, "a")),
+        lambda files, top: files.rename(join(top, "file"), join(top, "none", "a")),
+        lambda files, top: files.replace(join(top, "none"), join(top, "a")),
+        lambda files, top: files.replace(join(top, "file"), join(top, "none", "a")),
+        lambda files, top: files.sync_directory(join(top, "none")),
+    ],
+)
+def test_what_is_missing_is_said(files: Files, top: str, call: Callable[[Files, str], object]) -> None:
+    files.write(join(top, "file"), [b"1"])
+    with pytest.raises(FileNotFoundError):
+        call(files, top)
+    assert files.list(top) == ["file"]
+
+
+def test_other_refusals(files: Files, top: str) -> None:
+    files.write(join(top, "file"), [b"1"])
+    with pytest.raises(NotADirectoryError):
+        files.list(join(top, "file"))
+    files.make_directory(join(top, "a"))
+    with pytest.raises(FileExistsError):
+        files.make_directory(join(top, "a"))
+
+
+@pytest.mark.spark
+def test_the_services_on_a_hadoop_file_system(java_gateway: Any, tmp_path: Path) -> None:
+    """The whole chain, with renames, hsync and announcements by the JVM."""
+    world = World(HadoopFiles(java_gateway), f"file://{tmp_path}")
+    zookeeper = MemoryZooKeeperServer().client()
+    assert [len(one.committed) for one in world.finish(zookeeper).values()] == [2] * len(CHAIN)
+    assert world.problems(zookeeper) == []
+
+
+def test_between_two_gates(tmp_path: Path) -> None:
+    memory = MemoryFiles()
+    memory.write("/file", [b"the same bytes"])
+    copy_file(memory, "/file", LocalFiles(), str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == b"the same bytes"
+
+
+def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normal_root("x/") == str(tmp_path / "x")
+    assert normal_root("file:///a%20b/c/") == "/a b/c"
+    assert normal_root("hdfs://name/a/") == "hdfs://name/a"
+    assert local_files("/a") is local_files("file:///b")
+    with pytest.raises(InvalidInput, match="running Spark"):
+        local_files("hdfs://name/a")
+    with pytest.raises(InvalidInput, match="empty"):
+        normal_root("")
+
+
+def test_power_loss() -> None:
+    """What the tests' own file system forgets: every name that was not synced, and the half of a rename never."""
+    files = MemoryFiles()
+    files.make_directories("/a")
+    files.make_directories("/b")
+    files.write("/a/synced", [b"1"])
+    files.sync_directory("/a")
+    files.write("/a/lost", [b"2"])
+    files.rename("/a/synced", "/b/moved")
+    files.lose_power()
+    assert (files.list("/a"), files.list("/b")) == (["synced"], [])
+    files.rename("/a/synced", "/b/moved")
+    files.sync_directory("/b")
+    files.write_unsynced("/b/moved", b"half")
+    files.lose_power()
+    assert (files.list("/a"), files.read("/b/moved")) == ([], b"1")
