@@ -41,13 +41,17 @@ def ray_of_tests(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def spark(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two executors of one core, so that one may be killed. Ended before ``bank``, which takes Ray away with it."""
+    """Two executors of one core, so that one may be killed. Ended before ``bank``, which takes Ray away with it.
+
+    Of Ray's CPUs they take half a one each: on two cores something must be left for Ray Data's tasks.
+    """
     from waltz_spark.session import start_spark, stop_spark
 
     here = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("spark"))  # Spark leaves artifacts in its working directory
     try:
-        yield start_spark("waltz-tests", executors=2, executor_cores=1, executor_memory="600m")
+        half = {"spark.ray.raydp_spark_executor.actor.resource.cpu": "0.5"}
+        yield start_spark("waltz-tests", executors=2, executor_cores=1, executor_memory="600m", configs=half)
     finally:
         stop_spark()
         os.chdir(here)
