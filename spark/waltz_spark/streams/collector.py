@@ -315,6 +315,8 @@ class Collector(ThreadRun):
             self._hook("after " + row.action.name)
             self._write(following)
             self._hook("after " + row.next.value)
+            if following.plan is None:
+                self._files.delete(plan.markers)  # it is empty; one of a run that was shut out goes with that
 
     def _write_files(self, plan: Plan) -> CollectorNode:
         """WRITE. Everything is durable when it returns: the files in their place, the markers in ours."""
@@ -336,6 +338,7 @@ class Collector(ThreadRun):
             self._files.replace(each.path, join(self._data, name))
             self._hook("during WRITE")
         self._files.sync_directory(self._data)
+        self._files.delete(staged)
         return self.node.filed(markers)
 
     def _prepare_markers(self, plan: Plan) -> str:
@@ -354,17 +357,30 @@ class Collector(ThreadRun):
 
     def _mark(self, plan: Plan) -> CollectorNode:
         """MARK. A marker that is not where it was prepared has been moved, by whichever run."""
-        run, _, name = plan.markers.rpartition("/")
         for minute in minutes_from(plan.since, plan.minute):
-            for directory in (plan.markers, join(run + FENCED, name)):
-                prepared = join(directory, marker_name(minute))
-                if self._files.exists(prepared):
-                    self.check_held()
-                    self._files.rename(prepared, join(self._data, marker_name(minute)))
-                    self._hook("during MARK")
-                    break
+            target = join(self._data, marker_name(minute))
+            prepared = self._prepared(plan, minute)
+            if not prepared and minute == plan.minute and self._never_marked(plan, target):
+                prepared = self.staged("marker")
+                self._files.write(prepared, [self._marker(plan, minute)])
+            if prepared:
+                self.check_held()
+                self._files.rename(prepared, target)
+                self._hook("during MARK")
         self._files.sync_directory(self._data)
         return self.node.done()
+
+    def _prepared(self, plan: Plan, minute: datetime) -> str:
+        """Where the minute's marker waits: in the run that prepared it, which may be shut out by now; "" = nowhere."""
+        run, _, name = plan.markers.rpartition("/")
+        places = [join(directory, marker_name(minute)) for directory in (plan.markers, join(run + FENCED, name))]
+        return next((place for place in places if self._files.exists(place)), "")
+
+    def _never_marked(self, plan: Plan, target: str) -> bool:
+        """A person has emptied ``system/tmp``. The local service moves a minute's files away before its marker."""
+        if not plan.files or self._files.exists(target):
+            return False
+        return all(self._files.exists(join(self._data, name)) for name in plan.files)
 
     def _write(self, node: CollectorNode) -> None:
         self._put(encode_collector(node))

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import InvalidInput, NoNode
+from waltz_spark.streams.collector_states import is_collector
 from waltz_spark.streams.commit import CommitThread
 from waltz_spark.streams.files import Files, FilesOf
 from waltz_spark.streams.layout import (
@@ -30,7 +31,7 @@ __all__ = ["purge", "thread_nodes"]
 
 
 def thread_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> dict[str, ThreadNode]:
-    """Every thread's node. CoordinationError for one that cannot be understood."""
+    """Every service's node; a collector's is another kind. CoordinationError for one that cannot be understood."""
     nodes = {}
     try:
         names = zookeeper.children(zookeeper_root)
@@ -39,7 +40,9 @@ def thread_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> dict[str, ThreadN
     for name in names:
         path = f"{zookeeper_root}/{name}"
         try:
-            nodes[name] = decode_node(path, zookeeper.get(path)[0])
+            data = zookeeper.get(path)[0]
+            if not is_collector(data):
+                nodes[name] = decode_node(path, data)
         except NoNode:
             continue  # deleted since the listing, by a person
     return nodes
