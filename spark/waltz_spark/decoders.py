@@ -35,6 +35,9 @@ class JsonRows:
 
     def __call__(self, rows: Any) -> Any:
         """One batch with the columns partition_id, transaction_id and data, at least."""
+        lacking = [name for name in ("partition_id", "transaction_id", "data") if name not in rows.schema.names]
+        if lacking:
+            raise InvalidInput(f"JsonRows needs the column {lacking[0]}; name it in columns=, or leave columns= out")
         where = f"partition {rows['partition_id'][0]}, transactions from {rows['transaction_id'][0]} on"
         text = b"\n".join(data.replace(b"\n", b" ") for data in rows["data"].to_pylist())
         try:

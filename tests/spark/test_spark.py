@@ -115,6 +115,8 @@ def test_json_that_does_not_fit(spark: Any) -> None:
     for bad in (b"\xff\x00", b'{"id":"x"}', b'{"id":1}{"id":2}', b""):
         with pytest.raises(InvalidInput, match="partition 4, transactions from 7 on"):
             decoder(rows(b'{"id":1}', bad))
+    with pytest.raises(InvalidInput, match="needs the column data"):
+        decoder(rows(b"{}").drop_columns(["data"]))
 
 
 def test_a_dataset_and_back_to_spark(spark: Any, appended: list[Row]) -> None:
