@@ -42,17 +42,18 @@ def test_a_crash_at_every_change(name: str, power: bool) -> None:
         if not crashed:
             break
         at += 1
-    assert at > 40
+    assert at > 20
     assert cases == 4 * (at + 1)
 
 
 @pytest.mark.parametrize("name", SERVICES)
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_a_second_crash_at_every_change_of_the_recovery(name: str, power: bool) -> None:
+    """``power``: of the second: what the first process had not synced is lost only then."""
     start = stage_before(name, minutes=1)
     at, crashed, cases = 0, True, 0
     while crashed:
-        stage, crashed = crash(start, name, at, True, power)
+        stage, crashed = crash(start, name, at, True, power=False)
         if at % 2:  # the consumer sees what the first crash left, or does not
             assert stage.run(consumer_of(name), Fuse())
         again, crashed_again = 0, crashed

@@ -154,6 +154,16 @@ def test_a_minute_marked_again_is_kept_for_people(bench: Bench) -> None:
     assert "202611211550.0" in bench.files.list(data_path(bench.world.root("tokyo"), "bank", "c1"))
 
 
+def test_a_final_path_that_somebody_else_made_is_not_taken_for_ours(bench: Bench) -> None:
+    bench.die("tokyo", at="after TRANS_COMMIT_START")
+    target = PublishedPath("streams_local", "bank", FIRST, "tokyo", "c1").on(bench.world.root("tokyo"))
+    bench.files.make_directories(target)
+    with bench.named("tokyo") as service:
+        found = service.run_once()
+    assert "is there already" in found.quarantined["202611211550.bank.tokyo.c1"]
+    assert "202611211550.0" in bench.files.list(data_path(bench.world.root("tokyo"), "bank", "c1"))
+
+
 def test_an_announced_path_that_is_missing_is_taken_up_when_it_appears(bench: Bench) -> None:
     with bench.named("tokyo") as local:
         local.run_once()
