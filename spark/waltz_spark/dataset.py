@@ -14,6 +14,7 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
+from waltz_spark.arrow import ARROW_SCHEMA
 from waltz_spark.locations import where_of
 from waltz_spark.ranges import Bound, Range
 from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
@@ -58,15 +59,19 @@ class _Feed(Datasource):
         return None
 
     def get_read_tasks(self, parallelism: int, *arguments: Any, **options: Any) -> list[ReadTask]:
-        return [
-            ReadTask(
-                partial(_blocks, self._reading, each),
-                BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None),
-            )
-            for each in self._ranges
-        ]
+        # A schema known beforehand spares Ray Data a read of its own to find out; what a decoder returns is not known.
+        fields = [ARROW_SCHEMA.field(name) for name in self._reading.columns]
+        schema = pa.schema(fields) if self._reading.decoder is None else None
+        nothing = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        tasks = [[each] for each in self._ranges] or [[]]
+        return [ReadTask(partial(_blocks, self._reading, each, schema), nothing, schema) for each in tasks]
 
 
-def _blocks(reading: Reading, wanted: Range) -> Iterator[Any]:
-    for rows in reading.batches([wanted]):
+def _blocks(reading: Reading, ranges: Sequence[Range], schema: Any) -> Iterator[Any]:
+    """At least one block where the schema is known, so that a dataset without rows has columns, too."""
+    found = False
+    for rows in reading.batches(ranges):
         yield pa.Table.from_batches([rows])
+        found = True
+    if not found and schema is not None:
+        yield schema.empty_table()

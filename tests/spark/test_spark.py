@@ -124,6 +124,8 @@ def test_a_dataset_and_back_to_spark(spark: Any, appended: list[Row]) -> None:
     expected = [row for row in appended if row[2] == 1]
     assert dataset.count() == len(expected)
     assert rows_of(dataset.to_spark(spark)) == expected
+    nothing = feed_dataset("bank", start="latest", columns=["header", "data"])
+    assert (nothing.count(), nothing.columns()) == (0, ["header", "data"])
 
 
 def test_no_ray_in_sparks_python_workers(spark: Any, appended: list[Row]) -> None:
