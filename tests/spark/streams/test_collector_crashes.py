@@ -1,4 +1,4 @@
-"""The collector crashes at every change it makes, also in recovery, the local service works in between; zombies; teeth."""
+"""The collector crashes at every change it makes, also in recovery, and the local works in between; zombies; teeth."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_crash_at_every_change(begin: Callable[[], Place], between: Between) -
 
 
 @pytest.mark.parametrize(
-    "between", [local, *(pytest.param(each, marks=pytest.mark.long) for each in (nothing, power_cut))]
+    "between", [nothing, *(pytest.param(one, marks=pytest.mark.long) for one in (local, power_cut))]
 )
 def test_a_second_crash_at_every_change_of_the_recovery(between: Between) -> None:
     start = after_a_pause()
