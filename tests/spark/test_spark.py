@@ -61,6 +61,17 @@ def rows_of(frame: Any) -> list[Row]:
     return sorted((r[0], r[1], r[2], bytes(r[3])) for r in chosen)
 
 
+def test_no_ray_in_sparks_python_workers(spark: Any, appended: list[Row]) -> None:
+    """First, in workers that have done nothing else: RayDP's ``to_spark`` uses Ray in those that Spark uses again."""
+
+    def loaded(rows: pa.RecordBatch) -> pa.RecordBatch:
+        names = [name for name in ("ray", "raydp") if name in sys.modules]
+        return pa.record_batch([pa.array([",".join(names)])], names=["modules"])
+
+    frame = read_feed(spark, "bank", decoder=loaded, decoder_schema="modules string")
+    assert {row.modules for row in frame.collect()} == {""}
+
+
 def test_both_sources_by_name(spark: Any, bank: Cluster, appended: list[Row]) -> None:
     frame = read_feed(spark, "bank", bytes_per_task=100_000)
     assert frame.schema.simpleString() == (
@@ -126,15 +137,6 @@ def test_a_dataset_and_back_to_spark(spark: Any, appended: list[Row]) -> None:
     assert rows_of(dataset.to_spark(spark)) == expected
     nothing = feed_dataset("bank", start="latest", columns=["header", "data"])
     assert (nothing.count(), nothing.columns()) == (0, ["header", "data"])
-
-
-def test_no_ray_in_sparks_python_workers(spark: Any, appended: list[Row]) -> None:
-    def loaded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        names = [name for name in ("ray", "raydp") if name in sys.modules]
-        return pa.record_batch([pa.array([",".join(names)])], names=["modules"])
-
-    frame = read_feed(spark, "bank", decoder=loaded, decoder_schema="modules string")
-    assert {row.modules for row in frame.collect()} == {""}
 
 
 def test_unknown_cluster(spark: Any, bank: Cluster) -> None:
