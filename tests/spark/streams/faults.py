@@ -120,6 +120,7 @@ class FaultyZooKeeper(MemoryZooKeeper):
     def __init__(self, server: MemoryZooKeeperServer, fuse: Fuse) -> None:
         super().__init__(server)
         self._fuse = fuse
+        self._within = False
 
     def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
@@ -127,9 +128,15 @@ class FaultyZooKeeper(MemoryZooKeeper):
         make = super().create
 
         def do() -> str:
-            return make(path, data, ephemeral=ephemeral, sequence=sequence, make_parents=make_parents)
+            self._within, before = True, self._within
+            try:
+                return make(path, data, ephemeral=ephemeral, sequence=sequence, make_parents=make_parents)
+            finally:
+                self._within = before
 
-        self._fuse.change(f"create {path}", do)
+        # The twin makes parents by calling this again; like the real client, it never stops at one that is there.
+        if not self._within:
+            self._fuse.change(f"create {path}", do)
         return do()
 
     def set(self, path: str, data: bytes, version: int) -> int:

@@ -187,6 +187,7 @@ def test_killed_again_in_recovery(tmp_path: Path, zookeeper_server: str) -> None
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # about a hundred processes
 @pytest.mark.parametrize("consumer", [False, True], ids=["alone", "consumed"])
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_whole_product(name: str, consumer: bool, tmp_path: Path, zookeeper_server: str) -> None:
