@@ -278,9 +278,8 @@ class Collector(ThreadRun):
                 f"collector {settings.name}: minute {minute_name(node.plan.minute)} of {node.category} under "
                 f"{node.root} is in flight; run it with these once, or give the other collector another name"
             )
-        self._write(
-            replace(node, holder=self._run, cluster=settings.cluster, category=settings.category, root=settings.root)
-        )
+        node = replace(node, holder=self._run, cluster=settings.cluster, partitions=settings.partitions)
+        self._write(replace(node, category=settings.category, root=settings.root))
 
     def _check_file_system(self) -> None:
         one, other = self._data, tmp_path(self.settings.root, self.settings.name)

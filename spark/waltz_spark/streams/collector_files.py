@@ -68,15 +68,18 @@ class ClusterFeed:
         return {partition_id: marks.high_water_mark(partition_id) for partition_id in partitions}
 
     def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
-        from pyspark.errors import PySparkException  # with a Spark there is one; no other module of streams needs it
+        # Where there is a Spark there are these; no other module of streams needs them.
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
 
         try:
             if "://" in directory:
                 return self._write_in_jvm(ranges, kind, directory)
             return self._write_in_tasks(ranges, kind, directory)
-        except PySparkException as error:
-            reason = [line for line in str(error).splitlines() if line.strip()][-1].strip()
-            raise DataUnavailable(f"collector {self._settings.name}: a Spark task failed: {reason}") from error
+        except (PySparkException, Py4JError, ConnectionError) as error:  # the last two: its JVM has gone
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1] if lines else type(error).__name__
+            raise DataUnavailable(f"collector {self._settings.name}: Spark could not write: {reason}") from error
 
     def _write_in_tasks(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
         reading = self._reading

@@ -129,8 +129,8 @@ def minutes_from(since: datetime, last: datetime) -> Iterator[datetime]:
 class CollectorNode:
     """What stands at ``/databus/<thread>`` for a collector. ``plan`` is there in every state but COLLECT_DONE.
 
-    ``position``: partition -> the first ID that is in no file yet; ``last``: the last minute that is marked;
-    ``minutes`` and ``records``: how many were collected so far, minutes with records and records.
+    ``partitions``: () = all; ``position``: partition -> the first ID that is in no file yet; ``last``: the last minute
+    that is marked; ``minutes`` and ``records``: how many were collected so far, minutes with records and records.
     """
 
     state: CollectorState = CollectorState.DONE
@@ -139,6 +139,7 @@ class CollectorNode:
     cluster: str = ""
     category: str = ""
     root: str = ""
+    partitions: tuple[int, ...] = ()
     position: Mapping[int, int] = field(default_factory=dict)
     last: datetime | None = None
     minutes: int = 0
@@ -204,6 +205,7 @@ def encode_collector(node: CollectorNode) -> bytes:
         "cluster": node.cluster,
         "category": node.category,
         "root": node.root,
+        "partitions": node.partitions,
         "position": node.position,
         "last": node.last and minute_name(node.last),
         "minutes": node.minutes,
@@ -229,6 +231,7 @@ def decode_collector(where: str, data: bytes) -> CollectorNode:
             str(fields["cluster"]),
             str(fields["category"]),
             str(fields["root"]),
+            tuple(int(partition) for partition in fields["partitions"]),
             {int(partition): int(first_id) for partition, first_id in fields["position"].items()},
             None if last is None else parse_minute(last),
             int(fields["minutes"]),

@@ -1,0 +1,263 @@
+"""What ``waltz streams run | status | recover`` do. The options are in ``waltz_ray.cli.streams``."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from waltz_ray.client import ray_lookup
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ConfigError, RayNotRunning, StorageError
+from waltz_ray.interruption import interruptible, undisturbed
+from waltz_spark.streams.collector import Collector, CollectorSettings
+from waltz_spark.streams.collector_files import ClusterFeed
+from waltz_spark.streams.collector_states import decode_collector
+from waltz_spark.streams.collector_status import collector_status
+from waltz_spark.streams.configuration import StreamsConfig
+from waltz_spark.streams.files import Files, FilesOf, local_files
+from waltz_spark.streams.services import StreamService, check_file_systems
+from waltz_spark.streams.settings import StreamSettings
+from waltz_spark.streams.states import decode_node
+from waltz_spark.streams.status import status
+
+__all__ = ["Place", "SparkKind", "check_roots", "opened_place", "recover", "run_forever", "run_once", "streams_status"]
+
+SparkKind = Literal["auto", "raydp", "local"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where services run: the connect string of their ZooKeeper, a Spark if any needs one, the gates to the roots."""
+
+    hosts: str
+    spark: Any
+    files_of: FilesOf
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def collector(self, settings: CollectorSettings, zookeeper: ZooKeeper, say: Say) -> Collector:
+        def hook(point: str) -> None:
+            if point == "after COLLECT_DONE":
+                node = collector.node
+                say(f"{settings.name}: {node.last:%Y-%m-%d %H:%M} collected; {node.records} records so far")
+
+        feed = ClusterFeed(self.spark, settings, self.hosts, self.files_of)
+        collector = Collector(settings, zookeeper, feed, self.files_of, self.clock, hook)
+        return collector
+
+    def service(self, settings: StreamSettings, zookeeper: ZooKeeper, say: Say) -> StreamService:
+        def hook(point: str) -> None:
+            last = service.thread.node.last
+            if point == "after SUCCESS_COMMIT" and last is not None:
+                say(f"{settings.name}: {last.final_path}")
+
+        service = StreamService(settings, zookeeper, self.files_of, self.clock, hook)
+        return service
+
+
+def check_roots(config: StreamsConfig) -> None:
+    """ConfigError for a directory that is not there: it may be a disk that is not mounted, so it is never made."""
+    for root in config.roots:
+        if "://" not in root and not os.path.isdir(root):
+            raise ConfigError(f"the root {root} is not there; mount or make the directory")
+
+
+@contextmanager
+def opened_place(
+    config: StreamsConfig, spark: SparkKind = "auto", zookeeper: str = "", address: str = "", needs_spark: bool = True
+) -> Iterator[Place]:
+    """What ``config`` needs; the Spark that was started for it ends with it.
+
+    ``zookeeper``: instead of the file's; ``address``: Ray's. RayNotRunning, ClusterNotFound, ConfigError.
+    """
+    check_roots(config)
+    hosts = zookeeper or config.zookeeper or _hosts_of_cluster(config, address)
+    remote = any("://" in root for root in config.roots)
+    with ExitStack() as stack:
+        session = None
+        if remote or (needs_spark and config.collectors):
+            session = stack.enter_context(_spark(spark, address))
+        yield Place(hosts, session, _gates(session))
+
+
+def _hosts_of_cluster(config: StreamsConfig, address: str) -> str:
+    if not config.collectors:
+        raise ConfigError('the file names no zookeeper; write zookeeper = "host:port" at its top, or give --zookeeper')
+    ray_lookup.join(address or "auto")
+    return ray_lookup.find_zookeeper(config.collectors[0].cluster)
+
+
+def _gates(spark: Any) -> FilesOf:
+    if spark is None:
+        return local_files
+    from waltz_spark.streams.hadoop_files import HadoopFiles
+
+    hadoop = HadoopFiles.of(spark)
+
+    def files_of(root: str) -> Files:
+        return hadoop if "://" in root else local_files(root)
+
+    return files_of
+
+
+@contextmanager
+def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
+    """RayDP's on the Ray at ``address``, or a plain local one; "auto": the first if there is a Ray."""
+    if kind != "local":
+        try:
+            ray_lookup.join(address or "auto")
+        except RayNotRunning:
+            if kind == "raydp":
+                raise
+            kind = "local"
+    from waltz_spark.local_session import start_local_spark
+    from waltz_spark.session import start_spark, stop_spark
+
+    if kind == "local":
+        session = start_local_spark("waltz-streams")
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    try:
+        yield start_spark("waltz-streams")
+    finally:
+        stop_spark()
+
+
+def run_once(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, Any]]:
+    """One pass of every service, each behind what it takes from; what each did. Errors as of ``run_once``."""
+    done: list[dict[str, Any]] = []
+    zookeeper = KazooZooKeeper(place.hosts)
+    try:
+        for settings in config.collectors:
+            with place.collector(settings, zookeeper, say) as collector:
+                passed = collector.run_once()
+            done.append(
+                {
+                    **{"name": settings.name, "kind": "collector", "standing_by": passed.standing_by},
+                    **{"minute": passed.minute and passed.minute.isoformat(), "records": passed.records},
+                }
+            )
+        for service_settings in config.services:
+            with place.service(service_settings, zookeeper, say) as service:
+                result = service.run_once()
+            done.append(
+                {
+                    **{"name": service_settings.name, "kind": service_settings.kind},
+                    **{"standing_by": result.standing_by, "committed": list(result.committed)},
+                    **{"replayed": list(result.replayed), "quarantined": dict(result.quarantined)},
+                }
+            )
+    finally:
+        zookeeper.close()
+    return done
+
+
+def run_forever(config: StreamsConfig, place: Place, say: Say, seconds: float | None = None) -> None:
+    """Every service in a thread of its own, each with its ZooKeeper session, until Ctrl-C, SIGTERM or ``seconds``.
+
+    The first error that ends a service ends all, and is raised.
+    """
+    stop = threading.Event()
+    with ExitStack() as stack:
+        loops: list[Callable[[threading.Event], None]] = []
+        for settings in config.collectors:
+            loops.append(place.collector(settings, _connected(stack, place), say).run)
+        for service_settings in config.services:
+            loops.append(place.service(service_settings, _connected(stack, place), say).run)
+        pool = stack.enter_context(ThreadPoolExecutor(len(loops), "waltz-streams"))
+        futures: list[Future[None]] = []
+        try:
+            with interruptible():
+                for loop in loops:
+                    futures.append(pool.submit(loop, stop))
+                    futures[-1].add_done_callback(lambda future: stop.set())
+                say(f"running {', '.join(config.names)}")
+                stop.wait(seconds)
+        except KeyboardInterrupt:
+            say("ending: what is being committed is finished first")
+        finally:
+            with undisturbed():
+                stop.set()
+                for future in futures:
+                    future.result()
+
+
+def _connected(stack: ExitStack, place: Place) -> ZooKeeper:
+    zookeeper = KazooZooKeeper(place.hosts)
+    stack.callback(zookeeper.close)
+    return zookeeper
+
+
+def recover(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, Any]]:
+    """Carry through what a crash left in every thread, and begin nothing: what each was in and is in now.
+
+    A thread whose lock another run has recovers by itself: "running".
+    """
+    zookeeper = KazooZooKeeper(place.hosts)
+    threads: list[tuple[str, str, Callable[[bytes], str], Collector | StreamService]] = []
+    try:
+        for settings in config.collectors:
+            one = place.collector(settings, zookeeper, say)
+            threads.append((settings.name, settings.node, _collector_state, one))
+        for service_settings in config.services:
+            other = place.service(service_settings, zookeeper, say)
+            threads.append((service_settings.name, service_settings.node, _service_state, other))
+        return [_recovered(zookeeper, place, *thread) for thread in threads]
+    finally:
+        zookeeper.close()
+
+
+def _recovered(
+    zookeeper: ZooKeeper,
+    place: Place,
+    name: str,
+    node: str,
+    state: Callable[[bytes], str],
+    what: Collector | StreamService,
+) -> dict[str, Any]:
+    def now() -> str:
+        return state(zookeeper.get(node)[0]) if zookeeper.exists(node) is not None else "never ran"
+
+    before = now()
+    thread = what.thread if isinstance(what, StreamService) else what
+    with what:
+        try:
+            if isinstance(what, StreamService):
+                check_file_systems(what.settings, place.files_of)
+            running = not thread.open()
+        except OSError as error:
+            raise StorageError(f"{name}: {error or repr(error)}; run recover again when that is put right") from error
+    return {"name": name, "before": before, "after": "running" if running else now()}
+
+
+def _collector_state(data: bytes) -> str:
+    return decode_collector("of the collector", data).state.value
+
+
+def _service_state(data: bytes) -> str:
+    return decode_node("of the service", data).state.value
+
+
+def streams_status(place: Place, zookeeper_root: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """``services`` and ``collectors``, () = all that ever ran. CoordinationError, ZooKeeperUnreachable."""
+    zookeeper = KazooZooKeeper(place.hosts)
+    try:
+        services = status(zookeeper, place.files_of, place.clock, zookeeper_root)
+        collectors = collector_status(zookeeper, place.hosts, place.clock, zookeeper_root)
+    finally:
+        zookeeper.close()
+    return {
+        "zookeeper": place.hosts,
+        "services": [each.to_json() for each in services if not names or each.name in names],
+        "collectors": [each.to_json() for each in collectors if not names or each.name in names],
+    }

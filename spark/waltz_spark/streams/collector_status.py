@@ -1,0 +1,114 @@
+"""What the collectors are doing, as plain values for people and JSON. Reads only; needs neither lock nor Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, NoNode, ZooKeeperUnreachable
+from waltz_spark.locations import Where
+from waltz_spark.reading import Marks, Reading
+from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
+from waltz_spark.streams.layout import minute_name, minute_of
+
+__all__ = ["CollectorStatus", "collector_nodes", "collector_status"]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStatus:
+    """``in_flight``: the minute that is planned or filed, with ``records_in_flight``; None = none.
+
+    ``position``: partition -> first ID that is in no file; ``high_water_marks``: the servers', now; ``lag_records``:
+    committed and not collected; ``lag_minutes``: minutes that are over and not marked, None before the first.
+    ``trouble``: why the marks are not known; the lag is None then.
+    """
+
+    name: str
+    cluster: str
+    category: str
+    root: str
+    running: bool
+    state: str
+    in_flight: str | None
+    records_in_flight: int
+    last_minute: str | None
+    lag_minutes: int | None
+    minutes: int
+    records: int
+    position: dict[int, int]
+    high_water_marks: dict[int, int]
+    lag_records: int | None
+    trouble: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``."""
+        return asdict(self)
+
+
+def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> dict[str, CollectorNode]:
+    """Every collector's node, by name. CoordinationError for one that cannot be understood."""
+    nodes = {}
+    try:
+        names = zookeeper.children(zookeeper_root)
+    except NoNode:
+        return {}
+    for name in names:
+        path = f"{zookeeper_root}/{name}"
+        try:
+            data = zookeeper.get(path)[0]
+        except NoNode:
+            continue  # deleted since the listing, by a person
+        if is_collector(data):
+            nodes[name] = decode_collector(path, data)
+    return nodes
+
+
+def collector_status(
+    zookeeper: ZooKeeper,
+    where: Where | None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    zookeeper_root: str = "/databus",
+) -> list[CollectorStatus]:
+    """Every collector that ever ran. ``where``: of their clusters, None: the marks are not asked for."""
+    return [
+        _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, where, clock())
+        for name, node in sorted(collector_nodes(zookeeper, zookeeper_root).items())
+    ]
+
+
+def _of(name: str, node: CollectorNode, running: bool, where: Where | None, now: datetime) -> CollectorStatus:
+    marks, trouble = _marks(node, where)
+    lag = sum(max(0, mark + 1 - node.position.get(p, 0)) for p, mark in marks.items())
+    behind = (minute_of(now) - node.last) // timedelta(minutes=1) - 1 if node.last else None
+    return CollectorStatus(
+        name,
+        node.cluster,
+        node.category,
+        node.root,
+        running,
+        node.state.value,
+        minute_name(node.plan.minute) if node.plan else None,
+        node.plan.records if node.plan else 0,
+        minute_name(node.last) if node.last else None,
+        behind,
+        node.minutes,
+        node.records,
+        dict(node.position),
+        marks,
+        None if trouble else lag,
+        trouble,
+    )
+
+
+def _marks(node: CollectorNode, where: Where | None) -> tuple[dict[int, int], str]:
+    if where is None or not node.cluster:
+        return {}, "not asked"
+    try:
+        with Marks(Reading.of(where, node.cluster)) as marks:
+            partitions = marks.locations.checked(list(node.partitions) or None)
+            return {partition_id: marks.high_water_mark(partition_id) for partition_id in partitions}, ""
+    except (ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable) as error:
+        return {}, str(error)

@@ -1,0 +1,206 @@
+"""``waltz streams``: the collector and the stream services of one file (``waltz_spark.streams``)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from waltz_ray.cli.common import AddressOption, JsonOption, print_json
+from waltz_ray.cli.connecting import ZooKeeperOption
+
+__all__ = ["register"]
+
+
+class SparkChoice(StrEnum):
+    """``--spark``."""
+
+    auto = "auto"
+    raydp = "raydp"
+    local = "local"
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The TOML file that names the services.")]
+ServiceOption = Annotated[
+    list[str] | None, typer.Option("--service", help="Only this one; may be given again.", show_default=False)
+]
+SparkOption = Annotated[
+    SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if a Ray runs, else local.")
+]
+_FILE = Path("streams.toml")
+
+_streams = typer.Typer(help="Feed -> minute files -> streams_local -> streams -> mirrors, every record exactly once.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(_streams, name="streams", no_args_is_help=True)
+
+
+@_streams.command()
+def run(
+    config: ConfigOption = _FILE,
+    service: ServiceOption = None,
+    once: Annotated[bool, typer.Option("--once", help="One pass of each, sources first, and end.")] = False,
+    seconds: Annotated[float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")] = None,
+    spark: SparkOption = SparkChoice.auto,
+    zookeeper: ZooKeeperOption = "",
+    address: AddressOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run the services of the file until Ctrl-C. Exit code 1, and one line, when one of them ends in an error."""
+    from waltz_spark.streams import cli
+    from waltz_spark.streams.configuration import read_config
+
+    chosen = read_config(config).only(service or ())
+    with _chatter_to_stderr(), cli.opened_place(chosen, spark.value, zookeeper, address) as place:
+        if not once:
+            cli.run_forever(chosen, place, _say, seconds)
+            return
+        done = cli.run_once(chosen, place, _say)
+    if as_json:
+        print_json(done)
+    else:
+        _print_passes(done)
+
+
+@_streams.command()
+def status(
+    config: ConfigOption = _FILE,
+    service: ServiceOption = None,
+    zookeeper: ZooKeeperOption = "",
+    spark: SparkOption = SparkChoice.auto,
+    address: AddressOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what every thread that ever ran is doing: state, what is in flight, lag, what waits, what is quarantined."""
+    from waltz_spark.streams import cli
+    from waltz_spark.streams.configuration import read_config
+
+    known = read_config(config)
+    known.only(service or ())
+    with _chatter_to_stderr(), cli.opened_place(known, spark.value, zookeeper, address, needs_spark=False) as place:
+        view = cli.streams_status(place, known.zookeeper_root, service or ())
+    if as_json:
+        print_json(view)
+        return
+    console = Console()
+    console.print(_collectors(view["collectors"]))
+    console.print(_services(view["services"]))
+    for each in view["services"]:
+        for record in each["quarantined"]:
+            console.print(f"{each['name']}: {record['commit']}: {record['reason']}", style="yellow", soft_wrap=True)
+    for each in view["collectors"]:
+        if each["trouble"]:
+            console.print(f"{each['name']}: {each['trouble']}", style="yellow", soft_wrap=True)
+
+
+@_streams.command()
+def recover(
+    config: ConfigOption = _FILE,
+    service: ServiceOption = None,
+    spark: SparkOption = SparkChoice.auto,
+    zookeeper: ZooKeeperOption = "",
+    address: AddressOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Carry through what a crash left, and begin nothing new."""
+    from waltz_spark.streams import cli
+    from waltz_spark.streams.configuration import read_config
+
+    chosen = read_config(config).only(service or ())
+    with _chatter_to_stderr(), cli.opened_place(chosen, spark.value, zookeeper, address) as place:
+        done = cli.recover(chosen, place, _say)
+    if as_json:
+        print_json(done)
+        return
+    table = Table("thread", "was in", "is in")
+    for each in done:
+        table.add_row(each["name"], each["before"], each["after"])
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _chatter_to_stderr() -> Iterator[None]:
+    """A command's output is what it prints itself. Spark's Java processes inherit stdout and write to it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("waltz_spark.streams")
+    log.addHandler(handler)
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+        log.removeHandler(handler)
+
+
+def _print_passes(done: list[dict[str, Any]]) -> None:
+    table = Table("thread", "kind", "what was done")
+    for each in done:
+        if each["standing_by"]:
+            text = "another run has its lock"
+        elif each["kind"] == "collector":
+            text = f"{each['records']} records in {each['minute']}" if each["minute"] else "no minute is over"
+        else:
+            text = f"{len(each['committed'])} committed, {len(each['replayed'])} dropped as repeated"
+            if each["quarantined"]:
+                text += f", {len(each['quarantined'])} cannot be done now: " + "; ".join(each["quarantined"].values())
+        table.add_row(each["name"], each["kind"], text)
+    Console().print(table)
+
+
+def _collectors(collectors: list[dict[str, Any]]) -> Table:
+    table = Table("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
+    for each in collectors:
+        table.add_row(
+            each["name"],
+            each["category"],
+            "yes" if each["running"] else "no",
+            each["state"] + (f" {each['in_flight']}" if each["in_flight"] else ""),
+            each["last_minute"] or "-",
+            _text(each["lag_minutes"], " min"),
+            str(each["records"]),
+            _text(each["lag_records"]),
+        )
+    return table
+
+
+def _services(services: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "service", "kind", "running", "state", "last commit", "behind", "commits", "not consumed", "quarantined"
+    )
+    for each in services:
+        table.add_row(
+            each["name"],
+            each["kind"],
+            "yes" if each["running"] else "no",
+            each["state"] + (f" {each['in_flight']}" if each["in_flight"] else ""),
+            each["last_commit"] or "-",
+            _text(each["lag_minutes"], " min"),
+            str(each["commits"]),
+            ", ".join(f"{consumer} {count}" for consumer, count in each["pending"].items()) or "-",
+            str(len(each["quarantined"])),
+        )
+    return table
+
+
+def _text(value: Any, unit: str = "") -> str:
+    return "-" if value is None else f"{value}{unit}"
