@@ -370,6 +370,35 @@ def test_a_lock_failure_against_one_in_flight_waits_for_its_fate() -> None:
     assert max(later, default=-1) <= 0, "it comes before the feed entry of the transaction after the conflict"
 
 
+def test_of_many_that_want_one_lock_one_is_told_at_a_time() -> None:
+    bench = Bench().open()
+    for client_id in (1, 2, 3):
+        bench.mount(client_id, client_id)
+    bench.append(0, Sent(-1, write=(5,)), client_id=1, connection_id=1)
+    bench.append(0, Sent(-1, write=(5,)), client_id=2, connection_id=2)
+    bench.append(0, Sent(-1, write=(5,)), client_id=3, connection_id=3)
+    bench.settle()
+    assert [len(bench.told(LockFailureBatch, client_id)) for client_id in (2, 3)] == [1, 0]
+    bench.append(1, Sent(0, write=(5,)), client_id=2, connection_id=2)
+    bench.settle()
+    [failure] = bench.told(LockFailureBatch, 3)
+    assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([0], [1])
+    assert StartTimer(NO_SUCH_SESSION, "lines", 5) in bench.effects
+
+
+def test_after_a_pause_the_others_are_told_too() -> None:
+    bench = Bench().open()
+    for client_id in (1, 2, 3):
+        bench.mount(client_id, client_id)
+        bench.append(0, Sent(-1, write=(5,)), client_id=client_id, connection_id=client_id)
+    bench.settle()
+    bench.step(TimerFired(NO_SUCH_SESSION, "lines"))
+    assert bench.told(LockFailureBatch, 3) == []
+    effects = bench.step(TimerFired(NO_SUCH_SESSION, "lines"))
+    assert len(bench.told(LockFailureBatch, 3)) == 1
+    assert not any(isinstance(effect, StartTimer) for effect in effects), "nobody waits any more"
+
+
 def test_locks_are_kept_over_a_new_session() -> None:
     bench = Bench(ServerConfig(lock_table_size=1000, checkpoint_interval=1, join_grace_ms=0)).open()
     bench.mount()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from waltz_ray.protocol.held_failures import LockFailures
 from waltz_ray.protocol.locks import LockRequests, LockTable
 from waltz_ray.protocol.records import (
     AppendBatch,
@@ -27,7 +28,7 @@ from waltz_ray.protocol.records import (
     split,
 )
 
-__all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "LockFailures", "admit", "pieces"]
+__all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "pieces"]
 
 MAX_BATCH_BYTES = 1024 * 1024
 
@@ -43,21 +44,13 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LockFailures:
-    """Transactions of one connection that failed the lock check, with the conflicting transaction IDs."""
-
-    connection_id: int
-    sequence_numbers: Int32s
-    conflicts: Int64s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
     """``records`` is None when nothing passed."""
 
     records: RecordBatch | None
     lock_failures: list[LockFailures]
     damaged: list[Arrival]  # the data does not match its checksum: refused whole
+    estimates: Int64s | None = None  # of each record: the last transaction under one of its locks; None = no locks
 
 
 def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
@@ -86,10 +79,10 @@ def admit(arrivals: list[Arrival], partition_id: int, first_id: int, locks: Lock
         return Admitted(proposals.records(partition_id, first_id), [], damaged)
     verdicts = locks.admit(_lock_requests(proposals.arrivals), first_id)
     if verdicts.passed.all():
-        return Admitted(proposals.records(partition_id, first_id), [], damaged)
+        return Admitted(proposals.records(partition_id, first_id), [], damaged, verdicts.conflicts)
     failures = _failures(proposals.arrivals, verdicts.passed, verdicts.conflicts)
     records = proposals.records(partition_id, first_id, verdicts.passed) if verdicts.passed.any() else None
-    return Admitted(records, failures, damaged)
+    return Admitted(records, failures, damaged, verdicts.conflicts[verdicts.passed])
 
 
 class _Proposals:
@@ -167,6 +160,7 @@ def _failures(arrivals: list[Arrival], passed: npt.NDArray[np.bool_], conflicts:
         failed = ~passed[start:end]
         if failed.any():
             sequence_numbers = arrival.batch.sequence_numbers[failed]
-            failures.append(LockFailures(arrival.connection_id, sequence_numbers, conflicts[start:end][failed]))
+            conflicting = conflicts[start:end][failed]
+            failures.append(LockFailures(arrival.connection_id, arrival.batch.client_id, sequence_numbers, conflicting))
         start = end
     return failures

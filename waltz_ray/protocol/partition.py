@@ -22,17 +22,14 @@ that has appends in flight (or committed) at its successor, and the client would
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import numpy as np
-import numpy.typing as npt
-
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, LockFailures, admit, pieces
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, pieces
 from waltz_ray.protocol.feed import FeedHub, Subscriber
+from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.partition_record import PartitionRecord
@@ -95,8 +92,9 @@ _RECORD_COST_BYTES = 64
 
 _BATCHES_IN_FLIGHT = 2
 
-_BACKOFF_TIMER, _FEED_TIMER = "backoff", "feed"
+_BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
+_LINES_PAUSE_MS = 5  # some round trips: who was told of a lock failure has tried again by then, if it will
 
 
 class Stage(Enum):
@@ -157,9 +155,9 @@ class Partition:
         self._held_mounts: list[_HeldMount] = []
         self._round = 0  # number of the last round of ConfirmSession
         self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
-        self._held_failures: list[tuple[int, int, LockFailures]] = []  # heap by conflicting transaction ID
+        self._held_failures = HeldFailures()
+        self._lines_timer = False  # it runs
         self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
-        self._failures_held = 0
         self._feed = FeedHub(partition_id)
         self._effects: list[Effect] = []
 
@@ -222,6 +220,7 @@ class Partition:
                 ]
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
+                self._held_failures.forget(connection_ids=(connection_id,))
                 self._held_mounts = [held for held in self._held_mounts if held.connection_id != connection_id]
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
@@ -369,6 +368,9 @@ class Partition:
             self._read_record()
         elif name == _FEED_TIMER:
             self._advance_feed()
+        elif name == _LINES_TIMER:
+            self._lines_timer = False
+            self._tell_all(self._held_failures.pause_over())
 
     def _on_open(self) -> None:
         session, self._opening = self._opening, None
@@ -407,7 +409,8 @@ class Partition:
             self._answer_mount(held, MountState.NOT_READY)
         for arrival in self._arrivals:
             self._reject(arrival.connection_id, arrival.batch, RejectionCode.CLOSING, reason)
-        self._held_mounts, self._arrivals, self._held_failures = [], [], []
+        self._held_mounts, self._arrivals = [], []
+        self._held_failures.clear()
         self._held_flushes.clear()
         self._in_flight.clear()
         self._hold(-self._in_flight_bytes)
@@ -494,17 +497,12 @@ class Partition:
             self._hold(admitted.records.size_bytes)
             if self.session is not None:
                 self._run(self.session.append(admitted.records))
+            if self._held_failures and admitted.estimates is not None:
+                self._held_failures.passed(admitted.records.first_id, admitted.estimates)
         for failures in admitted.lock_failures:
             in_flight = failures.conflicts > self._log.high_water_mark
-            self._send_failures(failures, ~in_flight)
-            for conflict in np.unique(failures.conflicts[in_flight]).tolist():
-                # The conflicting transaction has no fate yet: the answer waits for it.
-                chosen = failures.conflicts == conflict
-                held = LockFailures(
-                    failures.connection_id, failures.sequence_numbers[chosen], failures.conflicts[chosen]
-                )
-                self._failures_held += 1
-                heapq.heappush(self._held_failures, (conflict, self._failures_held, held))
+            self._tell(failures.chosen(~in_flight))
+            self._held_failures.hold(failures.chosen(in_flight))
 
     def _on_committed(self, high_water_mark: int) -> None:
         assert self._log is not None
@@ -512,17 +510,29 @@ class Partition:
         log.high_water_mark = high_water_mark
         while self._in_flight and self._in_flight[0].last_id <= high_water_mark:
             self._hold(-self._in_flight.popleft().size_bytes)
-        while self._held_failures and self._held_failures[0][0] <= high_water_mark:
-            failures = heapq.heappop(self._held_failures)[2]
-            self._send_failures(failures, np.ones(len(failures.conflicts), dtype=np.bool_))
+        self._tell_all(self._held_failures.committed(high_water_mark, self._clients_in(first_id, high_water_mark)))
         self._effects += self._feed.committed(first_id, high_water_mark, log.retained)
         while self._held_flushes and self._held_flushes[0][0] <= high_water_mark:
             _, connection_id, req_id = self._held_flushes.popleft()
-            self._send(connection_id, FlushResponse(req_id, high_water_mark))
+            self._flushed(connection_id, req_id)
         log.retained.trim(high_water_mark)
         self._admit_next()
         if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
             self._reopen()
+
+    def _clients_in(self, first_id: int, high_water_mark: int) -> set[int]:
+        """Whose transactions these are; not looked at while nobody waits."""
+        if not self._held_failures or self._log is None:
+            return set()
+        batches = self._log.retained.between(first_id, high_water_mark + 1)
+        return {client_id for batch in batches for client_id in batch.fields["client_id"].tolist()}
+
+    def _tell_all(self, failures: list[LockFailures]) -> None:
+        for one in failures:
+            self._tell(one)
+        if self._held_failures.resting and not self._lines_timer:
+            self._lines_timer = True
+            self._effects.append(StartTimer(NO_SUCH_SESSION, _LINES_TIMER, _LINES_PAUSE_MS))
 
     def _beyond_checkpoint(self, high_water_mark: int) -> bool:
         start = None if self.session is None else self.session.low_water_mark
@@ -583,6 +593,7 @@ class Partition:
         target = self._log.next_id - 1
         from_now = mount.feed is FeedMode.OWN and client_mark == FROM_NOW
         position = self._log.high_water_mark if from_now else max(client_mark, NO_TRANSACTION)
+        self._held_failures.forget(client_ids=(client_id,))
         self._feed.mount(
             Subscriber(
                 connection_id,
@@ -603,9 +614,14 @@ class Partition:
         self._admit_all()
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
-            self._send(connection_id, FlushResponse(req_id, self._log.high_water_mark))
+            self._flushed(connection_id, req_id)
         else:
             self._held_flushes.append((last_before, connection_id, req_id))
+
+    def _flushed(self, connection_id: int, req_id: ReqId) -> None:
+        """Everything that this connection sent before has its fate, or is told it now."""
+        self._tell_all(self._held_failures.settle(connection_ids=(connection_id,)))
+        self._send(connection_id, FlushResponse(req_id, self.high_water_mark))
 
     def _advance_feed(self) -> None:
         if self._log is not None:
@@ -614,9 +630,9 @@ class Partition:
     def _reject(self, connection_id: int, batch: AppendBatch, code: RejectionCode, why: str) -> None:
         self._send(connection_id, Rejected(self.partition_id, self.generation, code, batch.sequence_numbers, why))
 
-    def _send_failures(self, failures: LockFailures, chosen: npt.NDArray[np.bool_]) -> None:
-        if chosen.any():
-            message = LockFailureBatch(self.partition_id, failures.sequence_numbers[chosen], failures.conflicts[chosen])
+    def _tell(self, failures: LockFailures) -> None:
+        if len(failures.conflicts):
+            message = LockFailureBatch(self.partition_id, failures.sequence_numbers, failures.conflicts)
             self._send(failures.connection_id, message)
 
     def _send(

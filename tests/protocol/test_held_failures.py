@@ -1,0 +1,129 @@
+"""Who is told of a lock failure when: one at a time behind each commit, more after a pause, nobody too late."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
+
+
+class Lines:
+    """Client n has connection 100 + n. Told failures as (client, sequence number, conflict)."""
+
+    def __init__(self) -> None:
+        self.held = HeldFailures()
+
+    def hold(self, client_id: int, *numbers: int, behind: int) -> None:
+        conflicts = np.full(len(numbers), behind, np.int64)
+        self.held.hold(LockFailures(100 + client_id, client_id, np.array(numbers, np.int32), conflicts))
+
+    def passed(self, first_id: int, *estimates: int) -> None:
+        self.held.passed(first_id, np.array(estimates, np.int64))
+
+    def committed(self, mark: int, *client_ids: int) -> list[tuple[int, int, int]]:
+        return flat(self.held.committed(mark, client_ids))
+
+
+def flat(failures: list[LockFailures]) -> list[tuple[int, int, int]]:
+    for one in failures:
+        assert one.connection_id == 100 + one.client_id
+    return [
+        (one.client_id, number, conflict)
+        for one in failures
+        for number, conflict in zip(one.sequence_numbers.tolist(), one.conflicts.tolist(), strict=True)
+    ]
+
+
+def test_one_is_told_at_each_commit_and_the_others_follow_the_lock() -> None:
+    lines = Lines()
+    for client_id in (1, 2, 3):
+        lines.hold(client_id, 7, behind=10)
+    assert lines.committed(9) == []
+    assert lines.committed(10) == [(1, 7, 10)]
+    lines.passed(11, 4, 10)  # transaction 12 has passed the lock that 10 had; 11 another one
+    lines.hold(4, 1, behind=12)
+    assert not lines.held.resting
+    assert lines.committed(11) == []
+    assert lines.committed(12) == [(2, 7, 12)]
+    assert lines.held.resting
+    lines.passed(13, 12)
+    assert lines.committed(13) == [(3, 7, 13)]
+    lines.passed(14, 13)
+    assert lines.committed(14) == [(4, 1, 14)]
+    assert not lines.held
+
+
+def test_who_does_not_try_again_holds_nobody_up_for_long() -> None:
+    lines = Lines()
+    for client_id in range(20):
+        lines.hold(client_id, 0, behind=10)
+    counts = [len(lines.committed(10))]
+    while lines.held.resting:
+        counts.append(len(flat(lines.held.pause_over())))
+    # Nobody in the first pause that ends: it may have begun long before. Then twice as many each time.
+    assert counts == [1, 0, 2, 4, 8, 5]
+
+
+def test_a_client_is_told_before_it_hears_of_a_commit_of_its_own() -> None:
+    lines = Lines()
+    lines.hold(1, 1, 2, behind=10)
+    lines.hold(2, 1, behind=10)
+    lines.hold(1, 3, behind=11)
+    assert lines.committed(10) == [(1, 1, 10)]
+    lines.passed(12, 10)  # the line stands behind 12 now, but its conflict is committed
+    assert lines.committed(11, 1) == [(1, 3, 11), (1, 2, 10)]
+    assert lines.committed(12) == [(2, 1, 12)]
+
+
+def test_a_flush_settles_what_came_over_its_connection() -> None:
+    lines = Lines()
+    lines.hold(1, 1, behind=10)
+    lines.hold(2, 1, 2, behind=10)
+    lines.hold(2, 3, behind=11)
+    assert lines.committed(10) == [(1, 1, 10)]
+    assert flat(lines.held.settle(connection_ids=[102])) == [(2, 1, 10), (2, 2, 10)]
+    assert flat(lines.held.settle(connection_ids=[102])) == []  # 11 is still in flight
+    assert lines.committed(11) == [(2, 3, 11)]
+
+
+def test_a_connection_that_is_gone_and_a_client_that_mounts_anew_are_forgotten() -> None:
+    lines = Lines()
+    for client_id in (1, 2, 3):
+        lines.hold(client_id, 1, behind=10)
+    lines.held.forget(connection_ids=[101])
+    lines.held.forget(client_ids=[2])
+    assert lines.committed(10) == [(3, 1, 10)]
+    lines.hold(3, 2, behind=11)
+    lines.held.clear()
+    assert not lines.held
+    assert lines.committed(20) == []
+
+
+@given(st.data())
+def test_everybody_is_told_exactly_once_and_never_before_the_conflict_is_committed(data: st.DataObject) -> None:
+    lines, told = Lines(), list[tuple[int, int, int]]()
+    next_id, mark, waiting = 0, -1, 0
+    for number in range(data.draw(st.integers(0, 40))):
+        match data.draw(st.sampled_from(["admit", "fail", "commit", "pause", "flush"])):
+            case "admit":
+                lines.passed(next_id, data.draw(st.integers(-1, mark)))
+                next_id += 1
+            case "fail" if mark + 1 < next_id:
+                lines.hold(number % 3, number, behind=data.draw(st.integers(mark + 1, next_id - 1)))
+                waiting += 1
+            case "commit" if mark + 1 < next_id:
+                mark = data.draw(st.integers(mark + 1, next_id - 1))
+                told += lines.committed(mark, *data.draw(st.sets(st.integers(0, 2))))
+            case "pause":
+                told += flat(lines.held.pause_over())
+            case "flush":
+                told += flat(lines.held.settle(connection_ids=[100 + number % 3]))
+        assert all(conflict <= mark for _, _, conflict in told)
+    if next_id:
+        told += lines.committed(next_id - 1)
+    for _ in range(100):
+        told += flat(lines.held.pause_over())
+    assert not lines.held
+    assert len(told) == len({number for _, number, _ in told}) == waiting

@@ -1,0 +1,164 @@
+"""Lock failures that are not told yet: they stand in line behind the transaction that was in their way.
+
+A check that fails against a transaction in flight waits for that one's fate (DESIGN 4.2). And when it is committed,
+only one of those who failed because of it can be next. If all n of them were told at once, all n would try again, and
+n - 1 be refused, in every round trip: with 64 clients that was 64 attempts for each commit. So only the first in line
+is told. When a transaction passes the same lock, the line goes on standing behind that one.
+
+Who is told need not try again. So while a line stands behind a committed transaction, twice as many as before are told
+after each pause, until it is empty: nobody waits for long because of others who have given up.
+
+It is a matter of pace only. A failure may be told at any time after its conflict is committed, but
+
+- before its client is told of a commit of its own: a client takes an older append that has no fate by then for dropped;
+- before its connection is told that everything earlier has its fate (flush).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from waltz_ray.protocol.records import Int32s, Int64s
+
+__all__ = ["HeldFailures", "LockFailures"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LockFailures:
+    """Transactions of one client that failed the lock check, with the conflicting transaction IDs."""
+
+    connection_id: int
+    client_id: int
+    sequence_numbers: Int32s
+    conflicts: Int64s
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> LockFailures:
+        """Some of them."""
+        return LockFailures(self.connection_id, self.client_id, self.sequence_numbers[which], self.conflicts[which])
+
+
+class _Waiter(NamedTuple):
+    connection_id: int
+    client_id: int
+    sequence_number: int
+    conflict: int  # what it failed because of; its line may stand behind a later one by now
+
+
+@dataclass(slots=True)
+class _Line:
+    """Behind one transaction, first come first."""
+
+    waiters: list[_Waiter] = field(default_factory=list)
+    portion: int = 1  # how many are told next
+    rested: bool = True  # a whole pause has passed since the last were told
+
+    def take(self) -> list[_Waiter]:
+        told, self.waiters = self.waiters[: self.portion], self.waiters[self.portion :]
+        self.portion *= 2
+        self.rested = False
+        return told
+
+    def take_out(self, whose: Callable[[_Waiter], bool]) -> list[_Waiter]:
+        told = [waiter for waiter in self.waiters if whose(waiter)]
+        if told:
+            gone = set(told)
+            self.waiters = [w for w in self.waiters if w not in gone]
+        return told
+
+
+class HeldFailures:
+    """The lines of one partition. What is returned is to be told now, one item for each client and conflict."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line] = {}  # by the transaction they stand behind
+        self._mark = -1  # lines up to here stand behind committed transactions
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    @property
+    def resting(self) -> bool:
+        """Some stand behind committed transactions: call ``pause_over`` after a pause."""
+        return any(transaction_id <= self._mark for transaction_id in self._lines)
+
+    def hold(self, failures: LockFailures) -> None:
+        """All of these failed because of transactions in flight."""
+        for number, conflict in zip(failures.sequence_numbers.tolist(), failures.conflicts.tolist(), strict=True):
+            waiter = _Waiter(failures.connection_id, failures.client_id, number, conflict)
+            self._lines.setdefault(conflict, _Line()).waiters.append(waiter)
+
+    def passed(self, first_id: int, estimates: Int64s) -> None:
+        """Transactions first_id, first_id + 1, ... have been admitted, each after the one its estimate names."""
+        for before in [one for one in self._lines if one <= self._mark]:
+            after = np.flatnonzero(estimates == before)
+            if len(after):
+                successor = self._lines.setdefault(first_id + int(after[-1]), _Line())
+                successor.waiters = self._lines.pop(before).waiters + successor.waiters
+
+    def committed(self, high_water_mark: int, client_ids: Iterable[int]) -> list[LockFailures]:
+        """The mark has moved; ``client_ids``: whose transactions are among those committed."""
+        if not self._lines:  # nearly always
+            self._mark = high_water_mark
+            return []
+        told: list[tuple[int, _Waiter]] = []
+        for conflict, line in self._up_to(high_water_mark):
+            if conflict > self._mark:
+                told += [(conflict, waiter) for waiter in line.take()]
+        self._mark = high_water_mark
+        return self._told(told) + self.settle(client_ids=client_ids)
+
+    def settle(self, connection_ids: Iterable[int] = (), client_ids: Iterable[int] = ()) -> list[LockFailures]:
+        """All of these connections and clients that failed because of committed transactions."""
+        whose = _whose(connection_ids, client_ids)
+        told: list[tuple[int, _Waiter]] = []
+        for behind, line in sorted(self._lines.items()):
+            for waiter in line.take_out(lambda waiter: waiter.conflict <= self._mark and whose(waiter)):
+                told.append((behind if behind <= self._mark else waiter.conflict, waiter))
+        return self._told(told)
+
+    def pause_over(self) -> list[LockFailures]:
+        """A pause has passed: who is told next in the lines that nobody has passed since the last pause."""
+        told: list[tuple[int, _Waiter]] = []
+        for conflict, line in self._up_to(self._mark):
+            if line.rested:
+                told += [(conflict, waiter) for waiter in line.take()]
+            line.rested = True
+        return self._told(told)
+
+    def forget(self, connection_ids: Iterable[int] = (), client_ids: Iterable[int] = ()) -> None:
+        """A connection is gone, or a client mounts anew: what is pending then is failed by the answer to the mount."""
+        whose = _whose(connection_ids, client_ids)
+        for line in self._lines.values():
+            line.take_out(whose)
+        self._drop_empty()
+
+    def clear(self) -> None:
+        self._lines.clear()
+        self._mark = -1
+
+    def _up_to(self, mark: int) -> Iterator[tuple[int, _Line]]:
+        return ((one, line) for one, line in sorted(self._lines.items()) if one <= mark)
+
+    def _told(self, told: list[tuple[int, _Waiter]]) -> list[LockFailures]:
+        self._drop_empty()
+        grouped: dict[tuple[int, int, int], list[int]] = {}
+        for conflict, (connection_id, client_id, number, _) in told:
+            grouped.setdefault((conflict, connection_id, client_id), []).append(number)
+        return [
+            LockFailures(connection, client, np.array(numbers, np.int32), np.full(len(numbers), conflict, np.int64))
+            for (conflict, connection, client), numbers in grouped.items()
+        ]
+
+    def _drop_empty(self) -> None:
+        for empty in [one for one, line in self._lines.items() if not line.waiters]:
+            del self._lines[empty]
+
+
+def _whose(connection_ids: Iterable[int], client_ids: Iterable[int]) -> Callable[[_Waiter], bool]:
+    connections, clients = frozenset(connection_ids), frozenset(client_ids)
+    return lambda waiter: waiter.connection_id in connections or waiter.client_id in clients
