@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.fake_server import FakeServer
 from waltz_ray.client import RangeReader
-from waltz_ray.errors import DataUnavailable, InvalidInput
+from waltz_ray.errors import DataUnavailable, InvalidInput, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 
@@ -42,8 +42,27 @@ def test_finds_the_server_again(server: FakeServer) -> None:
     with RangeReader(resolve) as reader:
         assert sum(map(len, reader.read_range(0, 0, 3))) == 3
         assert len(asked) == 3
+        assert sum(map(len, reader.read_range(0, 0, 3))) == 3
+        assert len(asked) == 3, "who has answered is asked again at once"
         server.drop_connections()
         assert sum(map(len, reader.read_range(0, 0, 3))) == 3
+        assert len(asked) == 4
+
+
+def test_goes_on_while_zookeeper_is_away(server: FakeServer) -> None:
+    server.append_directly(0, [b"a"])
+    away = [True, True]
+
+    def resolve(partition: int) -> Endpoint | None:
+        if away:
+            away.pop()
+            raise ZooKeeperUnreachable("no ZooKeeper server answers")
+        return server.endpoint
+
+    with RangeReader(resolve) as reader:
+        assert reader.high_water_mark(0) == 0
+        away.append(True)
+        assert sum(map(len, reader.read_range(0, 0, 1))) == 1, "needs nobody to say where the server is"
 
 
 def test_gives_up_in_time() -> None:

@@ -80,7 +80,7 @@ class _Connection:
 class RangeReader:
     """Reads from whichever server ``resolve(partition_id)`` names (None: nobody at the moment).
 
-    ``resolve`` is asked again whenever a server cannot be used; after ``timeout_s`` without an answer
+    ``resolve`` is asked again only when a server cannot be used; after ``timeout_s`` without an answer
     DataUnavailable names the partition and the reason. Not for use by several threads at once.
     """
 
@@ -94,6 +94,7 @@ class RangeReader:
         self._timeout_s = timeout_s
         self._max_frame_bytes = max_frame_bytes
         self._connections: dict[Endpoint, _Connection] = {}
+        self._owners: dict[int, Endpoint] = {}  # who answered last: asked again before ``resolve`` is
 
     def read_range(
         self, partition_id: int, first_id: int, end_id: int, max_bytes: int = READ_BYTES
@@ -154,13 +155,17 @@ class RangeReader:
         pause_s = _FIRST_PAUSE_S
         trouble: Exception = DataUnavailable("no server owns it")
         while (left_s := deadline - time.monotonic()) > 0:
-            endpoint = self._resolve(partition_id)
-            if endpoint is not None:
-                try:
+            endpoint = self._owners.get(partition_id)
+            try:
+                if endpoint is None and (endpoint := self._resolve(partition_id)) is not None:
+                    self._owners[partition_id] = endpoint
+                if endpoint is not None:
                     return ask(self._connection(endpoint, left_s), left_s)
-                except (OSError, WaltzError) as error:
-                    trouble = error
+            except (OSError, WaltzError) as error:
+                trouble = error
+                if endpoint is not None:
                     self._forget(endpoint)
+                    self._owners.pop(partition_id, None)
             time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         raise DataUnavailable(
