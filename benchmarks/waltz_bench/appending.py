@@ -68,7 +68,8 @@ def append_cases(waltz: Waltz, clients: Sequence[WaltzClient], options: AppendOp
         if locks == "none":
             load = _unlocked(clients[:count], many, size, partitions, options.outstanding)
         else:
-            load = locked_load(clients[:count], locks, _LOCKED_OUTSTANDING[locks] if count == 1 else count, size, partitions)
+            outstanding = _LOCKED_OUTSTANDING[locks] if count == 1 else count
+            load = locked_load(clients[:count], locks, outstanding, size, partitions)
         name = ", ".join(
             [f"append_many({many})" if many else ("single" if count == 1 else f"{count} clients x 1")]
             + [f"{size} B", f"{partitions} partition{'s' if partitions > 1 else ''}"]

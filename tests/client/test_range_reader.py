@@ -62,7 +62,10 @@ def test_goes_on_while_zookeeper_is_away(server: FakeServer) -> None:
     with RangeReader(resolve) as reader:
         assert reader.high_water_mark(0) == 0
         away.append(True)
-        assert sum(map(len, reader.read_range(0, 0, 1))) == 1, "needs nobody to say where the server is"
+        assert sum(map(len, reader.read_range(0, 0, 1))) == 1
+        assert away, "nobody was needed to say where the server is"
+        assert reader.high_water_mark(0) == 0
+        assert not away, "but the one who knows the mark is looked for: another one may have replaced it"
 
 
 def test_gives_up_in_time() -> None:

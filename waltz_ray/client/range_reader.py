@@ -123,7 +123,7 @@ class RangeReader:
                 raise DataUnavailable(f"partition {partition_id} is not ready at its server")
             return answer.high_water_mark
 
-        return self._until_answered(partition_id, ask)
+        return self._until_answered(partition_id, ask, anew=True)
 
     def close(self) -> None:
         """Close the connections; the reader may be used again."""
@@ -150,12 +150,13 @@ class RangeReader:
 
         return self._until_answered(partition_id, ask)
 
-    def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T]) -> T:
+    def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T], anew: bool = False) -> T:
+        """``anew``: a server that has been replaced without noticing must not be asked."""
         deadline = time.monotonic() + self._timeout_s
         pause_s = _FIRST_PAUSE_S
         trouble: Exception = DataUnavailable("no server owns it")
         while (left_s := deadline - time.monotonic()) > 0:
-            endpoint = self._owners.get(partition_id)
+            endpoint = None if anew else self._owners.get(partition_id)
             try:
                 if endpoint is None and (endpoint := self._resolve(partition_id)) is not None:
                     self._owners[partition_id] = endpoint
