@@ -90,7 +90,7 @@ def test_a_small_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert all(row["rate"] > 0 for row in found["rows"])
     assert set(found["ratios"]) == {"1 outstanding, p50", "append_many(100), rate"}
     proof = found["sync_proof"]
-    assert proof["proven"] is True or "strace" in proof["reason"]
+    assert proof["proven"] is True or "strace" in proof["reason"], proof
     assert list(tmp_path.iterdir()) == []
     after = {child.pid for child in psutil.Process().children(recursive=True)}
-    assert after <= before
+    assert after <= before, [psutil.Process(pid).cmdline() for pid in after - before]
