@@ -8,14 +8,37 @@ feed.groupBy("partition_id").count().show()
 stop_spark()
 
 ``waltz_spark.dataset.feed_dataset`` gives the same as a ``ray.data.Dataset``; it is not imported here, because Spark's
-Python workers import this package and can do without Ray. ``docs/spark.md`` has all of it.
+Python workers import this package and can do without Ray. Nothing else is imported before it is asked for, either: the
+stream services need no PySpark. ``docs/spark.md`` has all of it.
 """
 
-from waltz_spark.decoders import JsonRows
-from waltz_spark.feed import read_feed
-from waltz_spark.progress import BatchProgress
-from waltz_spark.session import start_spark, stop_spark
-from waltz_spark.stream import stream_feed
-from waltz_spark.stream_runner import FeedStream
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltz_spark.decoders import JsonRows
+    from waltz_spark.feed import read_feed
+    from waltz_spark.progress import BatchProgress
+    from waltz_spark.session import start_spark, stop_spark
+    from waltz_spark.stream import stream_feed
+    from waltz_spark.stream_runner import FeedStream
 
 __all__ = ["BatchProgress", "FeedStream", "JsonRows", "read_feed", "start_spark", "stop_spark", "stream_feed"]
+
+_MODULES = {
+    "BatchProgress": "progress",
+    "FeedStream": "stream_runner",
+    "JsonRows": "decoders",
+    "read_feed": "feed",
+    "start_spark": "session",
+    "stop_spark": "session",
+    "stream_feed": "stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
