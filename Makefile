@@ -8,10 +8,15 @@ BIN4 := .venv-spark4/bin
 STAMP4 := .venv-spark4/.installed
 ARGS ?=
 
-.PHONY: demo test test-long test-spark4 simulate simulate-ci simulate-mutations mutations bench venv lint format clean
+.PHONY: demo pipeline test test-long test-spark4 simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
+
+# Appends -> log -> Spark -> files -> streams -> mirror, everything compared: docs/pipeline.md. A million: RECORDS=1000000
+RECORDS ?= 100000
+pipeline: $(STAMP)
+	$(BIN)/waltz pipeline --records $(RECORDS) $(ARGS)
 
 test: lint
 	$(BIN)/pytest -W error -m "not long" $(ARGS)

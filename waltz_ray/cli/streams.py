@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from waltz_ray.cli.chatter import redirected
 from waltz_ray.cli.common import AddressOption, JsonOption, print_json
 from waltz_ray.cli.connecting import ZooKeeperOption
 
@@ -140,15 +140,10 @@ def _chatter_to_stderr() -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("waltz_spark.streams")
     log.addHandler(handler)
-    sys.stdout.flush()
-    saved = os.dup(1)
-    os.dup2(2, 1)
     try:
-        yield
+        with redirected((1,), 2):
+            yield
     finally:
-        sys.stdout.flush()
-        os.dup2(saved, 1)
-        os.close(saved)
         log.removeHandler(handler)
 
 

@@ -1,0 +1,148 @@
+"""``waltz pipeline``: the log's way into files, end to end, with everything compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from waltz_ray.cli.chatter import redirected
+from waltz_ray.cli.common import ClusterOption, find
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["register"]
+
+
+class FileFormat(StrEnum):
+    """``--format``."""
+
+    parquet = "parquet"
+    jsonl = "jsonl"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(pipeline)
+
+
+def pipeline(
+    records: Annotated[int, typer.Option(min=1, help="How many to append.")] = 1_000_000,
+    directory: Annotated[str, typer.Option("--dir", help="Where to store everything; kept. [default: temporary]")] = "",
+    json_file: Annotated[str, typer.Option("--json", help="Write the result to this file (- = stdout).")] = "",
+    cluster: ClusterOption = "",
+    address: Annotated[
+        str, typer.Option("--address", help="A Ray to run on, host:port or auto. [default: one of its own]")
+    ] = "",
+    file_format: Annotated[FileFormat, typer.Option("--format", help="Of the files.")] = FileFormat.parquet,
+    record_bytes: Annotated[int, typer.Option(min=100, help="About the length of a record's data.")] = 200,
+) -> None:
+    """Append, collect with Spark, publish, merge, mirror, and compare counts, checksums and IDs at every place.
+
+    Without --cluster a cluster is brought up for it and taken down again. Exit code 1 if anything differs.
+    """
+    from waltz_spark.pipeline import run_pipeline
+
+    if json_file and json_file != "-" and not Path(json_file).resolve().parent.is_dir():
+        raise InvalidInput(f"--json {json_file}: there is no folder {Path(json_file).resolve().parent}")
+    running = find("", cluster, address) if cluster else None
+    place = Path(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")).resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=json_file == "-")
+    begin = time.monotonic()
+    ok = False
+    try:
+        with _screen(place / "pipeline.log", console, records) as screen:
+            result = run_pipeline(
+                place, records, screen, running, "" if cluster else address, file_format.value, record_bytes
+            )
+        ok = result.ok
+        result.took("altogether", begin)
+        _print_result(result, console)
+        if json_file:
+            text = json.dumps(result.as_json(), indent=2) + "\n"
+            if json_file == "-":
+                sys.stdout.write(text)
+            else:
+                Path(json_file).write_text(text)
+    finally:
+        if not directory and ok:
+            shutil.rmtree(place)
+        else:
+            console.print(f"The data is in {place}", highlight=False, soft_wrap=True)
+    if not ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _screen(log: Path, console: Console, records: int) -> Iterator[_Screen]:
+    """A screen on the terminal, while what everybody else writes to stdout and stderr goes to ``log``."""
+    with (
+        os.fdopen(os.dup(2 if console.stderr else 1), "w") as terminal,
+        log.open("ab") as file,
+        redirected((1, 2), file.fileno()),
+        _Screen(Console(file=terminal), records) as screen,
+    ):
+        yield screen
+
+
+class _Screen:
+    """One bar for the records, one line for the stage; see ``waltz_spark.pipeline.Screen``."""
+
+    def __init__(self, console: Console, records: int) -> None:
+        self._console = console
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar = self._progress.add_task("records committed", total=records)
+        self._stage = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> _Screen:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def stage(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False)
+        self._progress.update(self._stage, description=text)
+
+    def appended(self, records: int) -> None:
+        self._progress.update(self._bar, completed=records)
+
+
+def _print_result(result: Any, console: Console) -> None:
+    table = Table("place", "records", "bytes", "sum of CRC-32", title="waltz pipeline", title_justify="left")
+    for place, sums in result.sums.items():
+        table.add_row(place, f"{sums.records:,}", f"{sums.size_bytes:,}", f"{sums.crc_sum:,}")
+    console.print(table)
+    times = Table("stage", "seconds", "records/s", "MB/s")
+    for stage, seconds in result.seconds.items():
+        rates = [result.rates.get(f"{stage}, {unit}") for unit in ("records/s", "MB/s")]
+        shown = ["" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" for rate in rates]
+        times.add_row(stage, f"{seconds:.1f}", *shown)
+    console.print(times)
+    for name, holds in result.checks.items():
+        console.print(f"{'[green]yes[/]' if holds else '[bold red]NO[/] '}  {name}", highlight=False)
+    for line in result.differences:
+        console.print(f"[red]![/] {line}", highlight=False, soft_wrap=True)
