@@ -179,6 +179,7 @@ def flow(
     screen: Screen,
     kind: Format = "parquet",
     record_bytes: int = 200,
+    parts: int = PARTS,
 ) -> None:
     """From the appends to the comparison, on a cluster and a Spark that run. ``roots`` is made."""
     client = KazooZooKeeper(zookeeper)
@@ -187,10 +188,10 @@ def flow(
         services = _Services(spark, cluster, zookeeper, client, node, roots, kind)
         with connect(cluster, zookeeper=zookeeper) as appender:
             appended = _before(appender, cluster, zookeeper, screen)
-            for part in range(PARTS):
-                count = result.records * (part + 1) // PARTS - result.records * part // PARTS
+            for part in range(parts):
+                count = result.records * (part + 1) // parts - result.records * part // parts
                 _append(appender, appended, count, record_bytes, result, screen)
-                services.minute(f"part {part + 1} of {PARTS}", result, screen)
+                services.minute(f"part {part + 1} of {parts}", result, screen)
             services.minute("an empty minute", result, screen)
         frames: dict[str, Callable[[], Any]] = {
             "read_feed": lambda: read_feed(spark, cluster, zookeeper=zookeeper),

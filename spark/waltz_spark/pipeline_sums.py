@@ -71,9 +71,7 @@ def differences(expected: Mapping[int, PartitionSums], found: Mapping[int, Parti
         if wanted != there:
             lines.append(f"{where}, partition {partition_id}: {_shown(there)}; appended: {_shown(wanted)}")
         elif there.records and not there.is_whole:
-            lines.append(
-                f"{where}, partition {partition_id}: IDs {there.first_id} to {there.last_id} are not all there"
-            )
+            lines.append(f"{where}, partition {partition_id}: not all of IDs {there.first_id} to {there.last_id}")
     return lines
 
 

@@ -1,0 +1,168 @@
+"""The pipeline on the session's cluster and Spark; the collector's Spark side; sums that notice what they should."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from waltz_spark.pipeline import PipelineResult, flow
+from waltz_spark.pipeline_sums import PartitionSums, differences
+from waltz_spark.ranges import Range
+from waltz_spark.streams.collector import Collector, CollectorSettings
+from waltz_spark.streams.collector_files import ClusterFeed
+from waltz_spark.streams.collector_status import collector_status
+from waltz_spark.streams.files import Files, local_files
+from waltz_spark.streams.hadoop_files import HadoopFiles
+
+import waltz_ray
+from waltz_ray.bring_up import Cluster
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import DataUnavailable, StorageError
+
+needs_spark = [
+    pytest.mark.cluster,
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:distutils Version classes are deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+def with_spark(test: Any) -> Any:
+    for mark in needs_spark:
+        test = mark(test)
+    return test
+
+
+class Screen:
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.records = 0
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+    def appended(self, records: int) -> None:
+        self.records = records
+
+
+@with_spark
+def test_the_whole_way(spark: Any, bank: Cluster, tmp_path: Path) -> None:
+    """On a cluster that holds records already, as gzip lines."""
+    with waltz_ray.connect(bank.name) as client:
+        client.append_many(1, [b"there before", b"\xff not text"]).result(30)
+        before = sum(client.server_high_water_mark(p) + 1 for p in range(client.partitions))
+    screen, result = Screen(), PipelineResult(2000)
+    flow(spark, bank.name, bank.zookeeper, tmp_path / "roots", result, screen, "jsonl", parts=2)
+    assert result.differences == []
+    assert result.ok
+    assert len(result.checks) == 8
+    assert {sums.records for sums in result.sums.values()} == {before + 2000}
+    assert screen.records == before + 2000
+    assert result.as_json()["ok"]
+    parts = [path for path in (tmp_path / "roots/b/streams/records").glob("*/*/*/*/*/*") if path.is_dir()]
+    assert len(parts) == 3
+    assert {path.name for path in parts} == {"local.collector"}
+    zookeeper = KazooZooKeeper(bank.zookeeper)
+    try:
+        assert not any(name.startswith("databus-pipeline") for name in zookeeper.children("/"))
+    finally:
+        zookeeper.close()
+
+
+@pytest.fixture
+def zookeeper(bank: Cluster) -> Iterator[KazooZooKeeper]:
+    client = KazooZooKeeper(bank.zookeeper)
+    yield client
+    client.close()
+
+
+@with_spark
+def test_a_collector_on_a_cluster(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
+    now = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+    node = f"/collector-{tmp_path.name}"
+    settings = CollectorSettings("c1", str(tmp_path), "bank", bank.name, (0, 2), zookeeper_root=node)
+    with waltz_ray.connect(bank.name) as client:
+        for partition_id in range(3):
+            client.append_many(partition_id, [b"%d" % i for i in range(500)]).result(30)
+        marks = {p: client.server_high_water_mark(p) for p in (0, 2)}
+    feed = ClusterFeed(spark, replace(settings, bytes_per_task=10_000), bank.zookeeper)
+    with Collector(settings, zookeeper, feed, clock=lambda: now) as collector:
+        assert collector.run_once().records == sum(marks.values()) + 2
+        [status] = collector_status(zookeeper, bank.zookeeper, lambda: now + timedelta(minutes=3), node)
+        assert (status.running, status.high_water_marks, status.lag_records, status.lag_minutes) == (True, marks, 0, 3)
+    files = sorted((tmp_path / "data/bank/c1").glob("*.parquet"))
+    assert len(files) > 2
+    tables = [pq.read_table(path, columns=["partition_id", "transaction_id"]).to_pylist() for path in files]
+    found = sorted((row["partition_id"], row["transaction_id"]) for table in tables for row in table)
+    assert found == [(p, n) for p in (0, 2) for n in range(marks[p] + 1)]
+    with pytest.raises(DataUnavailable, match=r"has collected up to .*; is it the same log"):
+        feed.plan({0: marks[0] + 2})
+
+
+@with_spark
+def test_what_a_task_cannot_write(spark: Any, bank: Cluster, tmp_path: Path) -> None:
+    settings = CollectorSettings("c1", str(tmp_path), "bank", bank.name)
+    feed = ClusterFeed(spark, settings, bank.zookeeper)
+    with waltz_ray.connect(bank.name) as client:
+        client.append(0, b"at least one").result(30)
+    with pytest.raises(StorageError, match=r"No such file or directory.*every Spark executor must see") as caught:
+        feed.write([Range(0, 0, 1)], "parquet", str(tmp_path / "taken/away"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "taken").exists()
+
+
+@with_spark
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_files_on_a_hadoop_file_system(spark: Any, bank: Cluster, tmp_path: Path, kind: Any) -> None:
+    """Hadoop's own view of the local file system stands for any other."""
+    hadoop = HadoopFiles.of(spark)
+
+    def files_of(root: str) -> Files:
+        return hadoop if "://" in root else local_files(root)
+
+    with waltz_ray.connect(bank.name) as client:
+        first = int(client.append_many(0, [b"a", b"\xff", b"c"]).result(30)[0])
+    directory = f"file://{tmp_path}/system/tmp/c1/run/files.1"
+    hadoop.make_directories(directory)
+    feed = ClusterFeed(
+        spark, CollectorSettings("c1", f"file://{tmp_path}", "bank", bank.name), bank.zookeeper, files_of
+    )
+    written = feed.write([Range(0, first, first + 2), Range(0, first + 2, first + 3)], kind, directory)
+    assert [each.records for each in written] == [2, 1]
+    assert not (tmp_path / "system/tmp/c1.spark").exists()
+    paths = [Path(each.path.removeprefix("file://")) for each in written]
+    if kind == "parquet":
+        assert [pq.read_table(path)["data"].to_pylist() for path in paths] == [[b"a", b"\xff"], [b"c"]]
+    else:
+        lines = [[json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()] for path in paths]
+        assert [line["transaction_id"] for file in lines for line in file] == [first, first + 1, first + 2]
+        assert lines[0][1]["data_base64"] == "/w=="
+
+
+def test_sums_notice() -> None:
+    expected = PartitionSums()
+    expected.add(0, [b"a", b"bc"])
+    expected.add(2, [b"d"])
+    assert (expected.records, expected.size_bytes, expected.first_id, expected.last_id) == (3, 4, 0, 2)
+    assert expected.is_whole
+    assert differences({0: expected}, {0: replace(expected)}, "x") == []
+    for change in ({"records": 2}, {"crc_sum": 1}, {"size_bytes": 5}, {"distinct": 2}, {"last_id": 3}):
+        [line] = differences({0: expected}, {0: replace(expected, **change)}, "the mirror")
+        assert line.startswith("the mirror, partition 0: ")
+    assert len(differences({0: expected}, {}, "x")) == 1
+    assert len(differences({}, {4: expected}, "x")) == 1
+    twice = replace(expected, records=4)
+    assert "not all of IDs 0 to 2" in differences({0: twice}, {0: twice}, "x")[0]
+
+
+def test_a_result_without_checks_is_not_ok() -> None:
+    assert not PipelineResult(1).ok
+    assert not replace(PipelineResult(1), checks={"one": True, "other": False}).ok
