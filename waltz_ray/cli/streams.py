@@ -37,6 +37,7 @@ SparkOption = Annotated[
     SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if a Ray runs, else local.")
 ]
 _FILE = Path("streams.toml")
+_FILE_WIDTH = 180
 
 _streams = typer.Typer(help="Feed -> minute files -> streams_local -> streams -> mirrors, every record exactly once.")
 
@@ -88,12 +89,13 @@ def status(
 
     known = read_config(config)
     known.only(service or ())
-    with _chatter_to_stderr(), cli.opened_place(known, spark.value, zookeeper, address, needs_spark=False) as place:
+    opened = cli.opened_place(known, spark.value, zookeeper, address, lambda config, hosts: False)
+    with _chatter_to_stderr(), opened as place:
         view = cli.streams_status(place, known.zookeeper_root, service or ())
     if as_json:
         print_json(view)
         return
-    console = Console()
+    console = _console()
     console.print(_collectors(view["collectors"]))
     console.print(_services(view["services"]))
     for each in view["services"]:
@@ -118,7 +120,8 @@ def recover(
     from waltz_spark.streams.configuration import read_config
 
     chosen = read_config(config).only(service or ())
-    with _chatter_to_stderr(), cli.opened_place(chosen, spark.value, zookeeper, address) as place:
+    opened = cli.opened_place(chosen, spark.value, zookeeper, address, cli.in_flight)
+    with _chatter_to_stderr(), opened as place:
         done = cli.recover(chosen, place, _say)
     if as_json:
         print_json(done)
@@ -126,7 +129,20 @@ def recover(
     table = Table("thread", "was in", "is in")
     for each in done:
         table.add_row(each["name"], each["before"], each["after"])
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Into a file or a pipe lines may be long."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_WIDTH)
+
+
+def _table(*names: str) -> Table:
+    table = Table()
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def _say(text: str) -> None:
@@ -159,11 +175,11 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
             if each["quarantined"]:
                 text += f", {len(each['quarantined'])} cannot be done now: " + "; ".join(each["quarantined"].values())
         table.add_row(each["name"], each["kind"], text)
-    Console().print(table)
+    _console().print(table)
 
 
 def _collectors(collectors: list[dict[str, Any]]) -> Table:
-    table = Table("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
+    table = _table("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
     for each in collectors:
         table.add_row(
             each["name"],

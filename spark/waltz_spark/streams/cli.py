@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from waltz_ray import cluster_file
 from waltz_ray.client import ray_lookup
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ConfigError, RayNotRunning, StorageError
+from waltz_ray.errors import ClusterNotFound, ConfigError, RayNotRunning, StorageError
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import decode_collector
-from waltz_spark.streams.collector_status import collector_status
+from waltz_spark.streams.collector_status import collector_nodes, collector_status
 from waltz_spark.streams.configuration import StreamsConfig
 from waltz_spark.streams.files import Files, FilesOf, local_files
 from waltz_spark.streams.services import StreamService, check_file_systems
@@ -27,7 +28,17 @@ from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import decode_node
 from waltz_spark.streams.status import status
 
-__all__ = ["Place", "SparkKind", "check_roots", "opened_place", "recover", "run_forever", "run_once", "streams_status"]
+__all__ = [
+    "Place",
+    "SparkKind",
+    "check_roots",
+    "in_flight",
+    "opened_place",
+    "recover",
+    "run_forever",
+    "run_once",
+    "streams_status",
+]
 
 SparkKind = Literal["auto", "raydp", "local"]
 Say = Callable[[str], None]
@@ -71,27 +82,57 @@ def check_roots(config: StreamsConfig) -> None:
 
 @contextmanager
 def opened_place(
-    config: StreamsConfig, spark: SparkKind = "auto", zookeeper: str = "", address: str = "", needs_spark: bool = True
+    config: StreamsConfig,
+    spark: SparkKind = "auto",
+    zookeeper: str = "",
+    address: str = "",
+    collects: Callable[[StreamsConfig, str], bool] = lambda config, hosts: bool(config.collectors),
 ) -> Iterator[Place]:
     """What ``config`` needs; the Spark that was started for it ends with it.
 
-    ``zookeeper``: instead of the file's; ``address``: Ray's. RayNotRunning, ClusterNotFound, ConfigError.
+    ``zookeeper``: instead of the file's; ``address``: Ray's; ``collects``: whether a collector will write, which is
+    what needs a Spark (and roots on a Hadoop file system do). RayNotRunning, ClusterNotFound, ConfigError.
     """
     check_roots(config)
-    hosts = zookeeper or config.zookeeper or _hosts_of_cluster(config, address)
+    hosts = zookeeper or config.zookeeper
+    if not hosts or (config.collectors and not address):
+        address, found = _located(config, address, must=not hosts)
+        hosts = hosts or found
     remote = any("://" in root for root in config.roots)
     with ExitStack() as stack:
         session = None
-        if remote or (needs_spark and config.collectors):
+        if remote or collects(config, hosts):
             session = stack.enter_context(_spark(spark, address))
         yield Place(hosts, session, _gates(session))
 
 
-def _hosts_of_cluster(config: StreamsConfig, address: str) -> str:
-    if not config.collectors:
+def in_flight(config: StreamsConfig, hosts: str) -> bool:
+    """For ``recover``: whether a collector of the file has a plan to carry through."""
+    zookeeper = KazooZooKeeper(hosts)
+    try:
+        nodes = collector_nodes(zookeeper, config.zookeeper_root)
+    finally:
+        zookeeper.close()
+    return any(nodes[each.name].plan is not None for each in config.collectors if each.name in nodes)
+
+
+def _located(config: StreamsConfig, address: str, must: bool) -> tuple[str, str]:
+    """Ray's address and the ZooKeeper of the first collector's cluster: as this machine knows it, or as Ray does.
+
+    Without ``must`` what is not found is "". ConfigError, RayNotRunning, ClusterNotFound.
+    """
+    if not config.cluster:
         raise ConfigError('the file names no zookeeper; write zookeeper = "host:port" at its top, or give --zookeeper')
-    ray_lookup.join(address or "auto")
-    return ray_lookup.find_zookeeper(config.collectors[0].cluster)
+    name = config.cluster
+    if not address:
+        try:
+            known = cluster_file.find_cluster("", name)
+            return known.address, known.zookeeper
+        except ClusterNotFound:
+            if not must:
+                return "", ""
+    address = ray_lookup.join(address or "auto")
+    return address, ray_lookup.find_zookeeper(name)
 
 
 def _gates(spark: Any) -> FilesOf:
@@ -112,7 +153,7 @@ def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
     """RayDP's on the Ray at ``address``, or a plain local one; "auto": the first if there is a Ray."""
     if kind != "local":
         try:
-            ray_lookup.join(address or "auto")
+            address = ray_lookup.join(address or "auto")
         except RayNotRunning:
             if kind == "raydp":
                 raise
@@ -127,6 +168,8 @@ def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
         finally:
             session.stop()
         return
+    if address.startswith("127."):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     try:
         yield start_spark("waltz-streams")
     finally:

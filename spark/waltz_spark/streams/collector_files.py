@@ -40,7 +40,10 @@ _NUMBERS = COLUMNS[:-1]
 
 
 class ClusterFeed:
-    """``collector.Feed`` of a cluster. ``spark``: any SparkSession; ``where``: a ZooKeeper connect string."""
+    """``collector.Feed`` of a cluster.
+
+    ``spark``: any SparkSession, None: nothing can be written; ``where``: a ZooKeeper connect string.
+    """
 
     def __init__(self, spark: Any, settings: CollectorSettings, where: Where, files_of: FilesOf = local_files) -> None:
         self._spark, self._settings, self._files_of = spark, settings, files_of
@@ -68,6 +71,8 @@ class ClusterFeed:
         return {partition_id: marks.high_water_mark(partition_id) for partition_id in partitions}
 
     def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
+        if self._spark is None:
+            raise DataUnavailable(f"collector {self._settings.name} has files to write and was given no Spark")
         # Where there is a Spark there are these; no other module of streams needs them.
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException

@@ -115,6 +115,9 @@ class StreamsConfig:
     collectors: tuple[CollectorSettings, ...] = ()
     services: tuple[StreamSettings, ...] = ()
 
+    cluster: str = ""
+    """Of the first collector of the file, also where ``only`` left it out; "" = there is none."""
+
     @property
     def names(self) -> list[str]:
         """Of all threads, collectors first."""
@@ -179,7 +182,8 @@ def parse_config(values: Mapping[str, Any]) -> StreamsConfig:
         for name, section in top.services.items()
     }
     services = tuple(_service(top, name, sections) for name in _ordered(sections))
-    return StreamsConfig(top.zookeeper, top.zookeeper_root, collectors, services).validate()
+    cluster = collectors[0].cluster if collectors else ""
+    return StreamsConfig(top.zookeeper, top.zookeeper_root, collectors, services, cluster).validate()
 
 
 def _table(kind: str, name: str, section: Any) -> Mapping[str, Any]:

@@ -75,6 +75,7 @@ def test_a_file() -> None:
     assert config.roots == ["/logs/tokyo", "hdfs://osaka/logs", "/logs/kyoto"]
     assert config.only(["far", "c1"]).names == ["c1", "far"]
     assert config.only([]) == config
+    assert config.only(["far"]).cluster == "bank"
 
 
 @pytest.mark.parametrize(
