@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pyarrow.parquet as pq
 import pytest
 from waltz_spark.pipeline import PipelineResult, flow
@@ -25,6 +29,8 @@ import waltz_ray
 from waltz_ray.bring_up import Cluster
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 needs_spark = [
     pytest.mark.cluster,
@@ -166,3 +172,44 @@ def test_sums_notice() -> None:
 def test_a_result_without_checks_is_not_ok() -> None:
     assert not PipelineResult(1).ok
     assert not replace(PipelineResult(1), checks={"one": True, "other": False}).ok
+
+
+def run_to(line: str, directory: Path, records: int) -> tuple[subprocess.Popen[str], list[str]]:
+    """``waltz pipeline`` in a process, read up to a line that begins like this."""
+    command = [sys.executable, "-m", "waltz_ray", "pipeline", "--records", str(records), "--dir", str(directory)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen: list[str] = []
+    while not seen or not seen[-1].startswith(line):
+        seen.append(process.stdout.readline())
+        if not seen[-1]:
+            break
+    return process, seen
+
+
+def left_behind(directory: Path) -> list[str]:
+    """Processes that a cluster in this directory has not ended."""
+    return [
+        " ".join(each.info["cmdline"])
+        for each in psutil.process_iter(["cmdline"])
+        if any(str(directory) in word for word in each.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.spark
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_command_takes_everything_down(tmp_path: Path, interrupted: bool) -> None:
+    process, seen = run_to("part 2 of 10: log to files" if interrupted else "yes", tmp_path / "x", 20_000)
+    try:
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=120)
+        assert process.returncode == (130 if interrupted else 0), "".join(seen) + rest
+        assert "taking everything down" in "".join(seen) + rest
+        assert left_behind(tmp_path / "x") == []
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
