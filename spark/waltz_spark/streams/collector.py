@@ -268,7 +268,7 @@ class Collector(ThreadRun):
     def _claim(self) -> None:
         settings = self.settings
         node = decode_collector(settings.node, self._read())
-        if node.position and node.cluster != settings.cluster:
+        if (node.position or node.plan is not None) and node.cluster != settings.cluster:
             raise ConfigError(
                 f"collector {settings.name}: its position is one in the log of cluster {node.cluster}, not of "
                 f"{settings.cluster}; give the other cluster's collector another name"

@@ -166,6 +166,8 @@ def test_a_plan_in_flight_under_another_root(tmp_path: Path, zookeeper: MemoryZo
         collector(tmp_path, zookeeper, Broken({0: 1}, LocalFiles())).run_once()
     with pytest.raises(ConfigError, match=f"minute 202611211549 of bank under {tmp_path} is in flight"):
         collector(tmp_path / "other", zookeeper, ListFeed({0: 1}, LocalFiles())).run_once()
+    with pytest.raises(ConfigError, match="its position is one in the log of cluster waltz, not of other"):
+        collector(tmp_path, zookeeper, ListFeed({0: 1}, LocalFiles()), cluster="other").run_once()
 
 
 @pytest.mark.parametrize(
