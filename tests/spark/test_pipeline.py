@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,16 +17,22 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pyarrow.parquet as pq
 import pytest
-from waltz_spark.pipeline import PipelineResult, flow
-from waltz_spark.pipeline_sums import PartitionSums, differences
+from waltz_spark import read_feed
+from waltz_spark.pipeline import PipelineResult, files_frame, flow
+from waltz_spark.pipeline_sums import PartitionSums, differences, sums_of_frame
 from waltz_spark.ranges import Range
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
-from waltz_spark.streams.collector_status import collector_status
+from waltz_spark.streams.collector_states import CollectorState
+from waltz_spark.streams.collector_status import collector_nodes, collector_status
 from waltz_spark.streams.files import Files, local_files
 from waltz_spark.streams.hadoop_files import HadoopFiles
+from waltz_spark.streams.services import StreamService
+from waltz_spark.streams.settings import StreamSettings
 
 import waltz_ray
+from tests.cluster.harness import wait_until
+from tests.spark.spark_collector_worker import settings_of
 from waltz_ray.bring_up import Cluster
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
@@ -111,6 +118,34 @@ def test_a_collector_on_a_cluster(spark: Any, bank: Cluster, zookeeper: KazooZoo
     assert found == [(p, n) for p in (0, 2) for n in range(marks[p] + 1)]
     with pytest.raises(DataUnavailable, match=r"has collected up to .*; is it the same log"):
         feed.plan({0: marks[0] + 2})
+
+
+@pytest.mark.long
+@with_spark
+def test_killed_while_spark_writes(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
+    """A first run is killed, and the one that recovers; the third does it, with another Spark, while the log grows."""
+    now = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+    node = f"/killed-{tmp_path.name}"
+    settings = settings_of(str(tmp_path), bank.name, node)
+    case = {"hosts": bank.zookeeper, "cluster": bank.name, "root": str(tmp_path), "node": node, "now": now.isoformat()}
+    for seconds in (0.3, 1.5):
+        with waltz_ray.connect(bank.name) as client:
+            client.append_many(1, [os.urandom(200) for _ in range(10_000)]).result(30)
+        command = [sys.executable, "-m", "tests.spark.spark_collector_worker", json.dumps(case | {"seconds": seconds})]
+        assert subprocess.run(command, cwd=ROOT, timeout=120, check=False).returncode == -signal.SIGKILL
+        wait_until(lambda: zookeeper.exists(f"{node}/c1/lock") is None, "the killed run's session expires", 30)
+        assert collector_nodes(zookeeper, node)["c1"].state is CollectorState.PLANNED
+    with Collector(settings, zookeeper, ClusterFeed(spark, settings, bank.zookeeper), clock=lambda: now) as collector:
+        assert collector.run_once().minute is None, "recovery has done the minute"
+        now += timedelta(minutes=1)
+        assert collector.run_once().records == 10_000
+    local = StreamSettings("local", "local", str(tmp_path), zookeeper_root=node)
+    with StreamService(local, zookeeper, clock=lambda: now) as service:
+        assert len(service.run_once().committed) == 2
+    expected = sums_of_frame(read_feed(spark, bank.name))
+    published = sums_of_frame(files_frame(spark, str(tmp_path / "streams_local"), "parquet"))
+    assert differences(expected, published, "streams_local") == []
+    assert not list((tmp_path / "data").rglob("*.*"))
 
 
 @with_spark
