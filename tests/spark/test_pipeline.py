@@ -80,6 +80,9 @@ def test_the_whole_way(spark: Any, bank: Cluster, tmp_path: Path) -> None:
     assert {sums.records for sums in result.sums.values()} == {before + 2000}
     assert screen.records == before + 2000
     assert result.as_json()["ok"]
+    assert result.appended_bytes == 2000 * 200
+    seconds = result.seconds["log to files"]
+    assert result.rates["log to files, records/s"] == pytest.approx((before + 2000) / seconds)
     parts = [path for path in (tmp_path / "roots/b/streams/records").glob("*/*/*/*/*/*") if path.is_dir()]
     assert len(parts) == 3
     assert {path.name for path in parts} == {"local.collector"}
