@@ -187,45 +187,46 @@ def fetch(
     size_bytes: int = 1024,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Data of transactions asked for when they are looked at, in turn, and of ranges."""
+    """Data of transactions asked for when they are looked at, in turn, and of ranges: of ``records`` new ones."""
     processes = waltz.processes()
     with clients_of(waltz, 1, 3) as (client,):
-        last = fill(client, 2, records, size_bytes)
+        end = fill(client, 2, records, size_bytes) + 1
+        wanted = range(end - records, end)
         cases = [
-            Case("data of each transaction of a headers-only feed", partial(_fetch_lazily, waltz, processes, last)),
-            Case("read() of one transaction at a time", partial(_read, client, processes, last, 1, 1)),
-            Case("read() of 1000 transactions at a time", partial(_read, client, processes, last, 1000, 20)),
+            Case("data of each transaction of a headers-only feed", partial(_fetch_lazily, waltz, processes, wanted)),
+            Case("read() of one transaction at a time", partial(_read, client, processes, wanted, 1, 1)),
+            Case("read() of 1000 transactions at a time", partial(_read, client, processes, wanted, 1000, 20)),
         ]
         rows = alternate(cases, runs, progress)
     return report("fetch", rows, {}, Path(waltz.directory))
 
 
-def _fetch_lazily(waltz: Waltz, processes: Processes, last: int) -> Sample:
-    reader = Reader(-1, until=last, read_data=True)
+def _fetch_lazily(waltz: Waltz, processes: Processes, wanted: range) -> Sample:
+    reader = Reader(wanted.start - 1, until=wanted.stop - 1, read_data=True)
     cpu, begin = processes.cpu_s(), perf_counter()
     with waltz.client(reader, partitions=(2,), feed="headers"):
         if not reader.end.wait(_LAST_S):
-            raise DataUnavailable(f"{reader.given} of {last + 1} transactions were fetched after {_LAST_S:g} s")
+            raise DataUnavailable(f"{reader.given} of {len(wanted)} transactions were fetched after {_LAST_S:g} s")
         seconds = perf_counter() - begin
         after = processes.cpu_s()
         _raise_errors([reader])
         rss = processes.rss_bytes()
     used = {name: after[name] - cpu[name] for name in after}
-    return Sample(last + 1, seconds, (seconds / (last + 1) * 1e6,) * 3, used, rss)
+    return Sample(len(wanted), seconds, (seconds / len(wanted) * 1e6,) * 3, used, rss)
 
 
-def _read(client: WaltzClient, processes: Processes, last: int, at_once: int, rounds: int) -> Sample:
-    """The whole partition, ``rounds`` times."""
+def _read(client: WaltzClient, processes: Processes, wanted: range, at_once: int, rounds: int) -> Sample:
+    """Them all, ``rounds`` times."""
     latencies: list[float] = []
     size = 0
     cpu, begin = processes.cpu_s(), perf_counter()
-    for first in [*range(0, last + 1, at_once)] * rounds:
+    for first in [*wanted[::at_once]] * rounds:
         began = perf_counter()
-        size += sum(len(each.data) for each in client.read(2, first, min(first + at_once, last + 1)))
+        size += sum(len(each.data) for each in client.read(2, first, min(first + at_once, wanted.stop)))
         latencies.append(perf_counter() - began)
     seconds, after = perf_counter() - begin, processes.cpu_s()
     if not size:
         raise DataUnavailable("the transactions that were read hold no data")
     used = {name: after[name] - cpu[name] for name in after}
     times = tuple(percentile(latencies, each) * 1e6 for each in PERCENTILES)
-    return Sample((last + 1) * rounds, seconds, times, used, processes.rss_bytes())
+    return Sample(len(wanted) * rounds, seconds, times, used, processes.rss_bytes())
