@@ -42,7 +42,14 @@ Row = tuple[int, int, int, bytes]
 
 
 @pytest.fixture(scope="module")
-def appended(bank: Cluster) -> list[Row]:
+def start(bank: Cluster) -> dict[int, int]:
+    """Where this module's transactions begin: other modules append to the same cluster."""
+    with waltz_ray.connect(bank.name) as client:
+        return {p: client.server_high_water_mark(p) + 1 for p in range(bank.partitions)}
+
+
+@pytest.fixture(scope="module")
+def appended(bank: Cluster, start: dict[int, int]) -> list[Row]:
     """9000 rows as ``waltz load`` writes them: (partition, transaction, header, data), in order."""
     rows: list[Row] = []
     with waltz_ray.connect(bank.name) as client:
@@ -52,7 +59,7 @@ def appended(bank: Cluster) -> list[Row]:
                     json.dumps({"id": 10_000 * p + 1000 * header + i, "name": f"n{i}"}).encode() for i in range(1000)
                 ]
                 ids = client.append_many(p, datas, headers=header).result(30)
-                rows += [(p, number, header, data) for number, data in zip(ids, datas, strict=True)]
+                rows += [(p, int(number), header, data) for number, data in zip(ids, datas, strict=True)]
     return rows
 
 
@@ -61,42 +68,43 @@ def rows_of(frame: Any) -> list[Row]:
     return sorted((r[0], r[1], r[2], bytes(r[3])) for r in chosen)
 
 
-def test_no_ray_in_sparks_python_workers(spark: Any, appended: list[Row]) -> None:
+def test_no_ray_in_sparks_python_workers(spark: Any, start: dict[int, int], appended: list[Row]) -> None:
     """First, in workers that have done nothing else: RayDP's ``to_spark`` uses Ray in those that Spark uses again."""
 
     def loaded(rows: pa.RecordBatch) -> pa.RecordBatch:
         names = [name for name in ("ray", "raydp") if name in sys.modules]
         return pa.record_batch([pa.array([",".join(names)])], names=["modules"])
 
-    frame = read_feed(spark, "bank", decoder=loaded, decoder_schema="modules string")
+    frame = read_feed(spark, "bank", start=start, decoder=loaded, decoder_schema="modules string")
     assert {row.modules for row in frame.collect()} == {""}
 
 
-def test_both_sources_by_name(spark: Any, bank: Cluster, appended: list[Row]) -> None:
-    frame = read_feed(spark, "bank", bytes_per_task=100_000)
+def test_both_sources_by_name(spark: Any, bank: Cluster, start: dict[int, int], appended: list[Row]) -> None:
+    frame = read_feed(spark, "bank", start=start, bytes_per_task=100_000)
     assert frame.schema.simpleString() == (
         "struct<partition_id:int,transaction_id:bigint,header:int,client_id:int,generation:int,sequence_number:int,"
         "data:binary>"
     )
     assert frame.rdd.getNumPartitions() > bank.partitions
     assert rows_of(frame) == appended
-    assert rows_of(read_feed(spark, "bank", source="replica")) == appended
+    assert rows_of(read_feed(spark, "bank", start=start, source="replica")) == appended
     assert read_feed(spark, "bank", start="latest").count() == 0
 
 
-def test_pushdown(spark: Any, appended: list[Row]) -> None:
-    frame = read_feed(spark, "bank", [2], 500, 2500, columns=["transaction_id", "header"], header={0, 2})
-    expected = [row[1:3] for row in appended if row[0] == 2 and 500 <= row[1] < 2500 and row[2] in (0, 2)]
+def test_pushdown(spark: Any, start: dict[int, int], appended: list[Row]) -> None:
+    first, stop = start[2] + 500, start[2] + 2500
+    frame = read_feed(spark, "bank", [2], first, stop, columns=["transaction_id", "header"], header={0, 2})
+    expected = [row[1:3] for row in appended if row[0] == 2 and first <= row[1] < stop and row[2] in (0, 2)]
     assert sorted(tuple(row) for row in frame.collect()) == expected
 
 
-def test_decoders(spark: Any, appended: list[Row]) -> None:
+def test_decoders(spark: Any, start: dict[int, int], appended: list[Row]) -> None:
     def length(rows: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch([pa.compute.binary_length(rows["data"])], names=["bytes"])
 
-    frame = read_feed(spark, "bank", columns=["data"], decoder=length, decoder_schema="bytes long")
+    frame = read_feed(spark, "bank", start=start, columns=["data"], decoder=length, decoder_schema="bytes long")
     assert sum(row.bytes for row in frame.collect()) == sum(len(row[3]) for row in appended)
-    rows = read_feed(spark, "bank", decoder=JsonRows("id long, name string, missing double"))
+    rows = read_feed(spark, "bank", start=start, decoder=JsonRows("id long, name string, missing double"))
     assert rows.columns == ["partition_id", "transaction_id", "id", "name", "missing"]
     found = sorted((r[0], r[1], r[2], r[3], r[4]) for r in rows.collect())
     values = [(row[0], row[1], json.loads(row[3])) for row in appended]
@@ -130,8 +138,8 @@ def test_json_that_does_not_fit(spark: Any) -> None:
         decoder(rows(b"{}").drop_columns(["data"]))
 
 
-def test_a_dataset_and_back_to_spark(spark: Any, appended: list[Row]) -> None:
-    dataset = feed_dataset("bank", bytes_per_task=100_000, header=1)
+def test_a_dataset_and_back_to_spark(spark: Any, start: dict[int, int], appended: list[Row]) -> None:
+    dataset = feed_dataset("bank", start=start, bytes_per_task=100_000, header=1)
     expected = [row for row in appended if row[2] == 1]
     assert dataset.count() == len(expected)
     assert rows_of(dataset.to_spark(spark)) == expected
@@ -172,7 +180,7 @@ COLUMNS = (
 
 @pytest.mark.parametrize("victim", ["server", "executor"])
 def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
-    spark: Any, bank: Cluster, appended: list[Row], tmp_path: Path, victim: str
+    spark: Any, bank: Cluster, start: dict[int, int], appended: list[Row], tmp_path: Path, victim: str
 ) -> None:
     view = cluster_status(bank.name)
     owner = next(str(each["server"]) for each in view["partitions"] if each["partition"] == 0)
@@ -184,6 +192,7 @@ def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
         "bank",
         checkpoint=tmp_path / "checkpoint",
         sink=tmp_path / "out",
+        start=start,
         max_records_per_trigger=4000,
         bytes_per_task=60_000,
         decoder=killing(tmp_path, pid_of),
@@ -200,7 +209,7 @@ def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
     wait_until(lambda: not missing(cluster_status(bank.name)), "the cluster is whole again", 60)
 
 
-def test_a_replay_has_the_same_content(spark: Any, appended: list[Row], tmp_path: Path) -> None:
+def test_a_replay_has_the_same_content(spark: Any, start: dict[int, int], appended: list[Row], tmp_path: Path) -> None:
     """The sink fails when it has the batch, which comes again: the same rows in the same order, whatever the limits."""
     calls: list[tuple[int, list[Row]]] = []
 
@@ -211,7 +220,12 @@ def test_a_replay_has_the_same_content(spark: Any, appended: list[Row], tmp_path
 
     def stream(limit: int) -> Any:
         return stream_feed(
-            *(spark, "bank"), checkpoint=tmp_path, sink=sink, max_records_per_trigger=limit, partitions=[0, 1]
+            *(spark, "bank"),
+            checkpoint=tmp_path,
+            sink=sink,
+            max_records_per_trigger=limit,
+            partitions=[0, 1],
+            start={p: start[p] for p in (0, 1)},
         )
 
     running = stream(1000).start()
