@@ -26,7 +26,7 @@ def test_the_option_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     home = session._fitting(made_home(tmp_path, "java.base"))
     assert home == tmp_path / "venv" / "var" / "waltz-java"
-    command = [home / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "Main"]
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "Main"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.split("\n") == ["-Xmx1g", "a b", "", "Main", ""]
     assert session._fitting(home) == home, "found again as JAVA_HOME"
