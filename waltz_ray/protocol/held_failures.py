@@ -94,11 +94,12 @@ class HeldFailures:
 
     def passed(self, first_id: int, estimates: Int64s) -> None:
         """Transactions first_id, first_id + 1, ... have been admitted, each after the one its estimate names."""
-        for before in [one for one in self._lines if one <= self._mark]:
-            after = np.flatnonzero(estimates == before)
-            if len(after):
-                successor = self._lines.setdefault(first_id + int(after[-1]), _Line())
-                successor.waiters = self._lines.pop(before).waiters + successor.waiters
+        resting = [one for one in self._lines if one <= self._mark]
+        # The last one after each: who passed before it may have wanted another lock of the same transaction.
+        after = {int(estimates[i]): first_id + i for i in np.flatnonzero(np.isin(estimates, resting)).tolist()}
+        for before, behind in after.items():
+            successor = self._lines.setdefault(behind, _Line())
+            successor.waiters = self._lines.pop(before).waiters + successor.waiters
 
     def committed(self, high_water_mark: int, client_ids: Iterable[int]) -> list[LockFailures]:
         """The mark has moved; ``client_ids``: whose transactions are among those committed."""
