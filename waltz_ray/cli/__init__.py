@@ -63,7 +63,7 @@ def _run(arguments: list[str] | None) -> int:
     kazoo_log.addHandler(logging.NullHandler())
     kazoo_log.propagate = False
     try:
-        result = make_app()(args=arguments, standalone_mode=False)
+        result = make_app()(args=arguments, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:
         return int(leaving.exit_code)
     except (typer.Abort, KeyboardInterrupt):
