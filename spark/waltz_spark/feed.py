@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 
 from waltz_ray.errors import InvalidInput
 from waltz_spark.arrow import schema_of
-from waltz_spark.locations import Where, where_of
+from waltz_spark.locations import where_of
 from waltz_spark.ranges import Bound, Range
 from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 
-__all__ = ["frame_of", "plan", "read_feed", "spark_schema"]
+__all__ = ["frame_of", "read_feed", "spark_schema"]
 
 
 def read_feed(
@@ -111,15 +111,3 @@ def _fitted(rows: Any, schema: Any) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInput(f"what the decoder returned does not fit decoder_schema: {error}") from error
     return pa.record_batch(columns, schema=schema)
-
-
-def plan(
-    where: Where, cluster: str, partitions: list[int] | None, start: Bound, stop: Bound, bytes_per_task: int
-) -> list[Range]:
-    """The ranges of a read of everything as of now, one for each task."""
-    return plan_reading(Reading.of(where, cluster), partitions, start, stop, bytes_per_task)
-
-
-def _read(where: Where, cluster: str, ranges: list[Range]) -> Iterator[Any]:
-    """In a task: all columns of the ranges as ``pyarrow.RecordBatch``es."""
-    return Reading.of(where, cluster).batches(ranges)

@@ -57,8 +57,8 @@ class Screen(Protocol):
     def stage(self, text: str) -> None:
         """What is going on now."""
 
-    def appended(self, records: int) -> None:
-        """Committed so far."""
+    def committed(self, records: int) -> None:
+        """So far."""
 
 
 @dataclass
@@ -242,7 +242,7 @@ def _append(
             # One appender: its batches lie one behind the other. Another's in between is found by the comparison.
             appended[number % client.partitions].add(first_id, batch)
         count -= chunk
-        screen.appended(done + chunk)
+        screen.committed(done + chunk)
 
 
 def _data(number: int, record_bytes: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from waltz_spark.feed import _read, plan
+from waltz_spark.reading import Reading, plan_reading
 
 import waltz_ray
 from tests.cluster.harness import Cluster, wait_until
@@ -198,13 +198,14 @@ def test_spark_ranges_hold_every_transaction_once(cluster: Cluster) -> None:
         ]
     endpoints = {p: str(cluster.servers[1].endpoint) for p in range(PARTITIONS)}
     for where in (cluster.zookeeper, endpoints):
-        ranges = plan(where, cluster.name, None, "earliest", "latest", 20_000)
+        reading = Reading.of(where, cluster.name)
+        ranges = plan_reading(reading, bytes_per_task=20_000)
         assert len(ranges) > 5
-        rows = [row for each in ranges for batch in _read(where, cluster.name, [each]) for row in batch.to_pylist()]
+        rows = [row for each in ranges for batch in reading.batches([each]) for row in batch.to_pylist()]
         names = ("partition_id", "transaction_id", "header", "client_id", "sequence_number", "data")
         assert [tuple(row[name] for name in names) for row in rows] == expected
     with pytest.raises(waltz_ray.errors.InvalidInput, match="there is no partition 9"):
-        plan(endpoints, cluster.name, [0, 9], "earliest", "latest", 20_000)
+        plan_reading(Reading.of(endpoints, cluster.name), [0, 9], bytes_per_task=20_000)
 
 
 @pytest.mark.spark

@@ -62,7 +62,7 @@ class Screen:
     def stage(self, text: str) -> None:
         self.stages.append(text)
 
-    def appended(self, records: int) -> None:
+    def committed(self, records: int) -> None:
         self.records = records
 
 

@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["redirected"]
+from rich.console import Console
+
+__all__ = ["chatter_to", "redirected"]
 
 
 @contextmanager
@@ -26,3 +29,17 @@ def redirected(numbers: tuple[int, ...], target: int) -> Iterator[None]:
         for number, old in zip(numbers, saved, strict=True):
             os.dup2(old, number)
             os.close(old)
+
+
+@contextmanager
+def chatter_to(log: Path, console: Console) -> Iterator[Console]:
+    """A console like ``console``, while everything else that is written to stdout and stderr goes to ``log``.
+
+    Ray's threads report the killed processes on stdout, too.
+    """
+    with (
+        os.fdopen(os.dup(2 if console.stderr else 1), "w") as screen,
+        log.open("ab") as file,
+        redirected((1, 2), file.fileno()),
+    ):
+        yield Console(file=screen)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from waltz_ray.cli.chatter import redirected
+from waltz_ray.cli.chatter import chatter_to
 from waltz_ray.cli.common import ClusterOption, find
-from waltz_ray.errors import InvalidInput
+from waltz_ray.cli.long_command import BarScreen, check_writable, write_json
 
 __all__ = ["register"]
 
@@ -55,8 +49,7 @@ def pipeline(
     """
     from waltz_spark.pipeline import run_pipeline
 
-    if json_file and json_file != "-" and not Path(json_file).resolve().parent.is_dir():
-        raise InvalidInput(f"--json {json_file}: there is no folder {Path(json_file).resolve().parent}")
+    check_writable(json_file)
     running = find("", cluster, address) if cluster else None
     place = Path(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")).resolve()
     place.mkdir(parents=True, exist_ok=True)
@@ -64,19 +57,15 @@ def pipeline(
     begin = time.monotonic()
     ok = False
     try:
-        with _screen(place / "pipeline.log", console, records) as screen:
+        log = place / "pipeline.log"
+        with chatter_to(log, console) as terminal, BarScreen(terminal, "records committed", records) as screen:
             result = run_pipeline(
                 place, records, screen, running, "" if cluster else address, file_format.value, record_bytes
             )
         ok = result.ok
         result.took("altogether", begin)
         _print_result(result, console)
-        if json_file:
-            text = json.dumps(result.as_json(), indent=2) + "\n"
-            if json_file == "-":
-                sys.stdout.write(text)
-            else:
-                Path(json_file).write_text(text)
+        write_json(json_file, result.as_json())
     finally:
         if not directory and ok:
             shutil.rmtree(place)
@@ -84,51 +73,6 @@ def pipeline(
             console.print(f"The data is in {place}", highlight=False, soft_wrap=True)
     if not ok:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _screen(log: Path, console: Console, records: int) -> Iterator[_Screen]:
-    """A screen on the terminal, while what everybody else writes to stdout and stderr goes to ``log``."""
-    with (
-        os.fdopen(os.dup(2 if console.stderr else 1), "w") as terminal,
-        log.open("ab") as file,
-        redirected((1, 2), file.fileno()),
-        _Screen(Console(file=terminal), records) as screen,
-    ):
-        yield screen
-
-
-class _Screen:
-    """One bar for the records, one line for the stage; see ``waltz_spark.pipeline.Screen``."""
-
-    def __init__(self, console: Console, records: int) -> None:
-        self._console = console
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self._progress = Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._bar = self._progress.add_task("records committed", total=records)
-        self._stage = self._progress.add_task("starting", total=None)
-
-    def __enter__(self) -> _Screen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def stage(self, text: str) -> None:
-        if not self._console.is_terminal:
-            self._console.print(text, highlight=False)
-        self._progress.update(self._stage, description=text)
-
-    def appended(self, records: int) -> None:
-        self._progress.update(self._bar, completed=records)
 
 
 def _print_result(result: Any, console: Console) -> None:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -31,7 +30,6 @@ from waltz_ray.errors import (
     ConfigError,
     DataUnavailable,
     InvalidInput,
-    StorageError,
     VersionConflict,
     ZooKeeperUnreachable,
 )
@@ -222,7 +220,7 @@ class Collector(ThreadRun):
         ZooKeeperUnreachable, DataUnavailable, CoordinationError. All of them end the run: the next begins with
         recovery, as after a crash.
         """
-        with self._ending_the_run_on_error():
+        with self.ending_on_error(f"collector {self.settings.name}"):
             if self.is_open:
                 self.check_held()
             elif not self.open():
@@ -251,19 +249,6 @@ class Collector(ThreadRun):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @contextmanager
-    def _ending_the_run_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise StorageError(
-                    f"collector {self.settings.name}: {error or repr(error)}; the next pass goes on from the state in "
-                    "ZooKeeper"
-                ) from error
-            raise
 
     def _claim(self) -> None:
         settings = self.settings

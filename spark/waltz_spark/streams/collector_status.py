@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, NoNode, ZooKeeperUnreachable
+from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable
 from waltz_spark.locations import Where
 from waltz_spark.reading import Marks, Reading
 from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
 from waltz_spark.streams.layout import minute_name, minute_of
+from waltz_spark.streams.run import node_contents
 
 __all__ = ["CollectorStatus", "collector_nodes", "collector_status"]
 
@@ -50,20 +51,11 @@ class CollectorStatus:
 
 def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> dict[str, CollectorNode]:
     """Every collector's node, by name. CoordinationError for one that cannot be understood."""
-    nodes = {}
-    try:
-        names = zookeeper.children(zookeeper_root)
-    except NoNode:
-        return {}
-    for name in names:
-        path = f"{zookeeper_root}/{name}"
-        try:
-            data = zookeeper.get(path)[0]
-        except NoNode:
-            continue  # deleted since the listing, by a person
-        if is_collector(data):
-            nodes[name] = decode_collector(path, data)
-    return nodes
+    return {
+        name: decode_collector(path, data)
+        for name, path, data in node_contents(zookeeper, zookeeper_root)
+        if is_collector(data)
+    }
 
 
 def collector_status(

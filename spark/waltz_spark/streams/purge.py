@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import InvalidInput, NoNode
+from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.collector_states import is_collector
 from waltz_spark.streams.commit import CommitThread
 from waltz_spark.streams.files import Files, FilesOf
@@ -25,6 +25,7 @@ from waltz_spark.streams.layout import (
     parse_minute,
     parse_published,
 )
+from waltz_spark.streams.run import node_contents
 from waltz_spark.streams.states import ThreadNode, decode_node
 
 __all__ = ["purge", "thread_nodes"]
@@ -32,20 +33,11 @@ __all__ = ["purge", "thread_nodes"]
 
 def thread_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> dict[str, ThreadNode]:
     """Every service's node; a collector's is another kind. CoordinationError for one that cannot be understood."""
-    nodes = {}
-    try:
-        names = zookeeper.children(zookeeper_root)
-    except NoNode:
-        return {}
-    for name in names:
-        path = f"{zookeeper_root}/{name}"
-        try:
-            data = zookeeper.get(path)[0]
-            if not is_collector(data):
-                nodes[name] = decode_node(path, data)
-        except NoNode:
-            continue  # deleted since the listing, by a person
-    return nodes
+    return {
+        name: decode_node(path, data)
+        for name, path, data in node_contents(zookeeper, zookeeper_root)
+        if not is_collector(data)
+    }
 
 
 def purge(thread: CommitThread, zookeeper: ZooKeeper, files_of: FilesOf, now: datetime) -> list[str]:

@@ -6,21 +6,36 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from waltz_ray.coordination.api import ZooKeeper, release
-from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict
+from waltz_ray.errors import CoordinationError, NodeExists, NoNode, StorageError, VersionConflict
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import join, tmp_path
 
-__all__ = ["FENCED", "Hook", "ThreadRun"]
+__all__ = ["FENCED", "Hook", "ThreadRun", "node_contents"]
 
 Hook = Callable[[str], None]
 """Told the name of every point passed, for tests that stop there."""
 
 FENCED = ".fenced"
 """Behind the name of a directory whose run has been replaced."""
+
+
+def node_contents(zookeeper: ZooKeeper, zookeeper_root: str) -> Iterator[tuple[str, str, bytes]]:
+    """(name, path, content) of the node of every thread that ever ran, of whatever kind."""
+    try:
+        names = zookeeper.children(zookeeper_root)
+    except NoNode:
+        return
+    for name in names:
+        path = f"{zookeeper_root}/{name}"
+        try:
+            data = zookeeper.get(path)[0]
+        except NoNode:
+            continue  # deleted since the listing, by a person
+        yield name, path, data
 
 
 class ThreadRun:
@@ -51,6 +66,20 @@ class ThreadRun:
             session_id, self._session_id = self._session_id, None
             if self._zookeeper.session_id == session_id:
                 release(self._zookeeper, self._lock)
+
+    @contextmanager
+    def ending_on_error(self, what: str) -> Iterator[None]:
+        """Any error ends the run; what a file system refused becomes a StorageError about ``what``."""
+        try:
+            yield
+        except BaseException as error:
+            # Where even this cannot be told to ZooKeeper, the lock goes with the session.
+            self.close()
+            if isinstance(error, OSError):
+                raise StorageError(
+                    f"{what}: {error or repr(error)}; the next pass goes on from the state in ZooKeeper"
+                ) from error
+            raise
 
     def staged(self, name: str) -> str:
         """A path in this run's directory that was not given out before."""

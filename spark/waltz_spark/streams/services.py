@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ConfigError, StorageError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import ConfigError, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.commit import CommitThread, Hook
 from waltz_spark.streams.files import FilesOf, local_files, normal_root
 from waltz_spark.streams.layout import consumers_path, hour_name, join, tmp_path
@@ -98,14 +97,14 @@ class StreamService:
         StorageError for what a file system refuses, VersionConflict if another run has taken over,
         ZooKeeperUnreachable, CoordinationError for a node that cannot be understood. All of them end the run.
         """
-        with self._ending_the_run_on_error():
+        with self.thread.ending_on_error(f"stream service {self.settings.name}"):
             if not self._opened():
                 return Pass(standing_by=True)
             return self._pass()
 
     def purge_once(self) -> list[str]:
         """Delete what is older than the retention; the paths. [] if another run has the lock. Errors as above."""
-        with self._ending_the_run_on_error():
+        with self.thread.ending_on_error(f"stream service {self.settings.name}"):
             if not self._opened():
                 return []
             return purge(self.thread, self._zookeeper, self._files_of, self._clock())
@@ -137,20 +136,6 @@ class StreamService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @contextmanager
-    def _ending_the_run_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            # Where even this cannot be told to ZooKeeper, the lock goes with the session.
-            self.thread.close()
-            if isinstance(error, OSError):
-                raise StorageError(
-                    f"stream service {self.settings.name}: {error or repr(error)}; "
-                    "the next pass goes on from the state in ZooKeeper"
-                ) from error
-            raise
 
     def _opened(self) -> bool:
         if self.thread.is_open:

@@ -327,7 +327,7 @@ def test_a_thread_with_a_path_in_flight_keeps_its_root(bench: Bench) -> None:
 
 
 def test_two_file_systems_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryFiles, "file_system", lambda self, path: "other" if "/tmp/" in path else "memory")
+    monkeypatch.setattr(MemoryFiles, "file_system", lambda self, path: "other" if "/system/tmp/" in path else "memory")
     with pytest.raises(ConfigError, match="different file systems"):
         bench.named("tokyo").run_once()
 

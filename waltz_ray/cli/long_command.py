@@ -1,0 +1,71 @@
+"""What a command that takes minutes shows meanwhile, and the file of its result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["BarScreen", "check_writable", "write_json"]
+
+
+def check_writable(json_file: str) -> None:
+    """Before minutes of work, not after them: InvalidInput if the file's folder is not there. - is stdout, "" none."""
+    if json_file and json_file != "-" and not Path(json_file).resolve().parent.is_dir():
+        raise InvalidInput(f"--json {json_file}: there is no folder {Path(json_file).resolve().parent}")
+
+
+def write_json(json_file: str, result: dict[str, Any]) -> None:
+    """To the file, to stdout for -, nowhere for ""."""
+    text = json.dumps(result, indent=2) + "\n"
+    if json_file == "-":
+        sys.stdout.write(text)
+    elif json_file:
+        Path(json_file).write_text(text)
+
+
+class BarScreen:
+    """One bar for what is counted, one line for the stage."""
+
+    def __init__(self, console: Console, counted: str, total: int) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar = self._progress.add_task(counted, total=total)
+        self._stage = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> BarScreen:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False)
+
+    def stage(self, text: str) -> None:
+        """What is going on now."""
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False)
+        self._progress.update(self._stage, description=text)
+
+    def committed(self, count: int) -> None:
+        """How many are, of the total."""
+        self._progress.update(self._bar, completed=count)
