@@ -24,6 +24,8 @@ Mode = Literal["read", "write", "create"]
 Writable = bytes | memoryview
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+_ZEROS = bytes(32 * 1024)
+
 
 class Disk(Protocol):
     """What one replica asks of an operating system."""
@@ -210,6 +212,16 @@ class DurableDisk:
             self.disk.pwrite(handle, data, offset)
         except OSError as error:
             raise self._write_error("write", path, error) from error
+
+    def write_zeros(self, handle: int, path: str, size: int, offset: int) -> None:
+        """``size`` zeros, like ``pwrite``, in small pieces.
+
+        A write of megabytes leaves folios of megabytes in the page cache (ext4 since Linux 6.16), and every later small
+        write into one walks through all of its blocks: a quarter of a replica's CPU with many partitions.
+        """
+        zeros = memoryview(_ZEROS)
+        for done in range(0, size, len(zeros)):
+            self.pwrite(handle, path, zeros[: size - done], offset + done)
 
     def mkdir(self, path: str) -> None:
         self.check()

@@ -222,7 +222,7 @@ class ActiveSegment:
             return
         size = min(chunk_bytes, limit_bytes - self._allocated)
         try:
-            self.disk.pwrite(self.handle, self.path, bytes(size), self._allocated)
+            self.disk.write_zeros(self.handle, self.path, size, self._allocated)
         except DiskFull:
             # Only a convenience: whether the disk is full is for the next record to find out.
             self.disk.truncate(self.handle, self.path, self._allocated)
