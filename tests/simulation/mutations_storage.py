@@ -69,22 +69,19 @@ def fence_is_not_checked(patch: Patch) -> None:
     def check_request(log: PartitionLog, request: Any) -> None:
         """Any session may ask."""
 
-    def change(self: ReplicaService, log: PartitionLog, request: Any, connection: object, action: Any) -> None:
-        with self._guards[log.partition_id]:
-            replica_service._refusing(action)
+    def check_change(self: ReplicaService, log: PartitionLog, request: Any, connection: object) -> None:
+        """Any session may change the log, over any connection."""
 
     patch.setattr(PartitionLog, "_check_session", check_session)
     patch.setattr(replica_service, "_check_session", check_request)
-    patch.setattr(ReplicaService, "change", change)
+    patch.setattr(ReplicaService, "_check_change", check_change)
 
 
 def old_connections_may_change_the_log(patch: Patch) -> None:
-    def change(self: ReplicaService, log: PartitionLog, request: Any, connection: object, action: Any) -> None:
-        with self._guards[log.partition_id]:
-            replica_service._check_session(log, request)
-            replica_service._refusing(action)
+    def check_change(self: ReplicaService, log: PartitionLog, request: Any, connection: object) -> None:
+        replica_service._check_session(log, request)
 
-    patch.setattr(ReplicaService, "change", change)
+    patch.setattr(ReplicaService, "_check_change", check_change)
 
 
 def sync_errors_are_ignored(patch: Patch) -> None:

@@ -84,11 +84,14 @@ class FramedStream(asyncio.Protocol):
             for frame in self._decoder.feed(data):
                 if self.closed:
                     return
-                if self.version >= 0:
-                    self._check(frame.magic, frame.version)
-                    self.on_payload(frame.payload)
-                else:
+                if self.version < 0:
                     self._hello(frame.magic, frame.payload)
+                elif frame.version != self.version or frame.magic != self.magic:
+                    # It came in one piece with the HELLO, and was cut before the decoder knew what to expect.
+                    wanted = f"magic {self.magic:#04x} version {self.version}"
+                    raise WireError(f"expected {wanted}, got {frame.magic:#04x} {frame.version}")
+                else:
+                    self.on_payload(frame.payload)
         except WireError as error:
             log.warning("closing the connection with %s: %s", self.peer, error)
             self.on_protocol_error(error)
@@ -100,11 +103,6 @@ class FramedStream(asyncio.Protocol):
         self.version = negotiate(self._versions, decode_hello(payload).versions)
         self._decoder.expect(self.magic, self.version)
         self.on_ready()
-
-    def _check(self, magic: int, version: int) -> None:
-        # Frames that came in one piece with the HELLO were cut before the decoder knew what to expect.
-        if magic != self.magic or version != self.version:
-            raise WireError(f"expected magic {self.magic:#04x} version {self.version}, got {magic:#04x} {version}")
 
     def eof_received(self) -> bool:
         try:

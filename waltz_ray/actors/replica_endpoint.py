@@ -269,12 +269,17 @@ class ReplicaEndpoint:
             connection.sendall(b"".join(_frames(version, replies)))
 
     def _count(self, requests: list[ReplicaRequest]) -> None:
-        appends = [request for request in requests if type(request) is Append]
+        records = record_bytes = 0
+        for request in requests:
+            if type(request) is Append:
+                records += len(request.lengths)
+                record_bytes += len(request.records)
+        statistics = self._statistics
         with self._lock:
-            self._statistics.turns += 1
-            self._statistics.requests += len(requests)
-            self._statistics.records += sum(len(append.lengths) for append in appends)
-            self._statistics.record_bytes += sum(len(append.records) for append in appends)
+            statistics.turns += 1
+            statistics.requests += len(requests)
+            statistics.records += records
+            statistics.record_bytes += record_bytes
 
 
 def _request(payload: memoryview) -> ReplicaRequest:

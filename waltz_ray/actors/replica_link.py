@@ -86,9 +86,11 @@ class _Stream(FramedStream):
     def on_payload(self, payload: memoryview) -> None:
         message = decode_replica(payload)
         self.link.heard_at = self._loop.time()
-        if not isinstance(message, ReplicaReply):
+        if type(message) is Appended and not self.bulk:  # nearly always
+            self.link.on_appended(message)
+        elif not isinstance(message, ReplicaReply):
             raise WireError(f"a replica must not send {type(message).__name__}")
-        if self.bulk:
+        elif self.bulk:
             self.link.on_bulk(message)
         else:
             self.link.on_live(message)
@@ -270,14 +272,15 @@ class ReplicaLink:
 
     # ---- answers ----------------------------------------------------------------------------------------
 
+    def on_appended(self, message: Appended) -> None:
+        session, last_id = (message.partition_id, message.session_id), message.last_id
+        self.sync_acks += 1
+        if self._waiting.get(session, -1) <= last_id:
+            self._waiting.pop(session, None)
+        self._deliver(message.partition_id, ReplicaAppended(message.session_id, self.replica_id, last_id))
+
     def on_live(self, message: ReplicaReply) -> None:
         partition_id, session_id, me = message.partition_id, message.session_id, self.replica_id
-        if isinstance(message, Appended):
-            self.sync_acks += 1
-            if self._waiting.get((partition_id, session_id), -1) <= message.last_id:
-                self._waiting.pop((partition_id, session_id), None)
-            self._deliver(partition_id, ReplicaAppended(session_id, me, message.last_id))
-            return
         if isinstance(message, Refused) and message.request_type == APPEND_REQUEST:
             self._waiting.pop((partition_id, session_id), None)
         else:

@@ -7,7 +7,6 @@ most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from waltz_ray.protocol.records import (
     offsets_of,
     split,
 )
+from waltz_ray.protocol.value import value
 
 __all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "pieces"]
 
@@ -35,7 +35,7 @@ MAX_BATCH_BYTES = 1024 * 1024
 Integer = TypeVar("Integer", bound=np.integer[Any])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Arrival:
     """One client's batch and the connection it came by."""
 
@@ -43,7 +43,7 @@ class Arrival:
     batch: AppendBatch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Admitted:
     """``records`` is None when nothing passed."""
 

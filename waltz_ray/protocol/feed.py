@@ -129,7 +129,8 @@ class FeedHub:
                     subscriber = self._subscribers.get(client_id)
                     if subscriber is not None and subscriber.live:
                         effects.append(self._own(subscriber, high_water_mark, sequence_numbers, ids))
-        effects += self.advance(high_water_mark, retained)
+        if self._following:
+            effects += self.advance(high_water_mark, retained)
         return effects
 
     def advance(self, high_water_mark: int, retained: RetainedRecords) -> list[Effect]:

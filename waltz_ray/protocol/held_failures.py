@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_ray.protocol.records import Int32s, Int64s
+from waltz_ray.protocol.value import value
 
 __all__ = ["HeldFailures", "LockFailures"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class LockFailures:
     """Transactions of one client that failed the lock check, with the conflicting transaction IDs."""
 

@@ -10,13 +10,13 @@ Write locks check and update, read locks check only, append locks update only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from waltz_ray.protocol.records import Int32s, Int64s, LockColumns
+from waltz_ray.protocol.value import value
 
 __all__ = ["LockRequests", "LockTable", "Verdicts"]
 
@@ -25,7 +25,7 @@ _NOTHING = int(np.iinfo(np.int64).min)  # estimate of a transaction that checks 
 _FEW = 32  # transactions that are sooner decided one by one than as columns
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class LockRequests:
     """What n transactions, in arrival order, ask of the table."""
 
@@ -35,7 +35,7 @@ class LockRequests:
     append: LockColumns
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Verdicts:
     """``passed[i]``; where it is False, ``conflicts[i]`` is the transaction ID that made the check fail."""
 

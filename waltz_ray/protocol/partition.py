@@ -510,7 +510,11 @@ class Partition:
         log.high_water_mark = high_water_mark
         while self._in_flight and self._in_flight[0].last_id <= high_water_mark:
             self._hold(-self._in_flight.popleft().size_bytes)
-        self._tell_all(self._held_failures.committed(high_water_mark, self._clients_in(first_id, high_water_mark)))
+        if self._held_failures:
+            clients = self._clients_in(first_id, high_water_mark)
+            self._tell_all(self._held_failures.committed(high_water_mark, clients))
+        else:
+            self._held_failures.committed(high_water_mark, ())
         self._effects += self._feed.committed(first_id, high_water_mark, log.retained)
         while self._held_flushes and self._held_flushes[0][0] <= high_water_mark:
             _, connection_id, req_id = self._held_flushes.popleft()
@@ -521,9 +525,8 @@ class Partition:
             self._reopen()
 
     def _clients_in(self, first_id: int, high_water_mark: int) -> set[int]:
-        """Whose transactions these are; not looked at while nobody waits."""
-        if not self._held_failures or self._log is None:
-            return set()
+        """Whose transactions these are."""
+        assert self._log is not None
         batches = self._log.retained.between(first_id, high_water_mark + 1)
         return {client_id for batch in batches for client_id in batch.fields["client_id"].tolist()}
 

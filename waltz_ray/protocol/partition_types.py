@@ -7,12 +7,11 @@ per replica, in SessionConfirmed, ReplicaLost or ReplicaFenced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.records import AppendBatch, RecordBatch
 from waltz_ray.protocol.session_types import SessionEffect, SessionEvent
+from waltz_ray.protocol.value import value
 from waltz_ray.wire.batches import AppendedBatch as AppendedBatch
 from waltz_ray.wire.batches import FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected
 from waltz_ray.wire.client_messages import FlushResponse
@@ -51,7 +50,7 @@ NO_SUCH_SESSION = 0
 # ---- events -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Assigned:
     """ZooKeeper says that this partition belongs to this server. Comes again when ``partitions_here`` changes: the
     number of partitions of this server, which share its memory."""
@@ -60,60 +59,60 @@ class Assigned:
     partitions_here: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Unassigned:
     """It does not (any more)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RecordRead:
     record: PartitionRecord
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class MountReceived:
     connection_id: int
     mount: Mount
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class UnmountReceived:
     connection_id: int
     client_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ConnectionClosed:
     connection_id: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class AppendReceived:
     connection_id: int
     batch: AppendBatch
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class TurnEnded:
     """The shell has handed over everything that was waiting in its sockets."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FlushReceived:
     connection_id: int
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class CreditReceived:
     connection_id: int
     credit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedRead:
     """At least one record, from the ID that was asked for."""
 
@@ -122,14 +121,14 @@ class FeedRead:
     batch: RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedReadFailed:
     connection_id: int
     client_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionConfirmed:
     """When the replica answered question ``number``, it had not accepted a session above ``session_id``."""
 
@@ -159,7 +158,7 @@ Event = PartitionEvent | SessionEvent
 # ---- effects ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReadRecord:
     """Read the partition's record from ZooKeeper; keeps trying while ZooKeeper is away."""
 
@@ -167,13 +166,13 @@ class ReadRecord:
 ServerMessage = Mounted | Rejected | LockFailureBatch | NotReady | AppendedBatch | FlushResponse
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SendMessage:
     connection_id: int
     message: ServerMessage
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SendFeed:
     """The same feed frame, encoded once, to all of ``connection_ids``."""
 
@@ -182,7 +181,7 @@ class SendFeed:
     batch: RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReadFeed:
     """Read records [first_id, end_id) (or the first about ``max_bytes`` of them) from a replica, for a subscriber."""
 
@@ -193,12 +192,12 @@ class ReadFeed:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class EndTurnAgain:
     """More is waiting to be admitted: TurnEnded is to come once more, after what has been ordered is on its way."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ConfirmSession:
     """Ask each of these replicas whether ``session_id`` is still the highest it has accepted."""
 
@@ -207,14 +206,14 @@ class ConfirmSession:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class PartitionReady:
     generation: int
     session_id: int
     high_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class PartitionDropped:
     reason: str
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.value import value
 
 __all__ = [
     "RECORD_HEADER_BYTES",
@@ -81,7 +82,7 @@ def offsets_of(lengths: npt.NDArray[np.signedinteger[Any]]) -> Int64s:
     return offsets
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class LockColumns:
     """The lock hashes of n transactions: those of transaction i are ``hashes[offsets[i]:offsets[i + 1]]``.
 
@@ -109,7 +110,7 @@ class LockColumns:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class AppendBatch:
     """n proposals of one client for one partition (see the module's docstring for the shape)."""
 
@@ -137,7 +138,7 @@ class AppendBatch:
         return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))
 
 
-@dataclass(frozen=True, eq=False)
+@value(eq=False, slots=False)
 class RecordBatch:
     """n consecutive records of one partition as ready record bytes.
 

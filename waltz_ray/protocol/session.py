@@ -237,9 +237,11 @@ class Session:
             self._order_open(replica.replica_id)
 
     def _on_appended(self, replica: _Replica, last_id: int) -> None:
-        replica.last_id = max(replica.last_id, last_id)
+        if last_id > replica.last_id:
+            replica.last_id = last_id
         if replica.phase is Phase.MEMBER:
-            self._commit()
+            if last_id > self.high_water_mark:  # else the others were faster
+                self._commit()
         elif replica.phase is Phase.COPYING:
             replica.phase = Phase.OPENED
 
@@ -440,7 +442,8 @@ class Session:
         """The high-water mark is the quorum-th highest last ID among the members."""
         if not self.published:
             return
-        acked = sorted((r.last_id for r in self._replicas.values() if r.phase is Phase.MEMBER), reverse=True)
+        acked = [r.last_id for r in self._replicas.values() if r.phase is Phase.MEMBER]
+        acked.sort(reverse=True)
         if len(acked) >= self.quorum and acked[self.quorum - 1] > self.high_water_mark:
             self.high_water_mark = acked[self.quorum - 1]
             self._effects.append(Committed(self.session_id, self.high_water_mark))

@@ -19,10 +19,9 @@ Events of a session carry its ID; those of a session that is over are dropped by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.value import value
 
 __all__ = [
     "AppendToReplicas",
@@ -57,7 +56,7 @@ __all__ = [
 # ---- events -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaOpened:
     """The replica has persisted ``session_id`` as its fence; ``last_id`` and all before it are on its disk."""
 
@@ -68,7 +67,7 @@ class ReplicaOpened:
     damaged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaLost:
     """The replica did not do what it was told: link down, timed out, disk full, damaged, storage of a stranger.
 
@@ -81,7 +80,7 @@ class ReplicaLost:
     lost_files: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaAvailable:
     """The link to the replica works (again)."""
 
@@ -89,7 +88,7 @@ class ReplicaAvailable:
     replica_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaFenced:
     """The replica has accepted a higher session."""
 
@@ -98,14 +97,14 @@ class ReplicaFenced:
     current_session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaTruncated:
     session_id: int
     replica_id: int
     last_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RangeRead:
     """Records read from ``source_id`` on behalf of ``target_id``; at least one, contiguous from what was asked."""
 
@@ -115,7 +114,7 @@ class RangeRead:
     batch: RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RangeReadFailed:
     session_id: int
     source_id: int
@@ -123,7 +122,7 @@ class RangeReadFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaAppended:
     """Everything up to ``last_id`` is on the replica's disk (fdatasync returned)."""
 
@@ -132,18 +131,18 @@ class ReplicaAppended:
     last_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RecordWritten:
     session_id: int
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RecordConflict:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class TimerFired:
     session_id: int
     name: str
@@ -167,7 +166,7 @@ SessionEvent = (
 # ---- effects ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class OpenReplica:
     """Fence with ``session_id``; refused by a replica that does not remember ``joined_session_id`` (ZooKeeper says
     it had joined that one, so a replica that remembers less has lost its files and must neither vote nor join)."""
@@ -177,14 +176,14 @@ class OpenReplica:
     joined_session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class TruncateReplica:
     session_id: int
     replica_id: int
     last_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReadRange:
     session_id: int
     source_id: int
@@ -193,21 +192,21 @@ class ReadRange:
     end_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AppendToReplicas:
     session_id: int
     replica_ids: tuple[int, ...]
     batch: RecordBatch
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SetLowWaterMark:
     session_id: int
     replica_id: int
     low_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WriteRecord:
     """Compare-and-set of the partition's ZooKeeper record; keeps trying while ZooKeeper is away."""
 
@@ -216,14 +215,14 @@ class WriteRecord:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class StartTimer:
     session_id: int
     name: str
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionOpen:
     """The session is published; ``low_water_mark`` is X, the last ID of the log it begins with."""
 
@@ -231,13 +230,13 @@ class SessionOpen:
     low_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Committed:
     session_id: int
     high_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReopenWanted:
     """A member has failed: go on with the rest, and open a new session as soon as ZooKeeper grants one."""
 
@@ -245,7 +244,7 @@ class ReopenWanted:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionFailed:
     """This attempt leads nowhere; a new session must be taken."""
 
@@ -253,7 +252,7 @@ class SessionFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SessionFenced:
     """Somebody else has a higher session."""
 
@@ -261,7 +260,7 @@ class SessionFenced:
     current_session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Warn:
     """For the operator's log."""
 

@@ -27,11 +27,8 @@ A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
-from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 
@@ -48,6 +45,8 @@ from waltz_ray.storage.segment import ActiveSegment, SegmentView
 
 __all__ = ["PartitionLog", "PendingSync"]
 
+_ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
+
 
 class PendingSync:
     """Records of the active segment that are written and not durable. Used inside ``PartitionLog.syncing``."""
@@ -58,12 +57,8 @@ class PendingSync:
         """With the log's lock."""
         self.segment, self.last_id = segment, last_id
         self._disk, self._partition_id = disk, partition_id
-        self._first_id, self._end = first_id, segment.end
-
-    @cached_property
-    def _start(self) -> int:
         # Older segments were synced when they were finished.
-        return self.segment.offset_of(max(self._first_id, self.segment.first_id))
+        self._start, self._end = segment.offset_of(max(first_id, segment.first_id)), segment.end
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +96,9 @@ class PartitionLog:
         self.is_open = False
         self._disk, self._folder, self._cluster_key = disk, folder, cluster_key
         self._control, self._journal, self._config = control, journal, config
-        self._state = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._quiet_again = threading.Condition(self._lock)
+        self._waiters = 0
         self._syncing = False
         self._epoch = 0
         self._entry = control.entry(partition_id)
@@ -154,9 +151,9 @@ class PartitionLog:
         Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
         DiskFull: in each case nothing of the batch is left and a later append may succeed.
         """
-        with self._state:
+        with self._lock:
             while self._syncing and self._may_roll(batch):
-                self._state.wait()
+                self._wait()
             self._check_append(session_id, batch)
             if not len(batch):
                 return
@@ -183,8 +180,12 @@ class PartitionLog:
             raise InvalidInput(f"partition {self.partition_id} was given records of partition {batch.partition_id}")
         if batch.first_id != self.last_id + 1:
             raise NotContiguous(self.partition_id, batch.first_id, self.last_id)
-        shortest = int(batch.lengths[0]) if len(batch) == 1 else int(batch.lengths.min(initial=batch.size_bytes))
-        if len(batch) and (shortest < RECORD_OVERHEAD_BYTES or batch.offsets[-1] != batch.size_bytes):
+        if len(batch) == 1:
+            fits = RECORD_OVERHEAD_BYTES <= batch.lengths[0] == batch.size_bytes
+        else:
+            shortest = int(batch.lengths.min(initial=batch.size_bytes))
+            fits = not len(batch) or (shortest >= RECORD_OVERHEAD_BYTES and batch.offsets[-1] == batch.size_bytes)
+        if not fits:
             raise InvalidInput(f"partition {self.partition_id}: the lengths of an append do not fit its bytes")
 
     def _make_writable(self) -> ActiveSegment:
@@ -206,11 +207,12 @@ class PartitionLog:
     def _write(self, batch: RecordBatch) -> None:
         """A piece per segment: the record that takes a segment past its size is the last one in it."""
         limit = self._config.segment_size_bytes
-        view, offsets, done = memoryview(batch.records), batch.offsets, 0
+        view, done = memoryview(batch.records), 0
         if self._active is not None and self._active.end + batch.size_bytes <= limit:  # nearly always
-            self._active.write(offsets[:-1], view)
+            self._active.write(_ONE_RECORD if len(batch) == 1 else batch.offsets[:-1], view)
             done = len(batch)
         while done < len(batch):
+            offsets = batch.offsets
             if self._active is None or self._active.end > limit:
                 self._roll(batch.first_id + done)
             active = self._active
@@ -234,33 +236,21 @@ class PartitionLog:
 
     def sync(self) -> int:
         """Make every record appended so far durable; returns the last durable ID."""
-        pending = self._begin_sync()
+        pending = self.begin_sync()
         if pending is not None:
             try:
                 pending.flush()
-                self._flush_index_of(pending.segment, pending.last_id)
+                self.synced(pending)
             finally:
-                self._end_sync()
+                self.end_sync()
         return self.synced_id
 
-    @contextlib.contextmanager
-    def syncing(self) -> Iterator[PendingSync | None]:
-        """What has to be made durable inside of this context, by either way; None if everything is already.
+    def begin_sync(self) -> PendingSync | None:
+        """What has to be made durable, by either way, before ``end_sync``; None if everything is already.
 
         The log takes records meanwhile, but no file of it is closed or cut. Several logs: in ascending order.
         """
-        pending = self._begin_sync()
-        if pending is None:
-            yield None
-            return
-        try:
-            yield pending
-            self._flush_index_of(pending.segment, pending.last_id)
-        finally:
-            self._end_sync()
-
-    def _begin_sync(self) -> PendingSync | None:
-        with self._state:
+        with self._lock:
             target = self.last_id
             self.wait_until_quiet()
             self._disk.check()
@@ -269,14 +259,17 @@ class PartitionLog:
             self._syncing = True
             return PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1, self.last_id)
 
-    def _end_sync(self) -> None:
-        with self._state:
+    def end_sync(self) -> None:
+        """Whether or not it has become durable."""
+        with self._lock:
             self._syncing = False
-            self._state.notify_all()
+            if self._waiters:
+                self._quiet_again.notify_all()
 
-    def _flush_index_of(self, active: ActiveSegment, durable_id: int) -> None:
-        """Called without the lock while ``_syncing`` keeps the segment's files from being closed or cut."""
-        with self._state:
+    def synced(self, pending: PendingSync) -> None:
+        """It is durable. Without the lock: until ``end_sync`` the segment's files are not closed or cut."""
+        active, durable_id = pending.segment, pending.last_id
+        with self._lock:
             self.synced_id = min(max(self.synced_id, durable_id), self.last_id)
             start = active.flushed_count
             if durable_id + 1 - active.first_id - start < self._config.index_flush_interval:
@@ -287,7 +280,7 @@ class PartitionLog:
         except DiskFull:
             active.cut_index()  # the records are durable; the index gets these entries with the next sync
             return
-        with self._state:
+        with self._lock:
             active.index_written(len(entries))
 
     def _sync_here(self) -> None:
@@ -303,7 +296,14 @@ class PartitionLog:
     def wait_until_quiet(self) -> None:
         """With the lock held: until no sync is running."""
         while self._syncing:
-            self._state.wait()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._waiters += 1
+        try:
+            self._quiet_again.wait()
+        finally:
+            self._waiters -= 1
 
     def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Records from ``first_id`` on: one at least, whole, below ``end_id``, up to ``max_bytes``, of one segment.
@@ -313,7 +313,7 @@ class PartitionLog:
         """
         mended = False
         while True:
-            with self._state:
+            with self._lock:
                 self._disk.check()
                 if self.damaged is not None:
                     raise self.damaged
@@ -460,8 +460,8 @@ class _Quiet:
         self._log = log
 
     def __enter__(self) -> None:
-        self._log._state.__enter__()
+        self._log._lock.acquire()
         self._log.wait_until_quiet()
 
     def __exit__(self, *error: object) -> None:
-        self._log._state.__exit__(None, None, None)
+        self._log._lock.release()

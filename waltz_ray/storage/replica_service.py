@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -39,8 +38,6 @@ from waltz_ray.wire.replica_messages import (
 )
 
 __all__ = ["ReplicaService"]
-
-Result = TypeVar("Result")
 
 # The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
 REQUEST_TYPES: dict[type[object], int] = {
@@ -102,13 +99,21 @@ class ReplicaService:
     ) -> None:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
         with self._guards[log.partition_id]:
-            _check_session(log, request)
-            if self._owners.get(log.partition_id) is not connection:
-                raise _No(
-                    RefusalCode.NOT_OPEN,
-                    f"partition {log.partition_id}: session {request.session_id} was opened again elsewhere",
-                )
-            _refusing(action)
+            self._check_change(log, request, connection)
+            try:
+                action()
+            except _REFUSALS as error:
+                raise _no(error) from error
+
+    def _check_change(
+        self, log: PartitionLog, request: Append | Truncate | SetLowWaterMark, connection: object
+    ) -> None:
+        _check_session(log, request)
+        if self._owners.get(log.partition_id) is not connection:
+            raise _No(
+                RefusalCode.NOT_OPEN,
+                f"partition {log.partition_id}: session {request.session_id} was opened again elsewhere",
+            )
 
 
 class _Turn:
@@ -214,25 +219,31 @@ def _merge(appends: list[Append]) -> RecordBatch:
     return RecordBatch(appends[0].partition_id, appends[0].first_id, lengths, records)
 
 
-def _refusing(action: Callable[[], Result]) -> Result:
-    """Run ``action``; what storage refuses becomes a refusal. SyncFailed is no refusal and passes."""
-    try:
-        return action()
-    except Fenced as error:
-        raise _No(RefusalCode.FENCED, str(error)) from error
-    except (NotContiguous, InvalidInput) as error:
-        raise _No(RefusalCode.NOT_CONTIGUOUS, str(error)) from error
-    except (PartitionDamaged, Corruption) as error:
-        raise _No(RefusalCode.DAMAGED, str(error)) from error
-    except DiskFull as error:
-        raise _No(RefusalCode.DISK_FULL, str(error)) from error
+# What storage refuses becomes a refusal. SyncFailed is none and passes.
+_REFUSALS = (Fenced, NotContiguous, InvalidInput, PartitionDamaged, Corruption, DiskFull)
+
+
+def _no(error: Exception) -> _No:
+    match error:
+        case Fenced():
+            code = RefusalCode.FENCED
+        case NotContiguous() | InvalidInput():
+            code = RefusalCode.NOT_CONTIGUOUS
+        case PartitionDamaged() | Corruption():
+            code = RefusalCode.DAMAGED
+        case _:
+            code = RefusalCode.DISK_FULL
+    return _No(code, str(error))
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
     if request.partition_id not in store.partition_ids:
         count = len(store.partition_ids)
         raise _No(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
-    return _refusing(lambda: store.partition(request.partition_id))
+    try:
+        return store.partition(request.partition_id)
+    except _REFUSALS as error:
+        raise _no(error) from error
 
 
 def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
@@ -258,7 +269,10 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
             "operator says `waltz replace-replica`",
         )
-    previous = _refusing(lambda: log.open_session(request.session_id))
+    try:
+        previous = log.open_session(request.session_id)
+    except _REFUSALS as error:
+        raise _no(error) from error
     return _state(log, request.session_id, previous)
 
 
@@ -277,5 +291,8 @@ def _read(log: PartitionLog, request: Read) -> Records:
         _check_session(log, request)
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
-    batch = _refusing(lambda: log.read(request.first_id, end_id, request.max_bytes))
+    try:
+        batch = log.read(request.first_id, end_id, request.max_bytes)
+    except _REFUSALS as error:
+        raise _no(error) from error
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)

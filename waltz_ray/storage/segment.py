@@ -80,7 +80,8 @@ class ActiveSegment:
         self.flushed_count = 0  # entries the index file has
         self._index_header_is_good = True
         self._allocated = HEADER_BYTES  # length of the file
-        self._tail: list[Int64s] = []  # offsets of the records the index file does not have yet
+        # Of the records the index file does not have yet: where a piece begins, and their offsets from there.
+        self._tail: list[tuple[int, Int64s]] = []
 
     @property
     def first_id(self) -> int:
@@ -163,7 +164,7 @@ class ActiveSegment:
         self.flushed_count = start
         self.count = start + len(scan.offsets)
         self.end = scan.end
-        self._tail = [scan.offsets]
+        self._tail = [(0, scan.offsets)]
         return scan.reason
 
     def _trusted_index(self, base: int, stop_id: int | None) -> Int64s:
@@ -203,7 +204,7 @@ class ActiveSegment:
     def write(self, offsets: Int64s, body: memoryview) -> None:
         """Write records at the end. ``offsets`` are their starts relative to ``body``."""
         self.disk.pwrite(self.handle, self.path, body, self.end)
-        self._tail.append(offsets + self.end)
+        self._tail.append((self.end, offsets))
         self.count += len(offsets)
         self.end += body.nbytes
         self._allocated = max(self._allocated, self.end)
@@ -242,7 +243,7 @@ class ActiveSegment:
     def undo(self, before: tuple[int, int]) -> None:
         """Back to an earlier ``mark``, after a write that did not fit; the lock was held meanwhile. Needs no space."""
         self.count, self.end = before
-        self._tail = [self._joined_tail()[: self.count - self.flushed_count]]
+        self._tail = [(0, self._joined_tail()[: self.count - self.flushed_count])]
         self.cut_to_end()
 
     def cut_index(self) -> None:
@@ -252,16 +253,21 @@ class ActiveSegment:
             self.disk.truncate(self.index_handle, self.index_path, index_end)
 
     def _joined_tail(self) -> Int64s:
-        if len(self._tail) != 1:
-            self._tail = [np.concatenate(self._tail) if self._tail else _NO_OFFSETS]
-        return self._tail[0]
+        if len(self._tail) != 1 or self._tail[0][0]:
+            pieces = [offsets + start for start, offsets in self._tail]
+            self._tail = [(0, np.concatenate(pieces) if pieces else _NO_OFFSETS)]
+        return self._tail[0][1]
 
     def offset_of(self, transaction_id: int) -> int:
         """Where a record begins that the index file does not have yet, or the next one will."""
-        position = transaction_id - self.first_id - self.flushed_count
-        tail = self._joined_tail()
-        assert 0 <= position <= len(tail), (transaction_id, self.first_id, self.flushed_count, len(tail))
-        return self.end if position == len(tail) else int(tail[position])
+        position, before = transaction_id - self.first_id, self.count
+        if position == before:
+            return self.end
+        for start, offsets in reversed(self._tail):  # nearly always in the last piece
+            before -= len(offsets)
+            if before <= position:
+                return start + int(offsets[position - before])
+        raise AssertionError((transaction_id, self.first_id, self.count, self.flushed_count))
 
     def unflushed(self, durable_id: int) -> Int64s:
         """Offsets not in the index file yet, of records up to ``durable_id``."""
@@ -274,7 +280,7 @@ class ActiveSegment:
 
     def index_written(self, count: int) -> None:
         """The index file has ``count`` more entries now."""
-        self._tail = [self._joined_tail()[count:]]
+        self._tail = [(0, self._joined_tail()[count:])]
         self.flushed_count += count
 
     def flush_index(self) -> None:

@@ -11,7 +11,6 @@ On-disk story
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ from waltz_ray.storage.control_file import (
 )
 from waltz_ray.storage.disk import Disk, DurableDisk
 from waltz_ray.storage.journal import Journal, replay
-from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.partition_log import PartitionLog, PendingSync
 
 __all__ = ["ReplicaStore", "lock_directory"]
 
@@ -162,13 +161,24 @@ class ReplicaStore:
         if len(logs) == 1 < self._config.journal_partitions:
             logs[0].sync()
             return
-        with contextlib.ExitStack() as stack:
-            pending = [p for log in logs if (p := stack.enter_context(log.syncing())) is not None]
-            size_bytes = sum(p.size_bytes for p in pending)
-            together = bool(pending) and self._journal.takes(size_bytes, len(pending))
-            if not (together and self._journal.write([p.entry() for p in pending])):
-                for p in pending:
-                    p.flush()
+        begun: list[tuple[PartitionLog, PendingSync]] = []
+        try:
+            for log in logs:
+                if (one := log.begin_sync()) is not None:
+                    begun.append((log, one))
+            self._sync([pending for _, pending in begun])
+            for log, pending in begun:
+                log.synced(pending)
+        finally:
+            for log, _ in begun:
+                log.end_sync()
+
+    def _sync(self, pending: list[PendingSync]) -> None:
+        size_bytes = sum(one.size_bytes for one in pending)
+        together = bool(pending) and self._journal.takes(size_bytes, len(pending))
+        if not (together and self._journal.write([one.entry() for one in pending])):
+            for one in pending:
+                one.flush()
 
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""

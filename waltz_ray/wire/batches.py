@@ -12,11 +12,11 @@ server owes for that: ``docs/wire.md``, "Rules").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.value import value
 from waltz_ray.wire.client_messages import MountState
 
 __all__ = [
@@ -62,7 +62,7 @@ class RejectionCode(IntEnum):
     TOO_LARGE = 7
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class FeedBatch:
     """Committed transactions first_id, first_id + 1, ...: who asked for each, and its header. Columns of n."""
 
@@ -77,14 +77,14 @@ class FeedBatch:
         return len(self.headers)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class FeedRecords:
     """Committed transactions with their data, as they lie on disk."""
 
     batch: RecordBatch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class AppendedBatch:
     """The receiver's own appends that have committed, and the server's high-water mark. n may be 0."""
 
@@ -94,7 +94,7 @@ class AppendedBatch:
     transaction_ids: Int64s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Rejected:
     """These appends were not taken. ``generation`` is the partition's current one, -1 if this server can't say."""
 
@@ -105,7 +105,7 @@ class Rejected:
     message: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class LockFailureBatch:
     """These appends failed their lock check, each against the transaction of the same position."""
 
@@ -114,7 +114,7 @@ class LockFailureBatch:
     transaction_ids: Int64s
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Mount:
     """Attach the client of ``req_id`` to its partition; feed what comes after ``client_mark``.
 
@@ -127,7 +127,7 @@ class Mount:
     credit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Mounted:
     """Answer to ``Mount``, sent once the feed has reached ``high_water_mark`` (the server's as of the mount)."""
 
@@ -137,7 +137,7 @@ class Mounted:
     high_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedCredit:
     """``credit_bytes`` more bytes of feed may be sent."""
 
@@ -145,7 +145,7 @@ class FeedCredit:
     credit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class DataRangeRequest:
     """Transactions [first_id, end_id), at most about ``max_bytes``. ``request_id`` comes back in the answer."""
 
@@ -156,7 +156,7 @@ class DataRangeRequest:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class DataRangeResponse:
     """Transactions from the first one asked for, possibly fewer, none if it is above the mark; or an error.
 
@@ -169,7 +169,7 @@ class DataRangeResponse:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class NotReady:
     """The server has lost or is leaving the partition. What has no fate yet stays open until the next ``Mounted``."""
 
@@ -177,14 +177,14 @@ class NotReady:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ErrorMessage:
     """Why the connection is about to be closed."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Unmount:
     """The client has done with the partition."""
 
@@ -192,7 +192,7 @@ class Unmount:
     client_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class PartitionStateRequest:
     """How is this partition? ``request_id`` comes back in the answer."""
 
@@ -200,7 +200,7 @@ class PartitionStateRequest:
     partition_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class PartitionStateResponse:
     """-1 stands for a generation, session or mark that this server does not know."""
 

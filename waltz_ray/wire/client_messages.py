@@ -8,10 +8,10 @@ Checksums are CRC-32 as unsigned numbers. Lock hashes are signed 32-bit (``LockI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.value import value
 
 __all__ = [
     "AddPreferredRequest",
@@ -50,7 +50,7 @@ class MountState(IntEnum):
     CLIENT_AHEAD = 2  # the client claims transactions the log does not have; before version 3 sent as not ready
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class MountRequest:
     """Attach a client whose high-water mark is ``client_mark``. A higher ``network_sequence`` is a newer connection."""
 
@@ -59,7 +59,7 @@ class MountRequest:
     network_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class MountResponse:
     """Sent once the feed has reached the server's mark as of the mount."""
 
@@ -67,7 +67,7 @@ class MountResponse:
     state: MountState
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AppendRequest:
     """One proposal. Read locks exist from version 1, append locks from version 2."""
 
@@ -81,7 +81,7 @@ class AppendRequest:
     checksum: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedRequest:
     """Send the feed after ``client_mark``. The ReqId is the mount's."""
 
@@ -89,7 +89,7 @@ class FeedRequest:
     client_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedData:
     """One committed transaction; the ReqId is its append's."""
 
@@ -98,20 +98,20 @@ class FeedData:
     header: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FeedSuspended:
     """Enough for one ``FeedRequest``; ask again."""
 
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class DataRequest:
     req_id: ReqId
     transaction_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class DataResponse:
     """The data with its checksum, or an error: exactly one of ``data`` and ``error`` is given."""
 
@@ -122,20 +122,20 @@ class DataResponse:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FlushRequest:
     """Answer when every append before this has a fate."""
 
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class FlushResponse:
     req_id: ReqId
     high_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class LockFailure:
     """The append of this ReqId failed its lock check against ``transaction_id``."""
 
@@ -143,44 +143,44 @@ class LockFailure:
     transaction_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HighWaterMarkRequest:
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HighWaterMarkResponse:
     req_id: ReqId
     high_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class CheckConnectivityRequest:
     """Which replicas does the server reach? From version 1."""
 
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class CheckConnectivityResponse:
     req_id: ReqId
     replicas: dict[str, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AssignmentRequest:
     """Which partitions has the server? From version 2."""
 
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AssignmentResponse:
     req_id: ReqId
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AddPreferredRequest:
     """From version 2."""
 
@@ -188,13 +188,13 @@ class AddPreferredRequest:
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AddPreferredResponse:
     req_id: ReqId
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RemovePreferredRequest:
     """From version 2."""
 
@@ -202,20 +202,20 @@ class RemovePreferredRequest:
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RemovePreferredResponse:
     req_id: ReqId
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HealthRequest:
     """Which partitions are healthy? From version 4."""
 
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HealthResponse:
     req_id: ReqId
     partitions: dict[int, bool]

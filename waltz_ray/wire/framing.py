@@ -141,7 +141,8 @@ class FrameDecoder:
             else:
                 magic, version, length = _HEADER.unpack_from(data, position)
                 position += FRAME_HEADER_BYTES
-            self._check(magic, version, length)
+            if version not in self._versions.get(magic, ()) or not 0 <= length <= self.max_frame_bytes:
+                self._check(magic, version, length)
             if not length:
                 continue
             if length <= end - position:

@@ -14,15 +14,18 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from waltz_ray.errors import WireError
-from waltz_ray.protocol.records import Int32s, RecordBatch
+from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int32s, RecordBatch
+from waltz_ray.protocol.value import value
 from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
-from waltz_ray.wire.primitives import BytesLike, Reader, Writer, record_parts
+from waltz_ray.wire.primitives import MAX_LONG, BytesLike, Reader, Writer, record_parts
 
 __all__ = [
     "APPEND_REQUEST",
@@ -71,7 +74,7 @@ class RefusalCode(IntEnum):
     LOST_FILES = 8  # the replica remembers a lower session than the one ZooKeeper says it has joined
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Open:
     """Accept session ``session_id``, refuse all lower ones from now on, and tell your state: ``StateReply``.
 
@@ -85,7 +88,7 @@ class Open:
     joined_session_id: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class State:
     """Tell your state, change nothing: ``StateReply``."""
 
@@ -93,7 +96,7 @@ class State:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Append:
     """Write these records after your last one, flush, and say how far you are: ``Appended``."""
 
@@ -108,7 +111,7 @@ class Append:
         return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Read:
     """Send records [first_id, end_id), at most about ``max_bytes`` (but one at least): ``Records``."""
 
@@ -119,7 +122,7 @@ class Read:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Truncate:
     """Drop every record above ``last_id``: ``Truncated``."""
 
@@ -128,7 +131,7 @@ class Truncate:
     last_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SetLowWaterMark:
     """Keep both marks for this session, durably: ``LowWaterMarkSet``."""
 
@@ -138,7 +141,7 @@ class SetLowWaterMark:
     local_low_water_mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Close:
     """This server has done with the partition: ``Closed``."""
 
@@ -146,7 +149,7 @@ class Close:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class StateReply:
     """``previous_session_id``: the session whose marks these are; ``last_id``: the last valid record, -1 = none."""
 
@@ -159,7 +162,7 @@ class StateReply:
     damaged: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Appended:
     """Every record up to ``last_id`` is on disk and flushed."""
 
@@ -168,7 +171,7 @@ class Appended:
     last_id: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value(eq=False)
 class Records:
     """Records from ``first_id`` on, possibly fewer than asked for."""
 
@@ -183,7 +186,7 @@ class Records:
         return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records)
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Truncated:
     """``last_id``: the last record that is left, -1 = none."""
 
@@ -192,7 +195,7 @@ class Truncated:
     last_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class LowWaterMarkSet:
     """The marks are on disk."""
 
@@ -200,7 +203,7 @@ class LowWaterMarkSet:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Closed:
     """The replica holds nothing open for this session."""
 
@@ -208,7 +211,7 @@ class Closed:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Refused:
     """No, to a request of ``request_type``; nothing was changed. ``session_id`` is the request's.
 
@@ -279,6 +282,8 @@ _FIXED_DECODERS = {_TYPES[cls]: (cls, struct.Struct(_ADDRESS.format + _FIXED[cls
 
 _APPENDED = struct.Struct(">iqq")
 _APPENDED_BYTES = 1 + _APPENDED.size
+_ONE_APPEND = struct.Struct(">iqqii")
+_ONE_APPEND_BYTES = 1 + _ONE_APPEND.size
 
 
 def encode_replica(message: ReplicaMessage) -> list[BytesLike]:
@@ -318,6 +323,11 @@ def decode_replica(payload: BytesLike) -> ReplicaMessage:
     """One message. Record bytes are a view of ``payload``, not a copy. ``WireError`` for anything else."""
     if len(payload) == _APPENDED_BYTES and payload[0] == _TYPES[Appended]:  # three for every turn of a server
         return Appended(*_APPENDED.unpack_from(payload, 1))
+    if len(payload) >= _ONE_APPEND_BYTES and payload[0] == APPEND_REQUEST:  # a client that waits for each append
+        partition_id, session_id, first_id, count, length = _ONE_APPEND.unpack_from(payload, 1)
+        records = memoryview(payload)[_ONE_APPEND_BYTES:]
+        if count == 1 and RECORD_OVERHEAD_BYTES <= length == len(records) and 0 <= first_id < MAX_LONG:
+            return Append(partition_id, session_id, first_id, np.array((length,), np.int32), records)
     reader = Reader(payload, REPLICA_NAMES)
     fixed = _FIXED_DECODERS.get(reader.type)
     if fixed is not None:
