@@ -13,6 +13,7 @@ import pytest
 from tests.simulation.loop import Scheduler, new_loop
 from tests.simulation.network import Network
 from tests.storage.faulty_disk import FaultyDisk
+from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.errors import DiskFull, ReplicaRefused
@@ -60,7 +61,7 @@ def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> Non
     listener = network.listen(replica, accept, "replica", 0)
     events: list[object] = []
     config = ServerConfig(replica_timeout_ms=500)
-    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda partition_id, event: events.append(event)))
+    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda _, event: events.append(event), Outgoing()))
     link.move_to(Endpoint(*listener.address))
     scheduler.run(0.4)
     assert not link.up
@@ -96,7 +97,7 @@ def test_damage_met_by_a_read_is_told_to_the_session() -> None:
     events: list[object] = []
 
     async def read() -> None:
-        link = ReplicaLink(3, KEY, ServerConfig(), lambda partition_id, event: events.append((partition_id, event)))
+        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing())
         future = asyncio.get_running_loop().create_future()
         link._reads.append((Read(7, 5, 0, 9, 1000), future))
         link.on_bulk(Refused(7, 5, 7, RefusalCode.DAMAGED, 5, 8, "record 9 has a wrong checksum"))

@@ -38,7 +38,8 @@ class ClientConnection(FramedStream):
     """See the module's docstring. All methods run in the event loop."""
 
     def __init__(self, connection_id: int, server: Server) -> None:
-        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, server.config.max_frame_bytes, "waltz_ray server")
+        limit = server.config.max_frame_bytes
+        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, limit, "waltz_ray server", server.outgoing)
         self.connection_id = connection_id
         self._server = server
         self._partitions: set[int] = set()

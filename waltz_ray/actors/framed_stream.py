@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import cast
 
+from waltz_ray.actors.outgoing import Outgoing, Outlet
 from waltz_ray.errors import WireError
 from waltz_ray.wire.framing import MAGIC_HELLO, FrameDecoder, Hello, decode_hello, encode_hello, negotiate
 
@@ -21,7 +22,9 @@ log = logging.getLogger(__name__)
 class FramedStream(asyncio.Protocol):
     """One connection. All methods run in the event loop."""
 
-    def __init__(self, magic: int, versions: tuple[int, ...], max_frame_bytes: int, greeting: str) -> None:
+    def __init__(
+        self, magic: int, versions: tuple[int, ...], max_frame_bytes: int, greeting: str, outgoing: Outgoing
+    ) -> None:
         self.magic = magic
         self.version = -1  # negotiated; -1 before the peer's HELLO
         self.peer = "?"
@@ -29,7 +32,8 @@ class FramedStream(asyncio.Protocol):
         self._versions = versions
         self._greeting = greeting
         self._decoder = FrameDecoder(max_frame_bytes)
-        self._transport: asyncio.Transport | None = None
+        self._outgoing = outgoing
+        self._outlet: Outlet | None = None
         self._loop = asyncio.get_running_loop()
         self._reason = "closed by the peer"
 
@@ -51,35 +55,39 @@ class FramedStream(asyncio.Protocol):
     # ---- out --------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Queue one whole frame. uvloop writes everything queued in a turn of the loop with one call."""
-        if self._transport is not None and not self.closed:
-            self._transport.write(frame)
+        """Send one whole frame: at once, or with the others of this piece of input (``outgoing``)."""
+        if self._outlet is not None and not self.closed:
+            self._outlet.write(frame)
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self._outlet is None else self._outlet.unsent_bytes
 
     def abort(self, reason: str) -> None:
         """Close at once, dropping what is unsent."""
         self._reason = reason
-        if self._transport is not None and not self.closed:
-            self._transport.abort()
+        if self._outlet is not None and not self.closed:
+            self._outlet.abort()
 
     def finish(self, reason: str) -> None:
-        """Close after what is queued has been sent."""
+        """Close after what is unsent has been sent."""
         self._reason = reason
-        if self._transport is not None and not self.closed:
-            self._transport.close()
+        if self._outlet is not None and not self.closed:
+            self._outlet.close()
 
     # ---- asyncio ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
         self.peer = str(transport.get_extra_info("peername"))
-        self._transport.write(encode_hello(Hello(self._versions, self._greeting)))
+        self._outlet = Outlet(self._outgoing, cast(asyncio.Transport, transport))
+        self._outlet.write(encode_hello(Hello(self._versions, self._greeting)))
 
     def data_received(self, data: bytes) -> None:
+        with self._outgoing:
+            self._received(data)
+
+    def _received(self, data: bytes) -> None:
         try:
             for frame in self._decoder.feed(data):
                 if self.closed:

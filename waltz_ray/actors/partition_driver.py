@@ -84,6 +84,9 @@ class Host(Protocol):
     def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
         """To several, encoded once."""
 
+    def end_turn_of(self, driver: PartitionDriver) -> None:
+        """Call ``driver.end_turn`` when everything that is waiting in the sockets has been handed over."""
+
     def fatal(self, message: str) -> None:
         """End the process: its memory cannot be trusted; the next session takes everything from the disks."""
 
@@ -142,9 +145,9 @@ class PartitionDriver:
     def _schedule_end_of_turn(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self._loop.call_soon(self._end_turn)
+            self._host.end_turn_of(self)
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
         self._turn_scheduled = False
         self.handle(TurnEnded())
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from waltz_ray.actors.framed_stream import FramedStream
+from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.protocol.ids import Endpoint
@@ -76,7 +77,8 @@ class _Stream(FramedStream):
     """One TCP connection to the replica."""
 
     def __init__(self, link: ReplicaLink, bulk: bool) -> None:
-        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, link.config.max_frame_bytes, "waltz_ray server")
+        limit = link.config.max_frame_bytes
+        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, limit, "waltz_ray server", link.outgoing)
         self.link = link
         self.bulk = bulk
 
@@ -102,9 +104,12 @@ class _Stream(FramedStream):
 class ReplicaLink:
     """See the module's docstring. All methods run in the event loop."""
 
-    def __init__(self, replica_id: int, cluster_key: uuid.UUID, config: ServerConfig, deliver: Deliver) -> None:
+    def __init__(
+        self, replica_id: int, cluster_key: uuid.UUID, config: ServerConfig, deliver: Deliver, outgoing: Outgoing
+    ) -> None:
         self.replica_id = replica_id
         self.config = config
+        self.outgoing = outgoing
         self.heard_at = 0.0
         self.sync_acks = 0
         self._cluster_key = cluster_key

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
+from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
@@ -61,7 +62,9 @@ class Server:
         self.queue = Pool(config.append_queue_bytes)
         self.info = store.info()
         self.partitions = self.info.partitions
+        self.outgoing = Outgoing()
         self.links: dict[int, ReplicaLink] = {}
+        self._turns: list[PartitionDriver] = []  # whose turn ends when this turn of the loop does
         self.assigned: dict[int, int] = {}  # partition -> generation
         self.endpoint: Endpoint | None = None
         self._loop = asyncio.get_running_loop()
@@ -88,7 +91,8 @@ class Server:
             ) from error
         self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
         for replica_id in self.info.replica_ids:
-            self.links[replica_id] = ReplicaLink(replica_id, self.info.cluster_key, self.config, self._deliver_all)
+            key, deliver = self.info.cluster_key, self._deliver_all
+            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, deliver, self.outgoing)
         endpoint = self.endpoint
 
         def register() -> None:
@@ -182,6 +186,18 @@ class Server:
         if driver is None:
             driver = self._drivers[partition_id] = PartitionDriver(partition_id, self)
         return driver
+
+    def end_turn_of(self, driver: PartitionDriver) -> None:
+        """Soon: when what is waiting in the sockets has been handed over."""
+        if not self._turns:
+            self._loop.call_soon(self._end_turns)
+        self._turns.append(driver)
+
+    def _end_turns(self) -> None:
+        turns, self._turns = self._turns, []
+        with self.outgoing:
+            for driver in turns:
+                driver.end_turn()
 
     def machine_of(self, partition_id: int) -> Partition | None:
         """The machine of a partition this server has, else None."""

@@ -370,7 +370,7 @@ class Partition:
         location = self._mounted_at
         assert location is not None
         address = self.client_id, location.generation, self.partition_id
-        while not stream.busy and "full" not in self._timers:
+        while self._outbox.waiting and not stream.busy and "full" not in self._timers:
             batch = self._outbox.take(min(self._config.batch_records, self.fates.monitor.room), self._max_batch_bytes)
             if batch is None:
                 return

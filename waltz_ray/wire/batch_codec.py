@@ -40,11 +40,11 @@ from waltz_ray.wire.batches import (
 from waltz_ray.wire.client_messages import MountState
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, column_bytes, record_parts
 
-__all__ = ["BATCH_NAMES", "BATCH_READERS", "BATCH_WRITERS"]
+__all__ = ["BATCH_NAMES", "BATCH_READERS", "BATCH_WRITERS", "read_one_append", "read_one_appended"]
 
 # Heads are written with their type byte and read after it.
 _APPEND, _APPEND_IN = struct.Struct(">BiiiiB"), struct.Struct(">iiiiB")
-_ONE_APPEND_IN = struct.Struct(">qiiiI")
+_ONE_APPEND = struct.Struct(">BiiiiBqiiiI")
 _FEED, _FEED_IN = struct.Struct(">Biqi"), struct.Struct(">iqi")
 _APPENDED_ONE = struct.Struct(">Biqiiq")
 _RECORDS = struct.Struct(">Bi")
@@ -57,7 +57,8 @@ _STATE, _STATE_IN = struct.Struct(">BiiiqqB"), struct.Struct(">iiiqqB")
 _PAIR, _PAIR_LONG = struct.Struct(">Bii"), struct.Struct(">Biq")
 _LONG = struct.Struct(">q")
 
-_SHARED_MARK = 1  # flags of APPEND_BATCH
+_APPEND_BATCH, _APPENDED_BATCH = 32, 35
+_SHARED_MARK = 1  # its flags
 _WRITE_LOCKS, _READ_LOCKS, _APPEND_LOCKS = 2, 4, 8
 _ALL_FLAGS = 15
 _NO_LOCKS = LockColumns()
@@ -81,7 +82,7 @@ def _write_append(batch: AppendBatch) -> list[BytesLike]:
             flags |= flag
             tail.append(column_bytes(locks.offsets, ">i4", count + 1))
             tail.append(column_bytes(locks.hashes, ">i4", int(locks.offsets[-1])))
-    head = _APPEND.pack(32, batch.client_id, batch.generation, batch.partition_id, count, flags)
+    head = _APPEND.pack(_APPEND_BATCH, batch.client_id, batch.generation, batch.partition_id, count, flags)
     mark_bytes = _LONG.pack(marks[0]) if flags & _SHARED_MARK else column_bytes(marks, ">i8", count)
     return [head, mark_bytes, *tail, batch.body] if len(batch.body) else [head, mark_bytes, *tail]
 
@@ -91,8 +92,6 @@ def _read_append(reader: Reader) -> AppendBatch:
     reader.check_count(count, "appends", 16)
     if flags > _ALL_FLAGS:
         reader.fail(f"flags {flags:#x} are unknown")
-    if count == 1 and flags <= _SHARED_MARK:
-        return _read_one_append(reader, (client_id, generation, partition_id))
     if flags & _SHARED_MARK and count != 1:
         marks = np.full(count, reader.read_long(), dtype=np.int64)
     else:
@@ -117,23 +116,42 @@ def _read_append(reader: Reader) -> AppendBatch:
     )
 
 
-def _read_one_append(reader: Reader, address: tuple[int, int, int]) -> AppendBatch:
-    """One record without locks, as a client that waits for each sends it: from scalars in a third of the time."""
-    mark, sequence_number, header, length, checksum = reader.unpack(_ONE_APPEND_IN)
-    if length != reader.left:
-        reader.fail(f"the lengths of 1 parts do not add up to the {reader.left} bytes of the body")
+def read_one_append(payload: BytesLike) -> AppendBatch | None:
+    """One record without locks, as a client that waits for each sends it: from scalars in a third of the time.
+
+    None for any other message; the general way says what is wrong with it, if anything is.
+    """
+    if len(payload) < _ONE_APPEND.size:
+        return None
+    kind, client_id, generation, partition_id, count, flags, *numbers = _ONE_APPEND.unpack_from(payload)
+    mark, sequence_number, header, length, checksum = numbers
+    if kind != _APPEND_BATCH or count != 1 or flags > _SHARED_MARK or length != len(payload) - _ONE_APPEND.size:
+        return None
     return AppendBatch(
-        *address,
+        client_id,
+        generation,
+        partition_id,
         np.array((sequence_number,), np.int32),
         np.array((mark,), np.int64),
         np.array((header,), np.int32),
         np.array((length,), np.int32),
         np.array((checksum,), np.uint32),
-        reader.read_rest(),
+        memoryview(payload)[_ONE_APPEND.size :],
         _NO_LOCKS,
         _NO_LOCKS,
         _NO_LOCKS,
     )
+
+
+def read_one_appended(payload: BytesLike) -> AppendedBatch | None:
+    """The answer to one append; None for any other message."""
+    if len(payload) != _APPENDED_ONE.size or payload[0] != _APPENDED_BATCH:
+        return None
+    _, partition_id, high_water_mark, count, sequence_number, transaction_id = _APPENDED_ONE.unpack(payload)
+    if count != 1:
+        return None
+    numbers = np.array((sequence_number,), np.int32)
+    return AppendedBatch(partition_id, high_water_mark, numbers, np.array((transaction_id,), np.int64))
 
 
 def _read_locks(reader: Reader, count: int) -> LockColumns:
@@ -175,8 +193,8 @@ def _write_appended(appended: AppendedBatch) -> list[BytesLike]:
     if count == 1 == len(appended.transaction_ids) and appended.sequence_numbers.dtype == np.int32:
         # Many clients with one append each: half the cost of columns.
         entry = appended.sequence_numbers[0], appended.transaction_ids[0]
-        return [_APPENDED_ONE.pack(35, appended.partition_id, appended.high_water_mark, 1, *entry)]
-    head = _FEED.pack(35, appended.partition_id, appended.high_water_mark, count)
+        return [_APPENDED_ONE.pack(_APPENDED_BATCH, appended.partition_id, appended.high_water_mark, 1, *entry)]
+    head = _FEED.pack(_APPENDED_BATCH, appended.partition_id, appended.high_water_mark, count)
     numbers = column_bytes(appended.sequence_numbers, ">i4", count)
     return [head + numbers + column_bytes(appended.transaction_ids, ">i8", count)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from waltz_ray.errors import WireError
-from waltz_ray.wire.batch_codec import BATCH_NAMES, BATCH_READERS, BATCH_WRITERS
+from waltz_ray.wire.batch_codec import BATCH_NAMES, BATCH_READERS, BATCH_WRITERS, read_one_append, read_one_appended
 from waltz_ray.wire.batches import BatchMessage
 from waltz_ray.wire.client_codec import KIND_OF_CLASS, KINDS
 from waltz_ray.wire.client_messages import OriginalMessage
@@ -27,6 +27,12 @@ _NAMES = {number: kind.name for number, kind in KINDS.items()} | BATCH_NAMES
 
 def decode_client(version: int, payload: BytesLike) -> ClientMessage:
     """One message. Bodies and data are views of ``payload``, columns are copies. ``WireError`` for anything else."""
+    if version >= BATCH_VERSION:
+        one: ClientMessage | None = read_one_appended(payload)
+        if one is None:
+            one = read_one_append(payload)
+        if one is not None:
+            return one
     reader = Reader(payload, _NAMES)
     message: ClientMessage
     batch = BATCH_READERS.get(reader.type) if version >= BATCH_VERSION else None
