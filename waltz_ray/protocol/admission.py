@@ -134,7 +134,7 @@ def _concatenated(parts: list[npt.NDArray[Integer]]) -> npt.NDArray[Integer]:
 def _lock_requests(arrivals: list[Arrival]) -> LockRequests:
     batches = [a.batch for a in arrivals]
     return LockRequests(
-        np.concatenate([b.client_marks for b in batches]),
+        _concatenated([b.client_marks for b in batches]),
         _joined([(b.write_locks, len(b)) for b in batches]),
         _joined([(b.read_locks, len(b)) for b in batches]),
         _joined([(b.append_locks, len(b)) for b in batches]),

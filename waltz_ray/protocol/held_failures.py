@@ -112,16 +112,19 @@ class HeldFailures:
             if conflict > self._mark:
                 told += [(conflict, waiter) for waiter in line.take()]
         self._mark = high_water_mark
-        return self._told(told) + self.settle(client_ids=client_ids)
+        return self._told(told + self._take_out((), client_ids))
 
     def settle(self, connection_ids: Iterable[int] = (), client_ids: Iterable[int] = ()) -> list[LockFailures]:
         """All of these connections and clients that failed because of committed transactions."""
+        return self._told(self._take_out(connection_ids, client_ids))
+
+    def _take_out(self, connection_ids: Iterable[int], client_ids: Iterable[int]) -> list[tuple[int, _Waiter]]:
         whose = _whose(connection_ids, client_ids)
         told: list[tuple[int, _Waiter]] = []
         for behind, line in sorted(self._lines.items()):
             for waiter in line.take_out(lambda waiter: waiter.conflict <= self._mark and whose(waiter)):
                 told.append((behind if behind <= self._mark else waiter.conflict, waiter))
-        return self._told(told)
+        return told
 
     def pause_over(self) -> list[LockFailures]:
         """A pause has passed: who is told next in the lines that nobody has passed since the last pause."""

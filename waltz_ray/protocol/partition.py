@@ -501,8 +501,11 @@ class Partition:
                 self._held_failures.passed(admitted.records.first_id, admitted.estimates)
         for failures in admitted.lock_failures:
             in_flight = failures.conflicts > self._log.high_water_mark
-            self._tell(failures.chosen(~in_flight))
-            self._held_failures.hold(failures.chosen(in_flight))
+            if in_flight.all():  # nearly always: who asks has applied what is committed
+                self._held_failures.hold(failures)
+            else:
+                self._tell(failures.chosen(~in_flight))
+                self._held_failures.hold(failures.chosen(in_flight))
 
     def _on_committed(self, high_water_mark: int) -> None:
         assert self._log is not None
@@ -528,7 +531,7 @@ class Partition:
         """Whose transactions these are."""
         assert self._log is not None
         batches = self._log.retained.between(first_id, high_water_mark + 1)
-        return {client_id for batch in batches for client_id in batch.fields["client_id"].tolist()}
+        return set().union(*(batch.client_ids() for batch in batches))
 
     def _tell_all(self, failures: list[LockFailures]) -> None:
         for one in failures:

@@ -180,6 +180,10 @@ class RecordBatch:
         client_id, sequence_number = _ORIGIN.unpack_from(self.records, 8)
         return client_id, sequence_number
 
+    def client_ids(self) -> set[int]:
+        """Whose records these are."""
+        return {self.only_origin[0]} if len(self.lengths) == 1 else set(self.fields["client_id"].tolist())
+
     def data(self, index: int) -> memoryview:
         """The transaction data of record ``index``."""
         start = int(self.offsets[index]) + RECORD_HEADER_BYTES
