@@ -56,8 +56,8 @@ def problems_of(path: Path, layer: str, names: list[str]) -> list[str]:
                 found.append(f"{layer} imports {name}")
         elif layer in PURE and top in IMPURE_MODULES:
             found.append(f"{layer} is pure and imports {top}")
-        elif layer in PURE and top not in sys.stdlib_module_names and top not in ("numpy", "waltz_ray"):
-            found.append(f"{layer} may use numpy only, not {top}")
+        elif layer in PURE and top not in sys.stdlib_module_names and top not in ("numpy", "isal", "waltz_ray"):
+            found.append(f"{layer} may use numpy and isal only, not {top}")
         elif top == "ray" and layer in MAY_IMPORT and layer != "actors" and path.name not in RAY_IN_CLIENT:
             found.append(f"{layer} imports ray")
         elif top == "kazoo" and layer != "coordination":

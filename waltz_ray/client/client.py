@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -36,6 +35,7 @@ from waltz_ray.client.subscription import Subscription
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION, LockId
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.wire.batches import FeedMode
@@ -127,7 +127,7 @@ class WaltzClient:
         data = bytes(data)
         lock_count = len(write_locks) + len(read_locks) + len(append_locks)
         check_size(partition_id, len(data), lock_count, self.config.max_frame_bytes)
-        append = Append(data, checked_header(header), zlib.crc32(data), retry)
+        append = Append(data, checked_header(header), crc32(data), retry)
         if lock_count:
             mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
             if mark is None:
@@ -150,7 +150,7 @@ class WaltzClient:
         count = len(datas)
         lengths = np.fromiter(map(len, datas), dtype=np.int64, count=count)
         check_size(partition_id, int(lengths.max(initial=0)), 0, self.config.max_frame_bytes)
-        checksums = np.fromiter(map(zlib.crc32, datas), dtype=np.uint32, count=count)
+        checksums = np.fromiter(map(crc32, datas), dtype=np.uint32, count=count)
         if isinstance(headers, int):
             columns = np.full(count, checked_header(headers), dtype=np.int32)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
@@ -15,6 +14,7 @@ from waltz_ray.client.requests import Append, check_size
 from waltz_ray.client.workers import WorkerPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION
 
 __all__ = ["ContextPort", "ContextRun", "ContextRunner"]
@@ -157,7 +157,7 @@ class ContextRunner:
         data = bytes(builder.data)
         locks = builder.write_locks, builder.read_locks, builder.append_locks
         check_size(partition_id, len(data), sum(map(len, locks)), self._config.max_frame_bytes)
-        append = Append(data, checked_header(builder.header), zlib.crc32(data), run=run)
+        append = Append(data, checked_header(builder.header), crc32(data), run=run)
         if any(locks):
             if mark is None:
                 raise InvalidInput(

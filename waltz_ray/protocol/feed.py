@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
 from waltz_ray.protocol.partition_types import Effect, ReadFeed, SendFeed, SendMessage
 from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
@@ -25,6 +25,9 @@ __all__ = ["FEED_READ_BYTES", "FeedHub", "Subscriber", "feed_batch_bytes", "feed
 
 FEED_READ_BYTES = 1024 * 1024
 """How much a subscriber that is behind is read and sent at a time."""
+
+_READS_AHEAD = 2
+_EXPECTED_BYTES = FEED_READ_BYTES * 7 // 8  # of a range of IDs that one read shall bring whole
 
 _FEED_BATCH_BYTES, _FEED_BATCH_RECORD_BYTES = 24, 16
 _FEED_RECORDS_BYTES, _FEED_RECORDS_RECORD_BYTES = 24, 4
@@ -69,7 +72,9 @@ class Subscriber:
     mount_target: int
     answered: bool = False
     live: bool = False
-    reading: bool = False
+    reads: int = 0  # ordered and not yet there
+    ordered_to: int = NO_TRANSACTION  # the last ID of these, while there are any
+    read_records: int = 0  # how many a read brings, a little less than the last one did; 0 = not known
 
 
 class FeedHub:
@@ -138,9 +143,11 @@ class FeedHub:
         effects: list[Effect] = []
         groups: dict[tuple[FeedMode, int], list[Subscriber]] = {}
         for subscriber in self._following.values():
-            if subscriber.position < high_water_mark and not subscriber.reading:
+            if subscriber.position < high_water_mark and subscriber.reads < _READS_AHEAD:
                 if subscriber.mode is FeedMode.NONE:
                     subscriber.position = high_water_mark
+                elif subscriber.reads:
+                    effects += self._read(subscriber, min(high_water_mark + 1, retained.first_id))
                 elif subscriber.credit_bytes > 0 or subscriber.mode is FeedMode.OWN:
                     groups.setdefault((subscriber.mode, subscriber.position), []).append(subscriber)
         for (_, position), group in groups.items():
@@ -148,25 +155,27 @@ class FeedHub:
                 for batch in retained.between(position + 1, high_water_mark + 1):
                     effects += self._send(group, batch, high_water_mark)
             else:
-                effects += [self._read(s, min(high_water_mark + 1, retained.first_id)) for s in group]
+                for subscriber in group:
+                    effects += self._read(subscriber, min(high_water_mark + 1, retained.first_id))
         effects += self._answer_mounts(high_water_mark)
         return effects
 
     def read(self, client_id: int, connection_id: int, batch: RecordBatch, high_water_mark: int) -> list[Effect]:
         """Records ordered by ReadFeed have come. The caller advances next."""
         subscriber = self._subscribers.get(client_id)
-        if subscriber is None or subscriber.connection_id != connection_id or not subscriber.reading:
+        if subscriber is None or subscriber.connection_id != connection_id or not subscriber.reads:
             return []
-        subscriber.reading = False
+        subscriber.reads -= 1
         if batch.first_id != subscriber.position + 1:
-            return []  # of an earlier mount over the same connection
+            return []  # of an earlier mount over the same connection, or the read before it brought less than expected
+        subscriber.read_records = max(1, _EXPECTED_BYTES * len(batch) // batch.size_bytes)
         return self._send([subscriber], batch, high_water_mark)
 
     def read_failed(self, client_id: int, connection_id: int) -> None:
         """The read did not work; ``advance`` orders it again."""
         subscriber = self._subscribers.get(client_id)
         if subscriber is not None and subscriber.connection_id == connection_id:
-            subscriber.reading = False
+            subscriber.reads = max(0, subscriber.reads - 1)
 
     def _send(self, group: list[Subscriber], batch: RecordBatch, high_water_mark: int) -> list[Effect]:
         if group[0].mode is FeedMode.OWN:
@@ -194,10 +203,21 @@ class FeedHub:
         message = AppendedBatch(self._partition_id, high_water_mark, numbers, ids)
         return SendMessage(subscriber.connection_id, message)
 
-    def _read(self, subscriber: Subscriber, end_id: int) -> ReadFeed:
-        subscriber.reading = True
-        first_id = subscriber.position + 1
-        return ReadFeed(subscriber.connection_id, subscriber.client_id, first_id, end_id, FEED_READ_BYTES)
+    def _read(self, subscriber: Subscriber, end_id: int) -> list[ReadFeed]:
+        """Order what it lacks below ``end_id``: two reads at a time, so that a replica works on one while the other is
+        on its way. The second begins where the first is expected to end; if it does not end there, the second is
+        dropped and ordered again."""
+        if not subscriber.reads:
+            subscriber.ordered_to = subscriber.position
+        orders: list[ReadFeed] = []
+        while subscriber.reads < _READS_AHEAD and (first_id := subscriber.ordered_to + 1) < end_id:
+            if subscriber.reads and subscriber.credit_bytes < _READS_AHEAD * FEED_READ_BYTES:
+                break
+            end = min(end_id, first_id + subscriber.read_records) if subscriber.read_records else end_id
+            subscriber.reads += 1
+            subscriber.ordered_to = end - 1
+            orders.append(ReadFeed(subscriber.connection_id, subscriber.client_id, first_id, end, FEED_READ_BYTES))
+        return orders
 
     def _answer_mounts(self, high_water_mark: int) -> list[Effect]:
         effects: list[Effect] = []

@@ -17,7 +17,6 @@ In memory integers are native; big-endian exists only inside record bytes and fr
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.value import value
 
@@ -256,7 +256,7 @@ def build_records(
     heads = fields.tobytes()
     head_parts = [heads[i : i + RECORD_HEADER_BYTES] for i in range(0, len(heads), RECORD_HEADER_BYTES)]
     data_parts = split(body, data_lengths) if isinstance(body, bytes | memoryview) else body
-    crcs = struct.pack(f">{count}I", *map(zlib.crc32, data_parts, map(zlib.crc32, head_parts)))
+    crcs = struct.pack(f">{count}I", *map(crc32, data_parts, map(crc32, head_parts)))
     tail_parts = [crcs[i : i + 4] for i in range(0, len(crcs), 4)]
     records = b"".join(chain.from_iterable(zip(head_parts, data_parts, tail_parts, strict=True)))
     batch = RecordBatch(partition_id, first_id, data_lengths + np.int32(RECORD_OVERHEAD_BYTES), records)
@@ -273,7 +273,7 @@ def _one_record(
     """The same for one record: a client that waits for each append pays for every array that is made on the way."""
     data = body if isinstance(body, bytes | memoryview) else body[0]
     head = _ONE_HEAD.pack(transaction_id, *origin, *numbers)
-    crc = zlib.crc32(data, zlib.crc32(head))
+    crc = crc32(data, crc32(head))
     lengths = np.array((len(data) + RECORD_OVERHEAD_BYTES,), dtype=np.int32)
     return RecordBatch(origin[2], transaction_id, lengths, b"".join((head, data, crc.to_bytes(4, "big"))))
 
@@ -281,8 +281,8 @@ def _one_record(
 def bad_data(parts: Sequence[bytes | memoryview], checksums: UInt32s) -> list[int]:
     """Positions of the parts whose CRC-32 differs from their checksum."""
     if len(parts) == 1:
-        return [] if zlib.crc32(parts[0]) == checksums[0] else [0]
-    actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
+        return [] if crc32(parts[0]) == checksums[0] else [0]
+    actual = np.fromiter(map(crc32, parts), dtype=np.uint32, count=len(parts))
     return [] if np.array_equal(actual, checksums) else np.flatnonzero(actual != checksums).tolist()
 
 
@@ -304,7 +304,7 @@ def first_bad_record(batch: RecordBatch) -> int:
     bounds = batch.offsets.tolist()
     view = memoryview(batch.records)
     parts = [view[start : end - 4] for start, end in pairwise(bounds)]
-    actual = np.fromiter(map(zlib.crc32, parts), dtype=np.uint32, count=len(parts))
+    actual = np.fromiter(map(crc32, parts), dtype=np.uint32, count=len(parts))
     stored = _gather(batch.records, batch.offsets[1:] - 4, 4).view(">u4").reshape(-1)
     bad = np.nonzero(wrong | (actual != stored))[0]
     return int(bad[0]) if len(bad) else -1

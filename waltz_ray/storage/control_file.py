@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import struct
 import uuid
-import zlib
 from typing import NamedTuple
 
 from waltz_ray.errors import ControlFileMissing, Corruption
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 
 __all__ = [
@@ -86,7 +86,7 @@ class ControlImage(NamedTuple):
 
 def _encode_slot(entry: ControlEntry) -> bytes:
     marks = _MARKS.pack(*entry)
-    return marks + _CRC.pack(zlib.crc32(marks))
+    return marks + _CRC.pack(crc32(marks))
 
 
 def _encode(created_ms: int, cluster_key: uuid.UUID, entries: list[ControlEntry | None]) -> bytes:
@@ -152,7 +152,7 @@ _NO_RANK = (-2, -2)
 
 def _slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int, int]]:
     marks = raw[at : at + _MARKS.size]
-    if zlib.crc32(marks) != _CRC.unpack_from(raw, at + _MARKS.size)[0]:
+    if crc32(marks) != _CRC.unpack_from(raw, at + _MARKS.size)[0]:
         return None, _NO_RANK
     entry = ControlEntry(*_MARKS.unpack(marks))
     return entry, (entry.session_id, entry.low_water_mark)
@@ -160,7 +160,7 @@ def _slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int, int]]:
 
 def _original_slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int, int]]:
     content = raw[at : at + _ORIGINAL_SLOT.size]
-    if zlib.crc32(content) != _CRC.unpack_from(raw, at + _ORIGINAL_SLOT.size)[0]:
+    if crc32(content) != _CRC.unpack_from(raw, at + _ORIGINAL_SLOT.size)[0]:
         return None, _NO_RANK
     session_id, low, local_low, _flags, sequence = _ORIGINAL_SLOT.unpack(content)
     return ControlEntry(session_id, low, local_low), (sequence, 0)

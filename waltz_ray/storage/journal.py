@@ -37,12 +37,12 @@ import contextlib
 import struct
 import threading
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import DiskFull
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 from waltz_ray.storage.layout import segment_path
 
@@ -72,7 +72,7 @@ def journal_path(directory: str, index: int) -> str:
 
 def _encode_header(cluster_key: uuid.UUID, number: int) -> bytes:
     fields = _HEADER.pack(0, cluster_key.bytes, number)
-    return (fields + _CRC.pack(zlib.crc32(fields))).ljust(_HEADER_BYTES, b"\0")
+    return (fields + _CRC.pack(crc32(fields))).ljust(_HEADER_BYTES, b"\0")
 
 
 def _read_number(disk: Disk, handle: int, cluster_key: uuid.UUID) -> int:
@@ -92,7 +92,7 @@ def _read_entries(disk: Disk, handle: int, number: int) -> Iterator[JournalEntry
         if found != number or not 0 < length <= size - offset - _ENTRY_BYTES:
             return
         data = disk.pread(handle, length, offset + _ENTRY_BYTES)
-        if zlib.crc32(data, zlib.crc32(head[: _ENTRY.size])) != _CRC.unpack_from(head, _ENTRY.size)[0]:
+        if crc32(data, crc32(head[: _ENTRY.size])) != _CRC.unpack_from(head, _ENTRY.size)[0]:
             return
         yield JournalEntry(partition_id, first_id, at, data)
         offset += _ENTRY_BYTES + length
@@ -343,5 +343,5 @@ def _encode(number: int, entries: Sequence[JournalEntry]) -> bytes:
     parts: list[bytes] = []
     for entry in entries:
         head = _ENTRY.pack(number, entry.partition_id, entry.first_id, entry.offset, len(entry.data))
-        parts += [head, _CRC.pack(zlib.crc32(entry.data, zlib.crc32(head))), entry.data]
+        parts += [head, _CRC.pack(crc32(entry.data, crc32(head))), entry.data]
     return b"".join(parts)

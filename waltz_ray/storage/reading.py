@@ -49,6 +49,22 @@ def _offsets(disk: Disk, view: SegmentView, start: int, stop: int) -> Int64s:
     return offsets
 
 
+def _offsets_within(disk: Disk, view: SegmentView, start: int, stop: int, max_bytes: int) -> Int64s:
+    """Those of [start, stop) up to ``max_bytes`` and at least one beyond, if there is one.
+
+    How many these are is guessed from the segment's average; to look at all that could be, were they empty records,
+    costs as much as to read them.
+    """
+    average = max(RECORD_OVERHEAD_BYTES, (view.end - HEADER_BYTES) // max(1, view.count))
+    guess = 2 + max_bytes // average + max_bytes // (8 * average)
+    while True:
+        end = min(stop, start + guess)
+        offsets = _offsets(disk, view, start, end)
+        if end == stop or offsets[-1] - offsets[0] > max_bytes:
+            return offsets
+        guess *= 4
+
+
 def read_records(
     disk: Disk, view: SegmentView, partition_id: int, first_id: int, end_id: int, max_bytes: int
 ) -> RecordBatch:
@@ -57,8 +73,7 @@ def read_records(
     Corruption if index or records are not as they should be; OSError from the disk.
     """
     start, stop = first_id - view.first_id, min(end_id - view.first_id, view.count)
-    stop = min(stop, start + max(0, max_bytes) // RECORD_OVERHEAD_BYTES + 1)
-    offsets = _offsets(disk, view, start, stop)
+    offsets = _offsets_within(disk, view, start, stop, max_bytes)
     count = max(1, int(np.searchsorted(offsets, offsets[0] + max_bytes, side="right")) - 1)
     offsets = offsets[: count + 1]
     handle = disk.open(view.path, "read")
