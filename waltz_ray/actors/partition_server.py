@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from waltz_ray.actors.metrics import ServerGauges
-from waltz_ray.actors.priority import take_normal_priority
+from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -90,6 +90,7 @@ class PartitionServer:
         server = Server(self._server_id, store, self._config)
         await server.start()
         self._server = server
+        quieten_garbage_collector()
         gauges = ServerGauges(self._cluster, str(self._server_id))
         self._metrics = asyncio.ensure_future(_export(gauges, server.status))
         return server

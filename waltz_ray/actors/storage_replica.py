@@ -31,7 +31,7 @@ from dataclasses import asdict
 from typing import Any
 
 from waltz_ray.actors.metrics import Gauges
-from waltz_ray.actors.priority import take_normal_priority
+from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -149,6 +149,7 @@ class ReplicaHost:
         take_normal_priority()
         if not self._start_until_it_serves():
             return
+        quieten_garbage_collector()
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
         while not self._stopping.wait(_METRICS_INTERVAL_S):
             gauges.replica(self.status())

@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from waltz_ray.client.application import Callbacks, Transaction, checked_mark
+from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, transactions_of
+from waltz_ray.client.feeds import Fetch, Frame, Transactions
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.batches import FeedBatch
 
@@ -50,7 +50,7 @@ class ApplyQueue:
         self.give_credit = give_credit
         self.rewind = rewind
         self.deliveries: deque[Delivery] = deque()
-        self.kept: list[Transaction] = []  # refused by the application
+        self.kept = Transactions([])  # refused by the application
         self.kept_bytes = 0
         self.epoch = 0
         self.queued = False
@@ -144,16 +144,17 @@ class Applier:
         return None
 
     def _apply(self, queue: ApplyQueue, deliveries: list[Delivery]) -> None:
-        transactions, frame_bytes = queue.kept, queue.kept_bytes
-        last = transactions[-1].transaction_id if transactions else queue.mark
+        frames, frame_bytes = [*queue.kept.frames], queue.kept_bytes
+        last = queue.kept.last_id if queue.kept else queue.mark
         for feed, completions, size, epoch in deliveries:
             for completion in completions:
                 self._complete(queue, completion)
             frame_bytes += size
             if feed is not None and epoch == queue.epoch:
-                transactions += transactions_of(feed, last, self._fetch)
+                frames.append(Frame(feed, last, self._fetch))
                 last = max(last, feed.first_id + len(feed) - 1)
-        queue.kept, queue.kept_bytes = [], 0
+        queue.kept, queue.kept_bytes = Transactions([]), 0
+        transactions = Transactions(frames)
         if not transactions or self._applied(queue, transactions):
             self._settle(queue, frame_bytes)
         else:
@@ -164,27 +165,27 @@ class Applier:
         if frame_bytes:
             queue.give_credit(frame_bytes)
 
-    def _applied(self, queue: ApplyQueue, transactions: list[Transaction]) -> bool:
+    def _applied(self, queue: ApplyQueue, transactions: Transactions) -> bool:
         """Hand them to the application; False if some of them have to come again."""
         assert self._callbacks is not None, "a client without callbacks is fed nothing"
         try:
             self._callbacks.apply_transactions(queue.partition_id, transactions)
         except BaseException as error:  # noqa: BLE001 - application code may raise anything; it is told
             return self._refused(queue, transactions, error)
-        self._move(queue, transactions[-1].transaction_id)
+        self._move(queue, transactions.last_id)
         return True
 
-    def _refused(self, queue: ApplyQueue, transactions: list[Transaction], error: BaseException) -> bool:
+    def _refused(self, queue: ApplyQueue, transactions: Transactions, error: BaseException) -> bool:
         first_id = transactions[0].transaction_id
         failed_id = max(first_id, self._application_mark(queue, first_id - 1) + 1)
-        self._uncaught(queue.partition_id, min(failed_id, transactions[-1].transaction_id), error)
+        self._uncaught(queue.partition_id, min(failed_id, transactions.last_id), error)
         mark = self._application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
         self._move(queue, mark)
         if mark + 1 < first_id:
             queue.epoch += 1
             queue.rewind(mark, queue.epoch)
         else:
-            queue.kept = [one for one in transactions if one.transaction_id > mark]
+            queue.kept = transactions.after(mark)
         pause_s, queue.pause_s = queue.pause_s, min(2 * queue.pause_s, _LONGEST_PAUSE_S)
         with self._changed:
             if queue.queued:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import overload
 
-from waltz_ray.client.application import Transaction
+from waltz_ray.client.application import Transaction, TransactionSource
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.batches import FeedBatch
 
-__all__ = ["Fetch", "transactions_of"]
+__all__ = ["Fetch", "Frame", "Transactions", "transactions_of"]
 
 Fetch = Callable[[int, int], bytes]
 """Data of (partition ID, transaction ID), fetched from the server."""
@@ -32,11 +35,12 @@ class _Records:
 
 
 class _Headers:
-    """Transactions whose data is fetched when it is asked for."""
+    """Transactions whose data is fetched when it is asked for, once."""
 
     def __init__(self, batch: FeedBatch, fetch: Fetch) -> None:
         self._batch = batch
         self._fetch = fetch
+        self._fetched: dict[int, bytes] = {}
 
     def req_id(self, index: int) -> ReqId:
         batch = self._batch
@@ -48,19 +52,88 @@ class _Headers:
         )
 
     def data(self, index: int) -> bytes:
-        return self._fetch(self._batch.partition_id, self._batch.first_id + index)
+        data = self._fetched.get(index)
+        if data is None:
+            data = self._fetched[index] = self._fetch(self._batch.partition_id, self._batch.first_id + index)
+        return data
 
 
-def transactions_of(feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> list[Transaction]:
+class Frame:
     """The transactions of one frame with IDs above ``after``."""
-    source: _Records | _Headers
-    if isinstance(feed, RecordBatch):
-        source, headers = _Records(feed), feed.fields["header"].tolist()
-    else:
-        source, headers = _Headers(feed, fetch), feed.headers.tolist()
-    skip = max(0, after + 1 - feed.first_id)
-    partition_id, first_id = feed.partition_id, feed.first_id
-    return [
-        Transaction(partition_id, first_id + index, header, source, index)
-        for index, header in enumerate(headers[skip:], skip)
-    ]
+
+    def __init__(self, feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> None:
+        self._source: TransactionSource
+        if isinstance(feed, RecordBatch):
+            self._source, self._headers = _Records(feed), feed.fields["header"]
+        else:
+            self._source, self._headers = _Headers(feed, fetch), feed.headers
+        self._partition_id, self._base = feed.partition_id, feed.first_id
+        self.first_id = max(feed.first_id, after + 1)
+        self.end_id = feed.first_id + len(feed)
+
+    def transaction(self, transaction_id: int) -> Transaction:
+        """One of them."""
+        index = transaction_id - self._base
+        return Transaction(self._partition_id, transaction_id, int(self._headers[index]), self._source, index)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        partition_id, base, source = self._partition_id, self._base, self._source
+        start = self.first_id - base
+        for index, header in enumerate(self._headers[start:].tolist(), start):
+            yield Transaction(partition_id, base + index, header, source, index)
+
+
+class Transactions(Sequence[Transaction]):
+    """Consecutive transactions of one partition, each made when it is looked at.
+
+    An application that only counts, or looks at some, does not pay for all; and what is made one by one and let go
+    is not walked through by the garbage collector again and again, as a list of thousands is.
+    """
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self._frames = [frame for frame in frames if frame.first_id < frame.end_id]
+        self._firsts = [frame.first_id for frame in self._frames]
+
+    @property
+    def last_id(self) -> int:
+        """Of the last one; there must be one."""
+        return self._frames[-1].end_id - 1
+
+    def after(self, transaction_id: int) -> Transactions:
+        """Those with higher IDs."""
+        return Transactions([_rest(frame, transaction_id) for frame in self._frames])
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        return self._frames
+
+    def __len__(self) -> int:
+        return self._frames[-1].end_id - self._firsts[0] if self._frames else 0
+
+    def __iter__(self) -> Iterator[Transaction]:
+        for frame in self._frames:
+            yield from frame
+
+    @overload
+    def __getitem__(self, index: int) -> Transaction: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Transaction]: ...
+    def __getitem__(self, index: int | slice) -> Transaction | list[Transaction]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"transaction {index} of {len(self)}")
+        transaction_id = self._firsts[0] + position
+        return self._frames[bisect_right(self._firsts, transaction_id) - 1].transaction(transaction_id)
+
+
+def _rest(frame: Frame, after: int) -> Frame:
+    rest = copy(frame)
+    rest.first_id = max(frame.first_id, after + 1)
+    return rest
+
+
+def transactions_of(feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> Transactions:
+    """The transactions of one frame with IDs above ``after``."""
+    return Transactions([Frame(feed, after, fetch)])
