@@ -122,10 +122,17 @@ def test_feed_ratios() -> None:
 
 
 def test_growth_ratios() -> None:
-    rows = [row("append_many(100) at 1 M", 100), row("append_many(100) at 50 M", 94, rss_mb={"server-0": 110.0})]
+    rows = [
+        row("append_many(100) at 1 M", 100),
+        row("append_many(100) at 50 M", 94, rss_mb={"server-0": 110.0}),
+        row("append_many(100) at 1 M, beside 50 M", 95),
+    ]
     found = growth_ratios(rows, (1, 50))
-    assert found["rate at 50 M by rate at 1 M"]["gate_met"] is False
+    assert found["rate at 50 M by rate at 1 M, by turns"] == ratio(94 / 95, 0.95)
+    assert found["rate at 50 M by rate at 1 M, at the beginning"]["gate_met"] is None
     assert found["memory at 50 M by memory at 1 M"]["value"] == 1.1
+    rows[2] = row("append_many(100) at 1 M, beside 50 M", 100)
+    assert growth_ratios(rows, (1, 50))["rate at 50 M by rate at 1 M, by turns"]["gate_met"] is False
 
 
 def test_gates_met_ignores_ratios_without_a_gate() -> None:

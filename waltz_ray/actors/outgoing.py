@@ -43,8 +43,12 @@ class Outlet:
         self._transport = transport
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._closing = False
 
     def write(self, frame: bytes) -> None:
+        """Nothing happens once it has been closed."""
+        if self._closing:
+            return
         if not self._outgoing.depth:
             self._transport.write(frame)
             return
@@ -68,10 +72,12 @@ class Outlet:
 
     def abort(self) -> None:
         """Close at once, dropping what is unsent."""
+        self._closing = True
         self._held, self._held_bytes = [], 0
         self._transport.abort()
 
     def close(self) -> None:
         """Close after what is unsent has been sent."""
+        self._closing = True
         self.flush()
         self._transport.close()
