@@ -22,8 +22,9 @@ class Lines:
     def passed(self, first_id: int, *estimates: int) -> None:
         self.held.passed(first_id, np.array(estimates, np.int64))
 
-    def committed(self, mark: int, *client_ids: int) -> list[tuple[int, int, int]]:
-        return flat(self.held.committed(mark, client_ids))
+    def committed(self, mark: int, *client_ids: int, newest: int = 1000) -> list[tuple[int, int, int]]:
+        """Of each of ``client_ids`` a transaction with sequence number ``newest`` is among those committed."""
+        return flat(self.held.committed(mark, dict.fromkeys(client_ids, newest)))
 
 
 def flat(failures: list[LockFailures]) -> list[tuple[int, int, int]]:
@@ -75,6 +76,21 @@ def test_a_client_is_told_before_it_hears_of_a_commit_of_its_own() -> None:
     lines.passed(12, 10)  # the line stands behind 12 now, but its conflict is committed
     assert lines.committed(11, 1) == [(1, 3, 11), (1, 2, 10)]
     assert lines.committed(12) == [(2, 1, 12)]
+
+
+def test_what_a_client_proposed_after_its_commit_goes_on_waiting() -> None:
+    lines = Lines()
+    lines.hold(1, 3, 4, 5, 6, behind=10)
+    assert lines.committed(10, 1, newest=2) == [(1, 3, 10)], "one of them, as of other clients"
+    lines.passed(11, 10)  # its second attempt, with number 7
+    assert lines.committed(11, 1, newest=5) == [(1, 4, 11), (1, 5, 11)]
+    assert lines.committed(12, 1, newest=7) == [(1, 6, 11)]
+
+
+def test_sequence_numbers_wrap_around() -> None:
+    lines, top = Lines(), (1 << 31) - 1
+    lines.hold(1, top - 1, top, -top - 1, -top, behind=10)
+    assert [number for _, number, _ in lines.committed(10, 1, newest=-top - 1)] == [top - 1, top, -top - 1]
 
 
 def test_a_flush_settles_what_came_over_its_connection() -> None:

@@ -10,13 +10,14 @@ after each pause, until it is empty: nobody waits for long because of others who
 
 It is a matter of pace only. A failure may be told at any time after its conflict is committed, but
 
-- before its client is told of a commit of its own: a client takes an older append that has no fate by then for dropped;
+- before its client is told of a later commit of its own: a client takes an older append that has no fate by then for
+  dropped;
 - before its connection is told that everything earlier has its fate (flush).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -102,8 +103,8 @@ class HeldFailures:
             successor = self._lines.setdefault(behind, _Line())
             successor.waiters = self._lines.pop(before).waiters + successor.waiters
 
-    def committed(self, high_water_mark: int, client_ids: Iterable[int]) -> list[LockFailures]:
-        """The mark has moved; ``client_ids``: whose transactions are among those committed."""
+    def committed(self, high_water_mark: int, newest: Mapping[int, int]) -> list[LockFailures]:
+        """The mark has moved; ``newest``: of each client, the last sequence number among those committed."""
         if not self._lines:  # nearly always
             self._mark = high_water_mark
             return []
@@ -112,14 +113,13 @@ class HeldFailures:
             if conflict > self._mark:
                 told += [(conflict, waiter) for waiter in line.take()]
         self._mark = high_water_mark
-        return self._told(told + self._take_out((), client_ids))
+        return self._told(told + self._take_out(lambda waiter: _is_older(waiter, newest)))
 
-    def settle(self, connection_ids: Iterable[int] = (), client_ids: Iterable[int] = ()) -> list[LockFailures]:
-        """All of these connections and clients that failed because of committed transactions."""
-        return self._told(self._take_out(connection_ids, client_ids))
+    def settle(self, connection_ids: Iterable[int]) -> list[LockFailures]:
+        """All of these connections that failed because of committed transactions."""
+        return self._told(self._take_out(_whose(connection_ids, ())))
 
-    def _take_out(self, connection_ids: Iterable[int], client_ids: Iterable[int]) -> list[tuple[int, _Waiter]]:
-        whose = _whose(connection_ids, client_ids)
+    def _take_out(self, whose: Callable[[_Waiter], bool]) -> list[tuple[int, _Waiter]]:
         told: list[tuple[int, _Waiter]] = []
         for behind, line in sorted(self._lines.items()):
             for waiter in line.take_out(lambda waiter: waiter.conflict <= self._mark and whose(waiter)):
@@ -162,6 +162,12 @@ class HeldFailures:
     def _drop_empty(self) -> None:
         for empty in [one for one, line in self._lines.items() if not line.waiters]:
             del self._lines[empty]
+
+
+def _is_older(waiter: _Waiter, newest: Mapping[int, int]) -> bool:
+    """Whether its client has proposed it before a transaction that is committed now; the numbers wrap around."""
+    number = newest.get(waiter.client_id)
+    return number is not None and (number - waiter.sequence_number) & 0xFFFFFFFF < 1 << 31
 
 
 def _whose(connection_ids: Iterable[int], client_ids: Iterable[int]) -> Callable[[_Waiter], bool]:

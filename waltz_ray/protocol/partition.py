@@ -514,10 +514,10 @@ class Partition:
         while self._in_flight and self._in_flight[0].last_id <= high_water_mark:
             self._hold(-self._in_flight.popleft().size_bytes)
         if self._held_failures:
-            clients = self._clients_in(first_id, high_water_mark)
-            self._tell_all(self._held_failures.committed(high_water_mark, clients))
+            newest = self._newest_of_clients(first_id, high_water_mark)
+            self._tell_all(self._held_failures.committed(high_water_mark, newest))
         else:
-            self._held_failures.committed(high_water_mark, ())
+            self._held_failures.committed(high_water_mark, {})
         self._effects += self._feed.committed(first_id, high_water_mark, log.retained)
         while self._held_flushes and self._held_flushes[0][0] <= high_water_mark:
             _, connection_id, req_id = self._held_flushes.popleft()
@@ -527,11 +527,13 @@ class Partition:
         if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
             self._reopen()
 
-    def _clients_in(self, first_id: int, high_water_mark: int) -> set[int]:
-        """Whose transactions these are."""
+    def _newest_of_clients(self, first_id: int, high_water_mark: int) -> dict[int, int]:
+        """Whose transactions these are, and the last sequence number of each."""
         assert self._log is not None
-        batches = self._log.retained.between(first_id, high_water_mark + 1)
-        return set().union(*(batch.client_ids() for batch in batches))
+        newest: dict[int, int] = {}
+        for batch in self._log.retained.between(first_id, high_water_mark + 1):
+            newest.update(batch.newest_of_clients())
+        return newest
 
     def _tell_all(self, failures: list[LockFailures]) -> None:
         for one in failures:

@@ -180,9 +180,11 @@ class RecordBatch:
         client_id, sequence_number = _ORIGIN.unpack_from(self.records, 8)
         return client_id, sequence_number
 
-    def client_ids(self) -> set[int]:
-        """Whose records these are."""
-        return {self.only_origin[0]} if len(self.lengths) == 1 else set(self.fields["client_id"].tolist())
+    def newest_of_clients(self) -> dict[int, int]:
+        """Whose records these are, and the last sequence number of each client."""
+        if len(self.lengths) == 1:
+            return dict((self.only_origin,))
+        return dict(zip(self.fields["client_id"].tolist(), self.fields["sequence_number"].tolist(), strict=True))
 
     def data(self, index: int) -> memoryview:
         """The transaction data of record ``index``."""
