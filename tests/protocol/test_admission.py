@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.protocol.checkers import Sent, keys_of
 from tests.protocol.model_client import append_batch
 from tests.protocol.model_replica import records_of
-from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, pieces
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, admit_columns, pieces
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.records import first_bad_record
 
@@ -93,3 +93,23 @@ def test_pieces_keep_order_and_never_split_an_arrival() -> None:
     arrivals = [Arrival(i, replace(template, body=bytes(size))) for i, size in enumerate(sizes)]
     assert [[a.connection_id for a in run] for run in pieces(arrivals)] == [[0, 1], [2], [3], [4, 5]]
     assert list(pieces([])) == []
+
+
+@given(TURN)
+@settings(max_examples=100, deadline=None)
+def test_a_few_are_decided_as_many_are(turn: list[tuple[int, list[Sent]]]) -> None:
+    arrivals = arrivals_of(turn)
+    if len(turn) > 2:  # one of them damaged
+        first = arrivals[1]
+        arrivals[1] = Arrival(first.connection_id, replace(first.batch, body=b"!" + bytes(first.batch.body)[1:]))
+    tables = LockTable(20, 2, 9), LockTable(20, 2, 9)
+    few, many = admit(arrivals, 0, 10, tables[0]), admit_columns(arrivals, 0, 10, tables[1])
+    assert outcome([few]) == outcome([many])
+    assert few.damaged == many.damaged
+    assert tables[0].marks.tolist() == tables[1].marks.tolist()
+    if few.records is not None and many.records is not None:
+        assert few.records.lengths.tolist() == many.records.lengths.tolist()
+        assert (few.estimates is None) == (many.estimates is None)
+        if few.estimates is not None and many.estimates is not None:
+            assert few.estimates.tolist() == many.estimates.tolist()
+        assert few.records.origins == many.records.origins

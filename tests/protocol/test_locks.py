@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol import locks
 from waltz_ray.protocol.ids import LockId
-from waltz_ray.protocol.locks import LockRequests, LockTable
+from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne
 from waltz_ray.protocol.records import LockColumns
 
 Transaction = tuple[int, list[int], list[int], list[int]]  # client mark, write, read and append hashes
@@ -33,12 +30,11 @@ def requests_of(transactions: list[Transaction]) -> LockRequests:
     )
 
 
-@given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]), st.booleans())
+@given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]))
 @settings(max_examples=300, deadline=None)
-def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int, as_columns: bool) -> None:
+def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int) -> None:
     together, alone = LockTable(size, 3, 4), LockTable(size, 3, 4)
-    with mock.patch.object(locks, "_FEW", 0 if as_columns else len(transactions)):
-        verdicts = together.admit(requests_of(transactions), 10)
+    verdicts = together.admit(requests_of(transactions), 10)
     next_id = 10
     for index, transaction in enumerate(transactions):
         one = alone.admit(requests_of([transaction]), next_id)
@@ -49,14 +45,25 @@ def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int
     assert together.estimates(every_hash).tolist() == alone.estimates(every_hash).tolist()
 
 
-@given(TRANSACTIONS, st.sampled_from([1, 5, 30_000]), st.booleans())
+@given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]))
 @settings(max_examples=300, deadline=None)
-def test_no_false_negative_against_the_exact_locks(
-    transactions: list[Transaction], size: int, as_columns: bool
-) -> None:
+def test_plain_integers_decide_as_columns_do(transactions: list[Transaction], size: int) -> None:
+    table, columns = LockTable(size, 3, 4), LockTable(size, 3, 4)
+    verdicts, one_by_one, next_id = columns.admit(requests_of(transactions), 10), OneByOne(table), 10
+    for index, (mark, write, read, append) in enumerate(transactions):
+        estimate = one_by_one.estimate([*write, *read])
+        assert (estimate, estimate <= mark) == (int(verdicts.conflicts[index]), bool(verdicts.passed[index]))
+        if estimate <= mark:
+            one_by_one.update([*write, *append], next_id)
+            next_id += 1
+    assert table.marks.tolist() == columns.marks.tolist()
+
+
+@given(TRANSACTIONS, st.sampled_from([1, 5, 30_000]))
+@settings(max_examples=300, deadline=None)
+def test_no_false_negative_against_the_exact_locks(transactions: list[Transaction], size: int) -> None:
     table = LockTable(size, 3, -1)
-    with mock.patch.object(locks, "_FEW", 0 if as_columns else len(transactions)):
-        verdicts = table.admit(requests_of(transactions), 0)
+    verdicts = table.admit(requests_of(transactions), 0)
     last_update: dict[int, int] = {}
     next_id = 0
     for index, (mark, write, read, append) in enumerate(transactions):

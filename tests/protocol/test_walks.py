@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.protocol.checkers import Violation
 from tests.protocol.world import run
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION
-from waltz_ray.protocol.locks import LockRequests, LockTable, Verdicts
+from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne, Verdicts
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.session import Phase, Session
@@ -142,12 +142,16 @@ def accept_superseded_connections(patch: Patch) -> None:
 
 def do_not_update_the_lock_table(patch: Patch) -> None:
     def admit(self: LockTable, requests: LockRequests, first_id: int) -> Verdicts:
-        marks = self._marks.copy()
+        marks = self.marks.copy()
         verdicts = original(self, requests, first_id)
-        self._marks = marks
+        self.marks = marks
         return verdicts
 
+    def update(self: OneByOne, hashes: Iterable[int], transaction_id: int) -> None:
+        """The table stays as it was."""
+
     original = LockTable.admit
+    patch.setattr(OneByOne, "update", update)
     patch.setattr(LockTable, "admit", admit)
 
 

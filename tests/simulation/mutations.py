@@ -6,7 +6,7 @@ CI need not search; ``python -m tests.simulation --find-seeds`` finds them again
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from tests.simulation.mutations_storage import (
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION
-from waltz_ray.protocol.locks import LockRequests, LockTable, Verdicts
+from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne, Verdicts
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.session import Phase, Session
@@ -230,12 +230,16 @@ def hand_over_keeps_its_log(patch: Patch) -> None:
 
 def locks_are_not_updated(patch: Patch) -> None:
     def admit(self: LockTable, requests: LockRequests, first_id: int) -> Verdicts:
-        marks = self._marks.copy()
+        marks = self.marks.copy()
         verdicts = original(self, requests, first_id)
-        self._marks = marks
+        self.marks = marks
         return verdicts
 
+    def update(self: OneByOne, hashes: Iterable[int], transaction_id: int) -> None:
+        """The table stays as it was."""
+
     original = LockTable.admit
+    patch.setattr(OneByOne, "update", update)
     patch.setattr(LockTable, "admit", admit)
 
 

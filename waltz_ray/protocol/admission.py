@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from waltz_ray.protocol.admission_of_few import admit_few
 from waltz_ray.protocol.held_failures import LockFailures
-from waltz_ray.protocol.locks import LockRequests, LockTable
+from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne
 from waltz_ray.protocol.records import (
+    FEW_RECORDS,
     AppendBatch,
     Int32s,
     Int64s,
@@ -28,7 +30,7 @@ from waltz_ray.protocol.records import (
 )
 from waltz_ray.protocol.value import value
 
-__all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "pieces"]
+__all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "admit_columns", "pieces"]
 
 MAX_BATCH_BYTES = 1024 * 1024
 
@@ -69,6 +71,13 @@ def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
 
 def admit(arrivals: list[Arrival], partition_id: int, first_id: int, locks: LockTable) -> Admitted:
     """Decide every transaction of ``arrivals``; those that pass get IDs from ``first_id`` on."""
+    if sum(len(arrival.batch.lengths) for arrival in arrivals) <= FEW_RECORDS:
+        return Admitted(*admit_few(arrivals, partition_id, first_id, OneByOne(locks)))
+    return admit_columns(arrivals, partition_id, first_id, locks)
+
+
+def admit_columns(arrivals: list[Arrival], partition_id: int, first_id: int, locks: LockTable) -> Admitted:
+    """``admit`` for many records: no work in Python for each."""
     proposals = _Proposals(arrivals)
     damaged = proposals.damaged()
     if len(damaged) == len(arrivals):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
 from waltz_ray.protocol.partition_types import Effect, ReadFeed, SendFeed, SendMessage
-from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.records import FEW_RECORDS, Int32s, Int64s, RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.wire.batches import AppendedBatch, FeedMode, Mounted
 from waltz_ray.wire.client_messages import MountState
@@ -47,9 +48,13 @@ def feed_batch_bytes(count: int) -> int:
 
 def own_entries(batch: RecordBatch) -> Iterator[tuple[int, Int32s, Int64s]]:
     """(client ID, its sequence numbers, its transaction IDs), one item per run of one client's records."""
-    if len(batch) == 1:
-        client_id, sequence_number = batch.only_origin
-        yield client_id, np.array((sequence_number,), dtype=np.int32), np.array((batch.first_id,), dtype=np.int64)
+    if len(batch) <= FEW_RECORDS:
+        transaction_id = batch.first_id
+        for client_id, run in itertools.groupby(batch.origins, itemgetter(0)):
+            numbers = [number for _, number in run]
+            end_id = transaction_id + len(numbers)
+            yield client_id, np.array(numbers, np.int32), np.array(range(transaction_id, end_id), np.int64)
+            transaction_id = end_id
         return
     clients = batch.fields["client_id"].astype(np.int32)
     sequence_numbers = batch.fields["sequence_number"].astype(np.int32)

@@ -96,9 +96,12 @@ class HeldFailures:
 
     def passed(self, first_id: int, estimates: Int64s) -> None:
         """Transactions first_id, first_id + 1, ... have been admitted, each after the one its estimate names."""
-        resting = [one for one in self._lines if one <= self._mark]
         # The last one after each: who passed before it may have wanted another lock of the same transaction.
-        after = {int(estimates[i]): first_id + i for i in np.flatnonzero(np.isin(estimates, resting)).tolist()}
+        after = {
+            estimate: transaction_id
+            for transaction_id, estimate in enumerate(estimates.tolist(), first_id)
+            if estimate <= self._mark and estimate in self._lines
+        }
         for before, behind in after.items():
             successor = self._lines.setdefault(behind, _Line())
             successor.waiters = self._lines.pop(before).waiters + successor.waiters
@@ -155,7 +158,7 @@ class HeldFailures:
         for conflict, (connection_id, client_id, number, _) in told:
             grouped.setdefault((conflict, connection_id, client_id), []).append(number)
         return [
-            LockFailures(connection, client, np.array(numbers, np.int32), np.full(len(numbers), conflict, np.int64))
+            LockFailures(connection, client, np.array(numbers, np.int32), np.array([conflict] * len(numbers), np.int64))
             for (conflict, connection, client), numbers in grouped.items()
         ]
 

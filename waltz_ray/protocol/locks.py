@@ -10,8 +10,7 @@ Write locks check and update, read locks check only, append locks update only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,10 @@ import numpy.typing as npt
 from waltz_ray.protocol.records import Int32s, Int64s, LockColumns
 from waltz_ray.protocol.value import value
 
-__all__ = ["LockRequests", "LockTable", "Verdicts"]
+__all__ = ["NO_CONFLICT", "LockRequests", "LockTable", "OneByOne", "Verdicts"]
 
 _MULTIPLIER, _INCREMENT, _MASK = 1103515245, 12345, 0x3FFFFFFF
-_NOTHING = int(np.iinfo(np.int64).min)  # estimate of a transaction that checks no lock: below every mark
-_FEW = 32  # transactions that are sooner decided one by one than as columns
+NO_CONFLICT = int(np.iinfo(np.int64).min)  # estimate of a transaction that checks no lock: below every mark
 
 
 @value()
@@ -50,7 +48,7 @@ class LockTable:
     def __init__(self, size: int, probes: int, initial_mark: int) -> None:
         self._size = size
         self._probes = probes
-        self._marks = np.full(size, initial_mark, dtype=np.int64)
+        self.marks = np.full(size, initial_mark, dtype=np.int64)
 
     def slots_of(self, hashes: Int32s) -> Int64s:
         """Slots of each hash, shape (k, probes): WIRE.md, "Lock hashes"."""
@@ -61,63 +59,34 @@ class LockTable:
             slots[:, probe] = (h & np.uint32(_MASK)) % np.uint32(self._size)
         return slots
 
-    def estimates(self, hashes: Int32s) -> Int64s:
-        """Upper bound of the last transaction ID that updated each lock."""
-        estimates: Int64s = self._marks[self.slots_of(hashes)].min(axis=1)
-        return estimates
-
-    def admit(self, requests: LockRequests, first_id: int) -> Verdicts:
-        """Decide n transactions as if one at a time; those that pass get consecutive IDs from ``first_id``.
-
-        In a large batch, transactions that share no slot with another one cannot influence each other and are
-        decided at once; only the others go one by one.
-        """
-        count = len(requests.client_marks)
-        if count <= _FEW:
-            return self._admit_few(requests, first_id)
-        work = _Work(self, requests, count)
-        conflicts = work.estimates_of_all(self._marks)
-        passed = conflicts <= requests.client_marks
-        entangled = work.entangled()
-        if entangled.any():
-            self._admit_one_by_one(work, requests.client_marks, first_id, passed, conflicts, np.nonzero(entangled)[0])
-        ids = first_id - 1 + np.cumsum(passed)
-        work.update_all(self._marks, passed & ~entangled, ids)
-        return Verdicts(passed, conflicts)
-
-    def _admit_few(self, requests: LockRequests, first_id: int) -> Verdicts:
-        """The definition itself, with plain integers: eight transactions under one lock take 20 us, as columns 300."""
-        marks, count = self._marks, len(requests.client_marks)
-        write, read, append = (
-            _hashes_of_each(kind, count) for kind in (requests.write, requests.read, requests.append)
-        )
-        slots: dict[int, list[int]] = {}
-        estimates: dict[int, int] = {}  # by hash; those that wait for one lock ask for the same again and again
-        next_id, passed, conflicts = first_id, [], []
-        for index, client_mark in enumerate(requests.client_marks.tolist()):
-            conflict = _NOTHING
-            for lock_hash in (*write[index], *read[index]):
-                if lock_hash not in estimates:
-                    slots[lock_hash] = self._slots_of_one(lock_hash)
-                    estimates[lock_hash] = min(map(marks.item, slots[lock_hash]))
-                conflict = max(conflict, estimates[lock_hash])
-            conflicts.append(conflict)
-            passed.append(conflict <= client_mark)
-            if passed[-1]:
-                for lock_hash in (*write[index], *append[index]):
-                    for slot in slots.get(lock_hash) or self._slots_of_one(lock_hash):
-                        marks[slot] = next_id
-                estimates.clear()
-                next_id += 1
-        return Verdicts(np.array(passed, dtype=np.bool_), np.array(conflicts, dtype=np.int64))
-
-    def _slots_of_one(self, lock_hash: int) -> list[int]:
+    def slots_of_one(self, lock_hash: int) -> list[int]:
         """``slots_of`` with plain integers."""
         found, h = [], lock_hash
         for _ in range(self._probes):
             h = (h * _MULTIPLIER + _INCREMENT) & 0xFFFFFFFF
             found.append((h & _MASK) % self._size)
         return found
+
+    def estimates(self, hashes: Int32s) -> Int64s:
+        """Upper bound of the last transaction ID that updated each lock."""
+        estimates: Int64s = self.marks[self.slots_of(hashes)].min(axis=1)
+        return estimates
+
+    def admit(self, requests: LockRequests, first_id: int) -> Verdicts:
+        """Decide n transactions as if one at a time; those that pass get consecutive IDs from ``first_id``.
+
+        Transactions that share no slot with another one cannot influence each other and are
+        decided at once; only the others go one by one.
+        """
+        work = _Work(self, requests, len(requests.client_marks))
+        conflicts = work.estimates_of_all(self.marks)
+        passed = conflicts <= requests.client_marks
+        entangled = work.entangled()
+        if entangled.any():
+            self._admit_one_by_one(work, requests.client_marks, first_id, passed, conflicts, np.nonzero(entangled)[0])
+        ids = first_id - 1 + np.cumsum(passed)
+        work.update_all(self.marks, passed & ~entangled, ids)
+        return Verdicts(passed, conflicts)
 
     def _admit_one_by_one(
         self,
@@ -133,19 +102,43 @@ class LockTable:
         independent_before = np.concatenate(([0], np.cumsum(passed)))[indexes].tolist()
         passed_here = 0
         for index, before in zip(indexes.tolist(), independent_before, strict=True):
-            conflicts[index] = work.estimate_of(self._marks, index)
+            conflicts[index] = work.estimate_of(self.marks, index)
             if conflicts[index] <= client_marks[index]:
-                work.update_one(self._marks, index, first_id + before + passed_here)
+                work.update_one(self.marks, index, first_id + before + passed_here)
                 passed[index] = True
                 passed_here += 1
 
 
-def _hashes_of_each(columns: LockColumns, count: int) -> Sequence[Sequence[int]]:
-    """The lock hashes of each of ``count`` transactions."""
-    if not len(columns.hashes):
-        return ((),) * count
-    hashes = columns.hashes.tolist()
-    return [hashes[start:end] for start, end in pairwise(columns.offsets.tolist())]
+class OneByOne:
+    """The same table for a few transactions in turn, with plain integers: ``estimate``, ``update`` if it passes."""
+
+    def __init__(self, table: LockTable) -> None:
+        self._table = table
+        self._marks = table.marks
+        self._slots: dict[int, list[int]] = {}
+        self._estimates: dict[int, int] = {}  # those that wait for one lock ask for the same again and again
+
+    def estimate(self, hashes: Iterable[int]) -> int:
+        """The last transaction that may have updated one of these locks; NO_CONFLICT for none."""
+        estimate = NO_CONFLICT
+        for lock_hash in hashes:
+            if lock_hash not in self._estimates:
+                self._estimates[lock_hash] = min(map(self._marks.item, self._slots_of(lock_hash)))
+            estimate = max(estimate, self._estimates[lock_hash])
+        return estimate
+
+    def update(self, hashes: Iterable[int], transaction_id: int) -> None:
+        """This transaction has these locks now."""
+        for lock_hash in hashes:
+            for slot in self._slots_of(lock_hash):
+                self._marks[slot] = transaction_id
+        self._estimates.clear()
+
+    def _slots_of(self, lock_hash: int) -> list[int]:
+        slots = self._slots.get(lock_hash)
+        if slots is None:
+            slots = self._slots[lock_hash] = self._table.slots_of_one(lock_hash)
+        return slots
 
 
 class _Work:
@@ -157,14 +150,14 @@ class _Work:
         self.updated = [self.checked[0], _Kind(table, requests.append, count)]
 
     def estimates_of_all(self, marks: Int64s) -> Int64s:
-        estimates = np.full(self.count, _NOTHING, dtype=np.int64)
+        estimates = np.full(self.count, NO_CONFLICT, dtype=np.int64)
         for kind in self.checked:
             if len(kind.slots):
                 np.maximum.at(estimates, kind.owners, marks[kind.slots].min(axis=1))
         return estimates
 
     def estimate_of(self, marks: Int64s, index: int) -> int:
-        estimate = _NOTHING
+        estimate = NO_CONFLICT
         for kind in self.checked:
             slots = kind.slots_of(index)
             if len(slots):

@@ -532,7 +532,7 @@ class Partition:
         assert self._log is not None
         newest: dict[int, int] = {}
         for batch in self._log.retained.between(first_id, high_water_mark + 1):
-            newest.update(batch.newest_of_clients())
+            newest.update(batch.origins)
         return newest
 
     def _tell_all(self, failures: list[LockFailures]) -> None:

@@ -31,6 +31,7 @@ from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.value import value
 
 __all__ = [
+    "FEW_RECORDS",
     "RECORD_HEADER_BYTES",
     "RECORD_OVERHEAD_BYTES",
     "AppendBatch",
@@ -42,6 +43,7 @@ __all__ = [
     "UInt32s",
     "bad_data",
     "build_records",
+    "few_records",
     "first_bad_record",
     "offsets_of",
     "split",
@@ -66,8 +68,10 @@ HEADER_DTYPE = np.dtype(
 )
 RECORD_HEADER_BYTES = HEADER_DTYPE.itemsize  # 36
 _ONE_HEAD = struct.Struct(">q6iI")
-_ORIGIN = struct.Struct(">i8xi")  # client ID and sequence number of a record, behind its transaction ID
 RECORD_OVERHEAD_BYTES = RECORD_HEADER_BYTES + 4
+
+FEW_RECORDS = 12
+"""Up to so many records are sooner handled one by one than as columns."""
 
 _NO_OFFSETS = np.zeros(1, dtype=np.int32)
 _NO_HASHES = np.zeros(0, dtype=np.int32)
@@ -97,6 +101,13 @@ class LockColumns:
         if not len(self.hashes):
             return self.hashes
         return self.hashes[self.offsets[index] : self.offsets[index + 1]]
+
+    def of_each(self, count: int) -> Sequence[Sequence[int]]:
+        """The hashes of each of the ``count`` transactions, as plain integers."""
+        if not len(self.hashes):
+            return ((),) * count
+        hashes = self.hashes.tolist()
+        return [hashes[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     @classmethod
     def pack(cls, locks: list[list[int]]) -> LockColumns:
@@ -174,17 +185,10 @@ class RecordBatch:
         """The record headers, gathered at once: a structured big-endian array, names as in HEADER_DTYPE."""
         return _gather(self.records, self.offsets[:-1], RECORD_HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
 
-    @property
-    def only_origin(self) -> tuple[int, int]:
-        """(client ID, sequence number) of the one record of this batch."""
-        client_id, sequence_number = _ORIGIN.unpack_from(self.records, 8)
-        return client_id, sequence_number
-
-    def newest_of_clients(self) -> dict[int, int]:
-        """Whose records these are, and the last sequence number of each client."""
-        if len(self.lengths) == 1:
-            return dict((self.only_origin,))
-        return dict(zip(self.fields["client_id"].tolist(), self.fields["sequence_number"].tolist(), strict=True))
+    @cached_property
+    def origins(self) -> list[tuple[int, int]]:
+        """(client ID, sequence number) of each record."""
+        return list(zip(self.fields["client_id"].tolist(), self.fields["sequence_number"].tolist(), strict=True))
 
     def data(self, index: int) -> memoryview:
         """The transaction data of record ``index``."""
@@ -242,9 +246,6 @@ def build_records(
     """
     sequence_numbers, headers, data_lengths, checksums = batch_columns
     count = len(data_lengths)
-    if count == 1 and isinstance(client_ids, int) and isinstance(generations, int):
-        numbers = (sequence_numbers[0], headers[0], data_lengths[0], checksums[0])
-        return _one_record(first_id, (client_ids, generations, partition_id), numbers, body)
     fields = np.empty(count, dtype=HEADER_DTYPE)
     fields["transaction_id"] = np.arange(first_id, first_id + count)
     fields["client_id"] = client_ids
@@ -266,24 +267,26 @@ def build_records(
     return batch
 
 
-def _one_record(
-    transaction_id: int,
-    origin: tuple[int, int, int],
-    numbers: tuple[np.int32, np.int32, np.int32, np.uint32],
-    body: bytes | memoryview | Sequence[bytes | memoryview],
+def few_records(
+    partition_id: int, first_id: int, rows: Sequence[tuple[int, int, int, int, int, bytes | memoryview]]
 ) -> RecordBatch:
-    """The same for one record: a client that waits for each append pays for every array that is made on the way."""
-    data = body if isinstance(body, bytes | memoryview) else body[0]
-    head = _ONE_HEAD.pack(transaction_id, *origin, *numbers)
-    crc = crc32(data, crc32(head))
-    lengths = np.array((len(data) + RECORD_OVERHEAD_BYTES,), dtype=np.int32)
-    return RecordBatch(origin[2], transaction_id, lengths, b"".join((head, data, crc.to_bytes(4, "big"))))
+    """The same of rows (client ID, generation, sequence number, header, data checksum, data)."""
+    parts: list[bytes | memoryview] = []
+    lengths: list[int] = []
+    origins: list[tuple[int, int]] = []
+    for transaction_id, (client_id, generation, number, header, checksum, data) in enumerate(rows, first_id):
+        size = len(data)
+        head = _ONE_HEAD.pack(transaction_id, client_id, generation, partition_id, number, header, size, checksum)
+        parts += (head, data, crc32(data, crc32(head)).to_bytes(4, "big"))
+        lengths.append(size + RECORD_OVERHEAD_BYTES)
+        origins.append((client_id, number))
+    batch = RecordBatch(partition_id, first_id, np.array(lengths, dtype=np.int32), b"".join(parts))
+    batch.__dict__["origins"] = origins  # what the cached property would gather from the bytes again
+    return batch
 
 
 def bad_data(parts: Sequence[bytes | memoryview], checksums: UInt32s) -> list[int]:
     """Positions of the parts whose CRC-32 differs from their checksum."""
-    if len(parts) == 1:
-        return [] if crc32(parts[0]) == checksums[0] else [0]
     actual = np.fromiter(map(crc32, parts), dtype=np.uint32, count=len(parts))
     return [] if np.array_equal(actual, checksums) else np.flatnonzero(actual != checksums).tolist()
 

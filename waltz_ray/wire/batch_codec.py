@@ -93,7 +93,7 @@ def _read_append(reader: Reader) -> AppendBatch:
     if flags > _ALL_FLAGS:
         reader.fail(f"flags {flags:#x} are unknown")
     if flags & _SHARED_MARK and count != 1:
-        marks = np.full(count, reader.read_long(), dtype=np.int64)
+        marks = np.array((reader.read_long(),), dtype=np.int64).repeat(count)
     else:
         marks = reader.long_column(count)
     sequence_numbers, headers, lengths, checksums = reader.int_columns(4, count)
@@ -156,9 +156,10 @@ def read_one_appended(payload: BytesLike) -> AppendedBatch | None:
 
 def _read_locks(reader: Reader, count: int) -> LockColumns:
     offsets = reader.int_column(count + 1)
-    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+    bounds = offsets.tolist()
+    if bounds[0] != 0 or bounds != sorted(bounds):
         reader.fail("lock offsets do not rise from 0")
-    total = int(offsets[-1])
+    total = bounds[-1]
     reader.check_count(total, "lock hashes", 4)
     return LockColumns(offsets, reader.int_column(total)) if total else _NO_LOCKS
 
@@ -224,8 +225,10 @@ def _read_rejected(reader: Reader) -> Rejected:
 def _write_lock_failures(failures: LockFailureBatch) -> list[BytesLike]:
     count = len(failures.sequence_numbers)
     head = _FAILURE.pack(37, failures.partition_id, count)
-    numbers = column_bytes(failures.sequence_numbers, ">i4", count)
-    return [head + numbers + column_bytes(failures.transaction_ids, ">i8", count)]
+    if len(failures.transaction_ids) != count:
+        raise WireError(f"a column of {len(failures.transaction_ids)} values in a message of {count}")
+    columns = *failures.sequence_numbers.tolist(), *failures.transaction_ids.tolist()
+    return [head + struct.pack(f">{count}i{count}q", *columns)]
 
 
 def _read_lock_failures(reader: Reader) -> LockFailureBatch:
