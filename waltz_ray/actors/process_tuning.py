@@ -19,6 +19,8 @@ __all__ = ["quieten_garbage_collector", "take_normal_priority"]
 
 log = logging.getLogger(__name__)
 
+_CONTAINERS_BETWEEN = 35_000  # made and not freed; Python's default is 700
+
 
 def take_normal_priority() -> None:
     """Nice 0 for every thread of this process, as far as the system permits (CAP_SYS_NICE, or RLIMIT_NICE).
@@ -42,5 +44,4 @@ def quieten_garbage_collector() -> None:
     """Never look again at what is alive now, and at the rest fifty times less often. For a process that has started."""
     gc.collect()
     gc.freeze()
-    youngest, middle, oldest = gc.get_threshold()
-    gc.set_threshold(50 * youngest, middle, oldest)
+    gc.set_threshold(_CONTAINERS_BETWEEN, 10, 10)
