@@ -213,12 +213,12 @@ class ActiveSegment:
         """Write zeros ahead of the end once less than a quarter of ``chunk_bytes`` is left.
 
         Not while writes (``written_bytes``: the last) are so large that writing everything twice costs more than
-        lengthening the file does. A short segment gets a short chunk: a thousand partitions with a few records each
-        must not be a thousand chunks of zeros to write.
+        lengthening the file does. A segment gets at most a quarter of what it has: a thousand partitions with a few
+        records each must not be a thousand chunks of zeros to write.
         """
         if written_bytes * _WORTH_ZEROING > chunk_bytes:
             return
-        chunk_bytes = min(chunk_bytes, max(_FIRST_CHUNK_BYTES, self.end))
+        chunk_bytes = min(chunk_bytes, max(_FIRST_CHUNK_BYTES, self.end // 4))
         if not chunk_bytes or self._allocated - self.end > chunk_bytes // 4 or self._allocated >= limit_bytes:
             return
         size = min(chunk_bytes, limit_bytes - self._allocated)
