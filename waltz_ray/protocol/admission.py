@@ -6,16 +6,16 @@ most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from waltz_ray.protocol.admission_of_few import admit_few
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.held_failures import LockFailures
-from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne
+from waltz_ray.protocol.locks import NO_CONFLICT, LockRequests, LockTable, OneByOne
 from waltz_ray.protocol.records import (
     FEW_RECORDS,
     AppendBatch,
@@ -25,6 +25,7 @@ from waltz_ray.protocol.records import (
     RecordBatch,
     bad_data,
     build_records,
+    few_records,
     offsets_of,
     split,
 )
@@ -34,6 +35,7 @@ __all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "admit_columns", "
 
 MAX_BATCH_BYTES = 1024 * 1024
 
+Hashes = Sequence[int]
 Integer = TypeVar("Integer", bound=np.integer[Any])
 
 
@@ -72,7 +74,7 @@ def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
 def admit(arrivals: list[Arrival], partition_id: int, first_id: int, locks: LockTable) -> Admitted:
     """Decide every transaction of ``arrivals``; those that pass get IDs from ``first_id`` on."""
     if sum(len(arrival.batch.lengths) for arrival in arrivals) <= FEW_RECORDS:
-        return Admitted(*admit_few(arrivals, partition_id, first_id, OneByOne(locks)))
+        return _admit_few(arrivals, partition_id, first_id, OneByOne(locks))
     return admit_columns(arrivals, partition_id, first_id, locks)
 
 
@@ -92,6 +94,70 @@ def admit_columns(arrivals: list[Arrival], partition_id: int, first_id: int, loc
     failures = _failures(proposals.arrivals, verdicts.passed, verdicts.conflicts)
     records = proposals.records(partition_id, first_id, verdicts.passed) if verdicts.passed.any() else None
     return Admitted(records, failures, damaged, verdicts.conflicts[verdicts.passed])
+
+
+class _Proposal(NamedTuple):
+    sequence_number: int
+    mark: int
+    header: int
+    checksum: int
+    data: memoryview
+
+
+def _admit_few(arrivals: list[Arrival], partition_id: int, first_id: int, locks: OneByOne) -> Admitted:
+    """``admit`` for a few records: one at a time, with plain integers.
+
+    Columns pay off from a dozen records on; below that every numpy call costs more than it saves, above all in a server
+    that waits between two turns: its caches are cold by then, and the columns' way leads through thirty functions.
+    """
+    rows: list[tuple[int, int, int, int, int, memoryview]] = []
+    failures: list[LockFailures] = []
+    damaged: list[Arrival] = []
+    estimates: list[int] = []
+    locked = False
+    for arrival in arrivals:
+        batch = arrival.batch
+        proposals = list(_proposals(batch))
+        if any(crc32(one.data) != one.checksum for one in proposals):
+            damaged.append(arrival)
+            continue
+        failed: list[tuple[int, int]] = []
+        wanted = _locks_of(batch)
+        locked = locked or wanted is not None
+        for index, one in enumerate(proposals):
+            estimate = NO_CONFLICT
+            if wanted is not None:
+                write, read, append = wanted[index]
+                estimate = locks.estimate((*write, *read))
+                if estimate > one.mark:
+                    failed.append((one.sequence_number, estimate))
+                    continue
+                locks.update((*write, *append), first_id + len(rows))
+            estimates.append(estimate)
+            origin = batch.client_id, batch.generation, one.sequence_number
+            rows.append((*origin, one.header, one.checksum, one.data))
+        if failed:
+            numbers, conflicts = zip(*failed, strict=True)
+            columns = np.array(numbers, np.int32), np.array(conflicts, np.int64)
+            failures.append(LockFailures(arrival.connection_id, batch.client_id, *columns))
+    records = few_records(partition_id, first_id, rows) if rows else None
+    return Admitted(records, failures, damaged, np.array(estimates, np.int64) if locked and rows else None)
+
+
+def _proposals(batch: AppendBatch) -> Iterator[_Proposal]:
+    body, start = memoryview(batch.body), 0
+    columns = (batch.sequence_numbers, batch.client_marks, batch.headers, batch.checksums, batch.lengths)
+    for number, mark, header, checksum, length in zip(*(column.tolist() for column in columns), strict=True):
+        yield _Proposal(number, mark, header, checksum, body[start : start + length])
+        start += length
+
+
+def _locks_of(batch: AppendBatch) -> list[tuple[Hashes, Hashes, Hashes]] | None:
+    """The (write, read, append) lock hashes of each transaction; None if there are none at all."""
+    if not batch.has_locks:
+        return None
+    kinds = (batch.write_locks, batch.read_locks, batch.append_locks)
+    return list(zip(*(columns.of_each(len(batch)) for columns in kinds), strict=True))
 
 
 class _Proposals:
