@@ -73,7 +73,7 @@ def read_records(
     Corruption if index or records are not as they should be; OSError from the disk.
     """
     start, stop = first_id - view.first_id, min(end_id - view.first_id, view.count)
-    offsets = _offsets_within(disk, view, start, stop, max_bytes)
+    offsets = _offsets_within(disk, view, start, stop, max(0, max_bytes))
     count = max(1, int(np.searchsorted(offsets, offsets[0] + max_bytes, side="right")) - 1)
     offsets = offsets[: count + 1]
     handle = disk.open(view.path, "read")

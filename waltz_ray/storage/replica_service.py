@@ -100,10 +100,8 @@ class ReplicaService:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
         with self._guards[log.partition_id]:
             self._check_change(log, request, connection)
-            try:
+            with _refusing:
                 action()
-            except _REFUSALS as error:
-                raise _no(error) from error
 
     def _check_change(
         self, log: PartitionLog, request: Append | Truncate | SetLowWaterMark, connection: object
@@ -219,31 +217,37 @@ def _merge(appends: list[Append]) -> RecordBatch:
     return RecordBatch(appends[0].partition_id, appends[0].first_id, lengths, records)
 
 
-# What storage refuses becomes a refusal. SyncFailed is none and passes.
-_REFUSALS = (Fenced, NotContiguous, InvalidInput, PartitionDamaged, Corruption, DiskFull)
+class _Refusing:
+    """``with _refusing:`` what storage refuses becomes a refusal. SyncFailed is none and passes."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        match error:
+            case None:
+                return
+            case Fenced():
+                code = RefusalCode.FENCED
+            case NotContiguous() | InvalidInput():
+                code = RefusalCode.NOT_CONTIGUOUS
+            case PartitionDamaged() | Corruption():
+                code = RefusalCode.DAMAGED
+            case DiskFull():
+                code = RefusalCode.DISK_FULL
+            case _:
+                return
+        raise _No(code, str(error)) from error
 
 
-def _no(error: Exception) -> _No:
-    match error:
-        case Fenced():
-            code = RefusalCode.FENCED
-        case NotContiguous() | InvalidInput():
-            code = RefusalCode.NOT_CONTIGUOUS
-        case PartitionDamaged() | Corruption():
-            code = RefusalCode.DAMAGED
-        case _:
-            code = RefusalCode.DISK_FULL
-    return _No(code, str(error))
+_refusing = _Refusing()
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
     if request.partition_id not in store.partition_ids:
         count = len(store.partition_ids)
         raise _No(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
-    try:
+    with _refusing:
         return store.partition(request.partition_id)
-    except _REFUSALS as error:
-        raise _no(error) from error
 
 
 def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
@@ -269,10 +273,8 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
             "operator says `waltz replace-replica`",
         )
-    try:
+    with _refusing:
         previous = log.open_session(request.session_id)
-    except _REFUSALS as error:
-        raise _no(error) from error
     return _state(log, request.session_id, previous)
 
 
@@ -291,8 +293,6 @@ def _read(log: PartitionLog, request: Read) -> Records:
         _check_session(log, request)
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
-    try:
+    with _refusing:
         batch = log.read(request.first_id, end_id, request.max_bytes)
-    except _REFUSALS as error:
-        raise _no(error) from error
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)
