@@ -150,6 +150,7 @@ class Partition:
         self._config = config
         self._queue = queue or Pool(config.append_queue_bytes)
         self._retained_bytes = config.retained_bytes
+        self._piece_bytes = config.catch_up_bytes(1)
         self._log: _Log | None = None
         self._owner = owner
         self._attempts = 0  # to take a session
@@ -268,6 +269,10 @@ class Partition:
 
     def _share_memory(self, partitions_here: int) -> None:
         self._retained_bytes = self._config.retained_bytes // partitions_here
+        self._piece_bytes = self._config.catch_up_bytes(partitions_here)
+        for session in (self.session, self._opening):
+            if session is not None:
+                session.piece_bytes = self._piece_bytes
         if self._log is not None:
             self._log.retained.budget_bytes = self._retained_bytes
             self._log.retained.trim(self._log.high_water_mark)
@@ -329,6 +334,7 @@ class Partition:
             None if self._log is None else self._log.retained,
             retained_bytes=self._retained_bytes,
             join_grace_ms=self._config.join_grace_ms,
+            piece_bytes=self._piece_bytes,
         )
         self._run(self._opening.start())
 
