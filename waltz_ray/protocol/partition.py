@@ -91,6 +91,7 @@ _RECORD_COST_BYTES = 64
 """More than a record adds to its data in any frame."""
 
 _BATCHES_IN_FLIGHT = 2
+_MOST_FLUSHES = 64  # of one connection at a time; a client has one
 
 _BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -230,6 +231,7 @@ class Partition:
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
                 self._held_failures.forget(connection_ids=(connection_id,))
+                self._held_flushes = deque(held for held in self._held_flushes if held[1] != connection_id)
                 self._held_mounts = [held for held in self._held_mounts if held.connection_id != connection_id]
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
@@ -649,6 +651,8 @@ class Partition:
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
             self._flushed(connection_id, req_id)
+        elif sum(held[1] == connection_id for held in self._held_flushes) >= _MOST_FLUSHES:
+            self._send(connection_id, NotReady(self.partition_id, self.generation))
         else:
             self._held_flushes.append((last_before, connection_id, req_id))
 
