@@ -258,7 +258,7 @@ class Server:
             "incarnation": self.incarnation,
             "endpoint": None if self.endpoint is None else str(self.endpoint),
             "connections": len(self._connections),
-            "links": {str(r): {"up": link.up, "endpoint": str(link.endpoint)} for r, link in self.links.items()},
+            "links": {str(r): link.status() for r, link in self.links.items()},
             "partitions": {str(p): _partition_status(self._drivers[p].machine) for p in sorted(self.assigned)},
         }
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from waltz_ray.cli.common import JsonOption, print_json, progress_line
+from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ConfigError, InvalidInput
 
 __all__ = ["register"]
@@ -280,6 +281,29 @@ def growth(
     part = _part("growth")
     sizes = part.rising(_numbers(millions, "--millions"))
     _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.growth(waltz, sizes, runs, seconds, progress))
+
+
+@_bench.command()
+def smoke(
+    directory: DirOption = "",
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 20.0,
+    kill_every: Annotated[float, typer.Option(min=1, help="Seconds between two kills.")] = 20.0,
+    checkpoint: Annotated[int, typer.Option(min=1, help="Transactions between two checkpoints.")] = 3_000,
+    outstanding: Annotated[int, typer.Option(min=1, help="Appends under way in each of four partitions.")] = 16,
+    size: Annotated[int, typer.Option(min=16, help="Bytes of a record.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Appends while processes are killed: pauses, refusals, sessions, memory, and everything acknowledged compared."""
+    part, cluster = _part("smoke"), _part("cluster")
+    options = part.SmokeOptions(minutes, kill_every, outstanding, size)
+    server = ServerConfig(checkpoint_interval=checkpoint)
+
+    def run(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+        with cluster.waltz_cluster(place, "", progress, 4, server) as waltz:
+            found: dict[str, Any] = part.smoke(waltz, options, progress)
+            return found
+
+    _run(directory, as_json, run)
 
 
 @_bench.command("all")
