@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,8 +58,8 @@ def _part(module: str, *needs: str) -> Any:
 def _run(directory: str, as_json: bool, action: Callable[[Path, Callable[[str], None]], dict[str, Any]]) -> None:
     """``action`` in a directory that is gone afterwards; what it found is printed."""
     scratch, report = _part("cluster"), _part("report")
-    with progress_line(as_json) as progress, scratch.scratch_directory(directory) as place:
-        found = action(place, progress)
+    with progress_line(as_json) as progress, scratch.scratch_directory(directory) as place, redirect_stdout(sys.stderr):
+        found = action(place, progress)  # Ray reports killed processes on stdout, which is for the result
     if as_json:
         print_json(found)
     else:
