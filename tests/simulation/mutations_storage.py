@@ -41,7 +41,8 @@ Patch = pytest.MonkeyPatch
 def acknowledge_before_sync(patch: Patch) -> None:
     def acknowledge(self: Any) -> None:
         self.replies += [
-            Appended(partition_id, session_id, last_id) for (partition_id, session_id), last_id in self._written.items()
+            Appended(partition_id, session_id, written.last_id)
+            for (partition_id, session_id), written in self._written.items()
         ]
         self._written = {}
 

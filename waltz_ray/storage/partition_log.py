@@ -19,6 +19,9 @@ set_low_water_mark           old or new marks                            nothing
 ===========================  ==========================================  ==========================================
 
 Nothing is reported durable before the flush that covers it. A failed flush ends the store (``DurableDisk``).
+Between an append and its flush other threads may take its records away: a cut, a damage that a reader finds. Each of
+these changes ``_line``, the number that ``append`` returns; ``is_durable`` says whether what was appended under it is
+still there, all of it, and flushed. Only then may it be acknowledged.
 
 Locking: one lock per partition for the state below. ``fdatasync`` of records and all reading happen without it;
 at most one sync runs at a time (``_syncing``), and whatever closes or shortens files waits for it to finish.
@@ -100,14 +103,23 @@ class PartitionLog:
         self._quiet_again = threading.Condition(self._lock)
         self._waiters = 0
         self._syncing = False
-        self._epoch = 0
+        self._epoch = 0  # of the files: a reader whose files were changed under it starts over
+        self._line = 0  # of the records: how often any that had been appended were taken away again
         self._entry = control.entry(partition_id)
+        self.last_id = -1
         self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
 
     def _adopt(self, found: Recovered) -> None:
+        if found.last_id < self.last_id or found.damaged is not None:
+            self._line += 1
         self._segments, self._active = found.segments, found.active
         self.last_id = self.synced_id = found.last_id
         self.damaged = found.damaged
+
+    def _shorten(self, last_id: int) -> None:
+        """What is behind ``last_id`` is not there any more, or not right."""
+        self._line += 1
+        self.last_id, self.synced_id = last_id, min(self.synced_id, last_id)
 
     @property
     def session_id(self) -> int:
@@ -145,8 +157,8 @@ class PartitionLog:
             self.is_open = True
             return previous
 
-    def append(self, session_id: int, batch: RecordBatch) -> None:
-        """Write ``batch`` behind the last record. Not durable before ``sync``.
+    def append(self, session_id: int, batch: RecordBatch) -> int:
+        """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.
 
         Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
         DiskFull: in each case nothing of the batch is left and a later append may succeed.
@@ -156,7 +168,7 @@ class PartitionLog:
                 self._wait()
             self._check_append(session_id, batch)
             if not len(batch):
-                return
+                return self._line
             started = self._make_writable()
             before = started.mark()
             try:
@@ -170,6 +182,13 @@ class PartitionLog:
                     self._adopt(self._cut(self.last_id))
                 raise
             self.last_id = batch.last_id
+            return self._line
+
+    def is_durable(self, session_id: int, line: int, last_id: int) -> bool:
+        """Whether the records up to ``last_id`` that ``append`` returned ``line`` for are all there still, and
+        durable, and their session is the one in force."""
+        with self._lock:
+            return line == self._line and last_id <= self.synced_id and session_id == self.session_id
 
     def _check_append(self, session_id: int, batch: RecordBatch) -> None:
         self._disk.check()
@@ -361,8 +380,7 @@ class PartitionLog:
                 good_id = self._segments[position] - 1
                 rotten = Corruption(damage.file, damage.offset, f"{damage.reason} ({error})")
             self.damaged = rotten
-            self.last_id = min(self.last_id, good_id)
-            self.synced_id = min(self.synced_id, self.last_id)
+            self._shorten(min(self.last_id, good_id))
             raise rotten
 
     def _mend_index(self, active: ActiveSegment | None, position: int, offsets: np.typing.NDArray[np.int64]) -> None:
@@ -393,7 +411,7 @@ class PartitionLog:
                 local_low_water_mark=min(entry.local_low_water_mark, last_id),
             )
             self._set_entry(lowered)
-            self.last_id, self.synced_id = last_id, min(self.synced_id, last_id)
+            self._shorten(last_id)
             self._adopt(self._cut(last_id))
             if self.damaged is not None:
                 raise self.damaged
