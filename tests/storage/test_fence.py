@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
-from tests.storage.helpers import DIRECTORY, SMALL, append, contents, create, data_of, reopen
+from tests.storage.helpers import DIRECTORY, KEY, SMALL, append, contents, create, data_of, reopen
 from tests.storage.originals import original_directory
 from waltz_ray.errors import Corruption, Fenced, InvalidInput, StorageError, StorageLocked
 from waltz_ray.storage.fence import Fence, read_fences, reset_fence
+from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.wire.replica_messages import Open, RefusalCode, Refused, StateReply
 
 CONTROL = f"{DIRECTORY}/waltz-storage.ctl"
 SLOTS = 128 + 60 + 4  # of partition 1
@@ -95,3 +98,23 @@ def test_a_crash_at_every_change_leaves_the_old_fence_or_the_new_one(survival: S
         log = reopen(disk, SMALL).partition(1)
         assert (log.session_id, log.low_water_mark, log.last_id) == (7, 3, 4)
     assert step >= 4
+
+
+@pytest.mark.parametrize("absurd", [(1 << 63) - 1, 3 + MOST_SESSIONS_MISSED + 1])
+def test_a_session_number_that_nobody_can_have_given_fences_nobody_off(absurd: int) -> None:
+    disk = FaultyDisk()
+    replica = ReplicaService(create(disk))
+    replica.handle([Open(0, 3, KEY)])
+    before = disk.content(CONTROL)
+    (refused,) = replica.handle([Open(0, absurd, KEY)])
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.current_session_id) == (RefusalCode.INVALID_REQUEST, 3)
+    assert str(absurd) in refused.message
+    assert disk.content(CONTROL) == before
+    assert replica.handle([Open(0, 4, KEY)]) == [StateReply(0, 4, 3, -1, -1, -1, False)]
+
+
+def test_a_replica_may_have_missed_very_many_sessions() -> None:
+    log = create(FaultyDisk()).partition(0)
+    assert log.open_session(MOST_SESSIONS_MISSED) == -1
+    assert log.open_session(2 * MOST_SESSIONS_MISSED) == MOST_SESSIONS_MISSED

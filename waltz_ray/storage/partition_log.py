@@ -46,7 +46,12 @@ from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
 
-__all__ = ["PartitionLog", "PendingSync"]
+__all__ = ["MOST_SESSIONS_MISSED", "PartitionLog", "PendingSync"]
+
+MOST_SESSIONS_MISSED = 1_000_000_000
+"""How far ahead of its own a replica takes a session number. ZooKeeper counts sessions one by one, so a real one can be
+ahead only by what the replica has missed: so many are one a millisecond for eleven days. A number further ahead is a
+stranger's or a bug's, and would fence every real session off for ever (``waltz fence`` lowers what was accepted)."""
 
 _ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
 
@@ -143,11 +148,11 @@ class PartitionLog:
         """Fence off every lower session, durably; the records held become durable too, for they are a vote.
 
         Returns the session that was current before. Fenced if ``session_id`` is lower than that; equal is a reconnect.
+        InvalidInput if it is absurdly far ahead.
         """
         with self._quiet():
             previous = self.session_id
-            if session_id < previous or session_id < 0:
-                raise Fenced(self.partition_id, session_id, previous)
+            self._check_plausible(session_id, previous)
             self._sync_here()
             if self.damaged is None:
                 self._make_writable()
@@ -156,6 +161,15 @@ class PartitionLog:
             self._entry = entry
             self.is_open = True
             return previous
+
+    def _check_plausible(self, session_id: int, previous: int) -> None:
+        if session_id < previous or session_id < 0:
+            raise Fenced(self.partition_id, session_id, previous)
+        if session_id > max(previous, 0) + MOST_SESSIONS_MISSED:
+            raise InvalidInput(
+                f"partition {self.partition_id}: session {session_id} is refused: it is more than "
+                f"{MOST_SESSIONS_MISSED} ahead of {previous}, the highest so far, so ZooKeeper cannot have given it"
+            )
 
     def append(self, session_id: int, batch: RecordBatch) -> int:
         """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.

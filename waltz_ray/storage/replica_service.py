@@ -313,7 +313,10 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             "operator says `waltz replace-replica`",
         )
     with _refusing:
-        previous = log.open_session(request.session_id)
+        try:
+            previous = log.open_session(request.session_id)
+        except InvalidInput as error:
+            raise _No(RefusalCode.INVALID_REQUEST, str(error)) from error
     return _state(log, request.session_id, previous)
 
 
