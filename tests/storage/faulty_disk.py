@@ -6,6 +6,9 @@ unsynced write may be there, be missing, or be torn (a prefix of it, or some of 
 every other; unsynced directory entries and removals may or may not have happened, each on its own. A rename is atomic:
 its target is the old file or the new one. Handles and locks are gone.
 
+``errors`` makes calls of the gate fail before they have any effect, (name of the call, part of the path) -> errno,
+until it is taken out again.
+
 ``calls`` records every call of the gate as (name, path). ``crash_after`` = n lets n calls that change something
 through and raises ``Crashed`` at the next one, before it has any effect, and ever after until ``crash``.
 """
@@ -13,6 +16,7 @@ through and raises ``Crashed`` at the next one, before it has any effect, and ev
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from dataclasses import dataclass, field
@@ -75,6 +79,7 @@ class FaultyDisk:
         self.calls: list[tuple[str, str]] = []
         self.crash_after: int | None = None
         self.fail_sync = False
+        self.errors: dict[tuple[str, str], int] = {}
         self.clock_ms = 1_700_000_000_000
         self._mutex = threading.RLock()
         self._files: dict[str, _Inode] = {}
@@ -178,6 +183,9 @@ class FaultyDisk:
                 raise Crashed(f"{name} {path}")
             self.crash_after -= 1
         self.calls.append((name, path))
+        for (failing, part), number in self.errors.items():
+            if failing == name and part in path:
+                raise OSError(number, os.strerror(number), path)
 
     def open(self, path: str, mode: Mode) -> int:
         with self._mutex:

@@ -26,6 +26,9 @@ still there, all of it, and flushed. Only then may it be acknowledged.
 Locking: one lock per partition for the state below. ``fdatasync`` of records and all reading happen without it;
 at most one sync runs at a time (``_syncing``), and whatever closes or shortens files waits for it to finish.
 A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
+
+A lack of file handles or memory is no damage: a read then raises OutOfResources and the log stays as it is. Where it
+(or a full disk) interrupts a roll or a cut, no segment is active; whatever needs one next cuts to ``last_id`` again.
 """
 
 from __future__ import annotations
@@ -36,10 +39,18 @@ import uuid
 import numpy as np
 
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.errors import (
+    Corruption,
+    DiskFull,
+    Fenced,
+    InvalidInput,
+    NotContiguous,
+    OutOfResources,
+    PartitionDamaged,
+)
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
 from waltz_ray.storage.control_file import ControlEntry, ControlFile
-from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.disk import DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, JournalEntry
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
@@ -112,7 +123,8 @@ class PartitionLog:
         self._line = 0  # of the records: how often any that had been appended were taken away again
         self._entry = control.entry(partition_id)
         self.last_id = -1
-        self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
+        with enough_resources(folder):
+            self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
 
     def _adopt(self, found: Recovered) -> None:
         if found.last_id < self.last_id or found.damaged is not None:
@@ -175,7 +187,7 @@ class PartitionLog:
         """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.
 
         Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
-        DiskFull: in each case nothing of the batch is left and a later append may succeed.
+        DiskFull, OutOfResources: in each case nothing of the batch is left and a later append may succeed.
         """
         with self._lock:
             while self._syncing and self._may_roll(batch):
@@ -187,7 +199,7 @@ class PartitionLog:
             before = started.mark()
             try:
                 self._write(batch)
-            except DiskFull:
+            except (DiskFull, OutOfResources):
                 if self._active is started:
                     started.undo(before)
                     if not self._syncing:  # a running sync is writing index entries itself
@@ -319,9 +331,11 @@ class PartitionLog:
     def _sync_here(self) -> None:
         """Sync with the lock held and nothing else going on."""
         self._disk.check()
-        if self._active is not None and self.synced_id < self.last_id:
-            self._disk.fdatasync(self._active.handle, self._active.path)
-            self.synced_id = self.last_id
+        if self.synced_id < self.last_id:
+            active = self._make_writable()
+            if self.synced_id < self.last_id:  # not if it had to be opened again: that syncs, too
+                self._disk.fdatasync(active.handle, active.path)
+                self.synced_id = self.last_id
 
     def _quiet(self) -> _Quiet:
         return _Quiet(self)
@@ -342,7 +356,7 @@ class PartitionLog:
         """Records from ``first_id`` on: one at least, whole, below ``end_id``, up to ``max_bytes``, of one segment.
 
         Every record is checked. Corruption (and the partition is ``damaged`` from then on) if one is bad;
-        InvalidInput if ``first_id`` is not in the log or the range is empty.
+        InvalidInput if ``first_id`` is not in the log or the range is empty; OutOfResources.
         """
         mended = False
         while True:
@@ -363,8 +377,9 @@ class PartitionLog:
                 view = self._active.snapshot() if newest and self._active else None
                 path = segment_path(self._folder, self._segments[position])
             try:
-                view = view or self._closed(position)
-                return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
+                with enough_resources(path):
+                    view = view or self._closed(position)
+                    return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
             except (Corruption, OSError) as error:
                 damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
                 self._explain(damage, epoch, position, first_id, mended)
@@ -383,10 +398,11 @@ class PartitionLog:
             active = self._active if position == len(self._segments) - 1 else None
             good_id, rotten = first_id - 1, damage
             try:
-                view = active.snapshot() if active is not None else self._closed(position)
-                scan = scan_view(self._disk.disk, view, self.partition_id)
-                if scan.reason is None and not mended:
-                    return self._mend_index(active, position, scan.offsets)
+                with enough_resources(damage.file):
+                    view = active.snapshot() if active is not None else self._closed(position)
+                    scan = scan_view(self._disk.disk, view, self.partition_id)
+                    if scan.reason is None and not mended:
+                        return self._mend_index(active, position, scan.offsets)
                 if scan.reason is not None:
                     good_id = view.first_id + len(scan.offsets) - 1
                     rotten = Corruption(view.path, scan.end, scan.reason)
@@ -460,12 +476,13 @@ class PartitionLog:
         self._entry = entry
 
     def _cut(self, last_id: int) -> Recovered:
-        self._journal.forget(self.partition_id)
         self._epoch += 1
         if self._active is not None:
             self._active.abandon()
             self._active = None
-        return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
+        self._journal.forget(self.partition_id)
+        with enough_resources(self._folder):
+            return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
 
     def close(self) -> None:
         """Give back space written ahead, complete the index, close the files."""

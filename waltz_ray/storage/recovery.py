@@ -109,14 +109,14 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
         why = "the records end" if reason in (None, "end") else reason
         short = Corruption(path, active.end, f"{why}, below the local low-water mark {entry.local_low_water_mark}")
         return Recovered(ids, None, active.last_id, short)
-    _settle(active)
-    folder.disk.fsync_directory(folder.path)  # killed while making this segment, a process leaves a name that is not
+    _settle(active, folder)
     return Recovered(ids, active, active.last_id, None)
 
 
-def _settle(active: ActiveSegment) -> None:
+def _settle(active: ActiveSegment, folder: _Folder) -> None:
     try:
         active.settle()
+        folder.disk.fsync_directory(folder.path)  # a process killed while making the segment left a name that is not
     except BaseException:  # a full disk above all: whoever opens the partition tries again
         active.abandon()
         raise
@@ -245,7 +245,7 @@ def cut_files(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id
         active.abandon()
         short = Corruption(newest, active.end, f"{reason}, so the log cannot be cut to transaction {last_id}")
         return Recovered(ids, None, active.last_id, short)
-    _settle(active)
+    _settle(active, folder)
     return Recovered(ids, active, last_id, None)
 
 

@@ -18,7 +18,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.errors import (
+    Corruption,
+    DiskFull,
+    Fenced,
+    InvalidInput,
+    NotContiguous,
+    OutOfResources,
+    PartitionDamaged,
+)
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.storage.partition_log import PartitionLog
@@ -273,6 +281,8 @@ class _Refusing:
                 code = RefusalCode.DAMAGED
             case DiskFull():
                 code = RefusalCode.DISK_FULL
+            case OutOfResources():
+                code = RefusalCode.NO_RESOURCES
             case _:
                 return
         raise _No(code, str(error)) from error

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waltz_ray.errors import Corruption, DiskFull
+from waltz_ray.errors import Corruption, DiskFull, OutOfResources
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int64s
 from waltz_ray.storage.disk import Disk, DurableDisk
@@ -93,7 +93,7 @@ class ActiveSegment:
 
     @classmethod
     def create(cls, disk: DurableDisk, folder: str, header: SegmentHeader) -> ActiveSegment:
-        """New files, durable. On DiskFull nothing of them is left."""
+        """New files, durable. On DiskFull and OutOfResources nothing of them is left."""
         paths = (segment_path(folder, header.first_id), index_path(folder, header.first_id))
         handles: list[int] = []
         try:
@@ -106,7 +106,7 @@ class ActiveSegment:
         except BaseException as error:
             for handle in handles:
                 disk.disk.close(handle)
-            if isinstance(error, DiskFull):
+            if isinstance(error, DiskFull | OutOfResources):
                 for path in paths:
                     disk.unlink(path)
             raise
