@@ -29,6 +29,13 @@ forget (before a log is cut) both headers old, one, or both new: the     as abov
 
 An entry is physical ("these bytes, there"), so writing it again changes nothing as long as what was in the segment
 since has been appended behind it. Only a cut breaks that, therefore ``forget`` comes before every cut.
+
+After a failed sync the page cache may show entries, headers and segment pages that are not on the disk, and no later
+sync would write them. So a start believes none of it: it writes what every entry says into the segments, also where
+that is to be read there already, and syncs them; then both headers with numbers that were never used, and syncs those.
+Until then the headers on the disk are valid still, and their entries true. Entries that were acknowledged are on the
+disk, whatever became of their segments' pages; those that are in the page cache only were not acknowledged, and are
+durable in their segments before anybody hears of them.
 """
 
 from __future__ import annotations
@@ -132,8 +139,8 @@ def replay(disk: DurableDisk, directory: str, cluster_key: uuid.UUID) -> int:
                     continue
                 handles[path] = disk.disk.open(path, "write")
                 stack.callback(disk.disk.close, handles[path])
-            if disk.disk.pread(handles[path], len(entry.data), entry.offset) != entry.data:
-                disk.pwrite(handles[path], path, entry.data, entry.offset)
+            # Written also where it is to be read: a failed sync may have left it in the page cache only.
+            disk.pwrite(handles[path], path, entry.data, entry.offset)
             count += 1
         for path, handle in handles.items():
             disk.fdatasync(handle, path)

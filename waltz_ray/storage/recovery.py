@@ -10,6 +10,27 @@
 * no segment at all where a session was once opened is damage: the first segment is made before the first fence.
 
 Damage changes nothing on disk, so that a person can look at it; truncating below it makes the partition whole again.
+
+After a failed sync
+    The kernel has marked the pages clean that it could not write. They read as they should, the next sync succeeds and
+    writes nothing of them, and when the power goes they are not there. So what a start reads proves nothing: not as a
+    vote, not below what is appended behind it. It writes what is not proven once more, syncs, and only then takes it
+    for durable (``ActiveSegment.settle``). Proven are
+
+    * closed segments: ``finish`` syncs a segment before its successor is made, also where the journal had made its
+      records durable; names and lengths are kept by the file system's journal, late perhaps, but not lost;
+    * of the newest segment what its index has, for an entry is only written for a record that is durable. That holds
+      whether or not the entry itself is on the disk. Entries of another segment that once had the name do not count:
+      they are told by the header, which must be ours to the creation time. An entry of a record that only the journal
+      had made durable counts, too: ``replay`` has written it into the segment before, and synced;
+    * everything, if the local low-water mark is where the log ends: records are synced before a mark is written.
+
+    What follows the last index entry is at most ``index_flush_interval`` records and what was appended after the last
+    sync, so a start stays cheap; it is all of the segment only where the index is lost or is not ours. The header is
+    written again, too: a segment may have been made by a process that failed in just that. Bytes that were durable are
+    the same on the disk, so a crash while they are written again changes nothing; the others nobody was told of.
+    The index is written after the sync of the records that it speaks for, from the last checkpoint on (where it was
+    synced itself): entries in the page cache only would be missing in the middle of a segment that is closed later.
 """
 
 from __future__ import annotations
