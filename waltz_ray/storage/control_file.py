@@ -30,6 +30,7 @@ from waltz_ray.storage.disk import Disk, DurableDisk
 
 __all__ = [
     "CONTROL_FILE",
+    "NEVER_OPENED",
     "ORIGINAL_COPY",
     "ControlEntry",
     "ControlFile",
@@ -63,7 +64,7 @@ class ControlEntry(NamedTuple):
     local_low_water_mark: int
 
 
-_NEVER_OPENED = ControlEntry(-1, -1, -1)
+NEVER_OPENED = ControlEntry(-1, -1, -1)
 
 
 class ControlImage(NamedTuple):
@@ -185,7 +186,7 @@ def _write_whole_file(disk: DurableDisk, directory: str, name: str, content: byt
 
 def create_control_file(disk: DurableDisk, directory: str, cluster_key: uuid.UUID, partitions: int) -> None:
     """A control file of ``partitions`` entries that never had a session. The directory exists."""
-    content = _encode(disk.disk.now_ms(), cluster_key, [_NEVER_OPENED] * partitions)
+    content = _encode(disk.disk.now_ms(), cluster_key, [NEVER_OPENED] * partitions)
     _write_whole_file(disk, directory, CONTROL_FILE, content)
 
 
@@ -250,8 +251,15 @@ class ControlFile:
             # The old slot would still win at the next start (or tie): it must go too.
             self._write(partition_id, entry)
 
+    def make_anew(self, partition_id: int, entry: ControlEntry) -> None:
+        """``entry``, durably, where neither slot was valid. A crash leaves it so, or the new entry."""
+        for slot in (0, 1):
+            self._write_slot(partition_id, slot, entry)
+
     def _write(self, partition_id: int, entry: ControlEntry) -> None:
-        slot = 1 - self._current[partition_id]
+        self._write_slot(partition_id, 1 - self._current[partition_id], entry)
+
+    def _write_slot(self, partition_id: int, slot: int, entry: ControlEntry) -> None:
         offset = self._image.slot_offset(partition_id, slot)
         self._disk.pwrite(self._handle, self._image.path, _encode_slot(entry), offset)
         self._disk.fdatasync(self._handle, self._image.path)

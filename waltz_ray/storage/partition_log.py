@@ -13,10 +13,17 @@ roll                         old segment complete; the new one absent,   removes
                              without header, or empty
 open_session                 the old fence or the new one; the records   nothing. The first segment is made before the
                              that made the vote are durable either way   first fence: "fence but no files" is damage
+make_anew                    records partly or all gone, the fence       "lost" again (and makes it anew again), or an
+                             still lost; or the new one, and no record   empty log with the new fence
 truncate                     marks lowered; newest files gone in order   log ends anywhere between old and new end, the
                                                                          caller was not answered and cuts again
 set_low_water_mark           old or new marks                            nothing
 ===========================  ==========================================  ==========================================
+
+A partition whose fence is lost (both slots of its control entry damaged, ``fence_lost``) takes part in nothing: it
+could take orders of a server that was replaced long ago, and without its low-water mark a rotten record would look like
+a torn one. It can only be made anew, empty, and only when ZooKeeper says that this replica never joined a session:
+nobody counts on it then, whatever it had promised, exactly as for a replica that comes with an empty disk.
 
 Nothing is reported durable before the flush that covers it. A failed flush ends the store (``DurableDisk``).
 Between an append and its flush other threads may take its records away: a cut, a damage that a reader finds. Each of
@@ -49,7 +56,7 @@ from waltz_ray.errors import (
     PartitionDamaged,
 )
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
-from waltz_ray.storage.control_file import ControlEntry, ControlFile
+from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, JournalEntry
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
@@ -97,8 +104,9 @@ class PartitionLog:
     """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
     ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
-    ``damaged`` what is wrong with the records after ``last_id``, or None. ``is_open``: a session was opened since
-    this object was made. All methods raise SyncFailed once a flush has failed.
+    ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
+    of the control entry are damaged (then ``damaged`` says so, too). ``is_open``: a session was opened since this
+    object was made. All methods raise SyncFailed once a flush has failed.
     """
 
     def __init__(
@@ -121,8 +129,14 @@ class PartitionLog:
         self._syncing = False
         self._epoch = 0  # of the files: a reader whose files were changed under it starts over
         self._line = 0  # of the records: how often any that had been appended were taken away again
-        self._entry = control.entry(partition_id)
         self.last_id = -1
+        self.fence_lost: Corruption | None = None
+        try:
+            self._entry = control.entry(partition_id)
+        except Corruption as lost:
+            self.fence_lost, self._entry = lost, NEVER_OPENED
+            self._adopt(Recovered([], None, -1, lost))
+            return
         with enough_resources(folder):
             self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
 
@@ -160,9 +174,10 @@ class PartitionLog:
         """Fence off every lower session, durably; the records held become durable too, for they are a vote.
 
         Returns the session that was current before. Fenced if ``session_id`` is lower than that; equal is a reconnect.
-        InvalidInput if it is absurdly far ahead.
+        InvalidInput if it is absurdly far ahead; PartitionDamaged if the fence is lost.
         """
         with self._quiet():
+            self.check_fence()
             previous = self.session_id
             self._check_plausible(session_id, previous)
             self._sync_here()
@@ -173,6 +188,29 @@ class PartitionLog:
             self._entry = entry
             self.is_open = True
             return previous
+
+    def make_anew(self, session_id: int) -> None:
+        """Begin again with ``session_id`` and no records, where the fence was lost. ZooKeeper's word that this replica
+        has never joined a session (or has been replaced since) is the caller's to have.
+
+        Fenced or InvalidInput for a session number that cannot be.
+        """
+        with self._quiet():
+            self._disk.check()
+            assert self.fence_lost is not None
+            self._check_plausible(session_id, self.session_id)
+            self._adopt(self._cut(-1))  # before there is a fence: nothing that is left may ever vote
+            entry = ControlEntry(session_id, -1, -1)
+            self._control.make_anew(self.partition_id, entry)
+            self._entry, self.fence_lost, self.is_open = entry, None, True
+
+    def check_fence(self) -> None:
+        """PartitionDamaged if the fence is lost."""
+        if self.fence_lost is not None:
+            raise PartitionDamaged(
+                f"{self.fence_lost}: the fence and the marks of partition {self.partition_id} are lost, so this "
+                "replica serves it no more; let it be copied from its peers: waltz replace-replica"
+            )
 
     def _check_plausible(self, session_id: int, previous: int) -> None:
         if session_id < previous or session_id < 0:
@@ -243,6 +281,7 @@ class PartitionLog:
         return self._active
 
     def _check_session(self, session_id: int) -> None:
+        self.check_fence()
         if session_id != self.session_id or session_id < 0:
             raise Fenced(self.partition_id, session_id, self.session_id)
 
@@ -362,6 +401,7 @@ class PartitionLog:
         while True:
             with self._lock:
                 self._disk.check()
+                self.check_fence()
                 if self.damaged is not None:
                     raise self.damaged
                 if not 0 <= first_id <= self.last_id or end_id <= first_id:

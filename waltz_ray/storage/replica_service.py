@@ -11,6 +11,7 @@ exactly these records are durable now, and what is not is refused, with the reas
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ from waltz_ray.wire.replica_messages import (
 __all__ = ["ReplicaService"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 # The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
 REQUEST_TYPES: dict[type[object], int] = {
@@ -227,9 +229,9 @@ class _Turn:
         if request.partition_id in self._store.partition_ids and no.code is not RefusalCode.WRONG_CLUSTER:
             try:
                 log = self._store.partition(request.partition_id)
-                current, last_id = log.session_id, log.last_id
-            except Corruption:
-                pass  # the control entry is lost, so nothing is known: -1 says so
+                current, last_id = log.session_id, log.last_id  # -1 where the control entry is lost: nothing is known
+            except OutOfResources:
+                pass  # not recovered yet, so nothing is known
         kind = REQUEST_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
 
@@ -267,6 +269,9 @@ def _merge(appends: list[Append]) -> RecordBatch:
 class _Refusing:
     """``with _refusing:`` what storage refuses becomes a refusal. SyncFailed is none and passes."""
 
+    def __init__(self, invalid: RefusalCode) -> None:
+        self._invalid = invalid
+
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -275,8 +280,10 @@ class _Refusing:
                 return
             case Fenced():
                 code = RefusalCode.FENCED
-            case NotContiguous() | InvalidInput():
+            case NotContiguous():
                 code = RefusalCode.NOT_CONTIGUOUS
+            case InvalidInput():
+                code = self._invalid
             case PartitionDamaged() | Corruption():
                 code = RefusalCode.DAMAGED
             case DiskFull():
@@ -288,7 +295,8 @@ class _Refusing:
         raise _No(code, str(error)) from error
 
 
-_refusing = _Refusing()
+_refusing = _Refusing(RefusalCode.NOT_CONTIGUOUS)
+_refusing_open = _Refusing(RefusalCode.INVALID_REQUEST)
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
@@ -296,7 +304,10 @@ def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
         count = len(store.partition_ids)
         raise _No(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
     with _refusing:
-        return store.partition(request.partition_id)
+        log = store.partition(request.partition_id)
+        if not isinstance(request, Open):
+            log.check_fence()
+        return log
 
 
 def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
@@ -315,6 +326,10 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             RefusalCode.WRONG_CLUSTER,
             f"{store.directory} belongs to the cluster with key {store.cluster_key}, not to {request.cluster_key}",
         )
+    if log.fence_lost is not None and request.joined_session_id == NO_SESSION:
+        return _open_anew(log, request)
+    with _refusing:
+        log.check_fence()
     if log.session_id < request.joined_session_id:
         raise _No(
             RefusalCode.LOST_FILES,
@@ -322,12 +337,17 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
             "operator says `waltz replace-replica`",
         )
-    with _refusing:
-        try:
-            previous = log.open_session(request.session_id)
-        except InvalidInput as error:
-            raise _No(RefusalCode.INVALID_REQUEST, str(error)) from error
+    with _refusing_open:
+        previous = log.open_session(request.session_id)
     return _state(log, request.session_id, previous)
+
+
+def _open_anew(log: PartitionLog, request: Open) -> StateReply:
+    """The fence is lost, and ZooKeeper says that nobody counts on what this replica has: it may begin empty."""
+    _log.warning("%s; it has joined no session, so session %d makes it anew", log.fence_lost, request.session_id)
+    with _refusing_open:
+        log.make_anew(request.session_id)
+    return _state(log, request.session_id, NO_SESSION)
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:

@@ -147,8 +147,8 @@ class ReplicaStore:
             raise
 
     def partition(self, partition_id: int) -> PartitionLog:
-        """The partition, recovered on first use. InvalidInput if there is none of that number, Corruption if its
-        control entry is lost, OutOfResources (to be tried again)."""
+        """The partition, recovered on first use. InvalidInput if there is none of that number; OutOfResources (to be
+        tried again). One that is damaged, or whose control entry is, says so itself: the others serve."""
         known = self._partitions.get(partition_id)
         if known is not None:
             return known
