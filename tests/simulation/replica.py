@@ -55,7 +55,15 @@ _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
 
 
 class SimDisk(FaultyDisk):
-    """A disk that outlives its processes."""
+    """A disk that outlives its processes. ``rotten``: the folders in which a bit has ever flipped."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.rotten: set[str] = set()
+
+    def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
+        self.rotten.add(path.rpartition("/")[0])
+        super().flip(path, offset, mask)
 
     def end_process(self) -> None:
         super().end_process()
@@ -226,6 +234,10 @@ class SimReplica(Process):
                 self.world.history.blame(
                     "no_loss",
                     f"partition {partition_id}: {self.host} acknowledged {acknowledged} and has {log.last_id}",
+                )
+            if log.damaged is not None and f"{DIRECTORY}/{partition_id}" not in self.disk.rotten:
+                self.world.history.blame(
+                    "no_loss", f"partition {partition_id}: {self.host} has damage that no rot explains: {log.damaged}"
                 )
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
