@@ -1,0 +1,68 @@
+"""A replica's faulty disk in the simulation: it outlives its processes, and knows what has become of it."""
+
+from __future__ import annotations
+
+from tests.storage.faulty_disk import ALL_LOST, FaultyDisk, Survival
+from waltz_ray.storage.disk import Writable
+from waltz_ray.storage.journal import journal_path
+
+__all__ = ["DIRECTORY", "SimDisk"]
+
+DIRECTORY = "/data"
+
+
+class SimDisk(FaultyDisk):
+    """A disk that outlives its processes. ``rotten``: folders in which bits have been flipped; ``failed``: syncs that
+    did, since the process started."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.rotten: set[str] = set()
+        self.failed = 0
+
+    def end_process(self) -> None:
+        super().end_process()
+        self.calls.clear()
+        self.failed = 0
+
+    def crash(self, survival: Survival = ALL_LOST) -> None:
+        super().crash(survival)
+        self.calls.clear()
+        self.failed = 0
+
+    def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
+        super().flip(path, offset, mask)
+        self.rotten.add(path.rpartition("/")[0])
+
+    def _sync(self, name: str, handle: int) -> None:
+        self.failed += self.fail_sync
+        super()._sync(name, handle)
+
+    def fsync_directory(self, path: str) -> None:
+        self.failed += self.fail_sync
+        super().fsync_directory(path)
+
+    def lose_everything(self) -> None:
+        """Another disk, empty."""
+        self.rotten.clear()
+        self._files.clear()
+        self._durable_files.clear()
+        self._folders, self._durable_folders = {"/"}, {"/"}
+
+    def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+        if len(self.calls) > 1000:
+            self.calls.clear()
+        super().pwrite(handle, data, offset)
+
+    def fill_up(self, room_bytes: int) -> None:
+        self.capacity_bytes = self._used() + room_bytes
+
+    def is_durable(self, partition_id: int, record: bytes) -> bool:
+        """Whether a segment of the partition, or the journal, has these bytes also after the worst of crashes."""
+        folder = f"{DIRECTORY}/{partition_id}/"
+        segments = (path for path in reversed(self._files) if path.startswith(folder) and path.endswith(".seg"))
+        for path in (journal_path(DIRECTORY, 0), journal_path(DIRECTORY, 1), *segments):
+            inode = self._files.get(path)
+            if inode is not None and inode is self._durable_files.get(path) and inode.synced.rfind(record) >= 0:
+                return True
+        return False
