@@ -32,7 +32,7 @@ __all__ = ["LOCKS", "DiskThreads", "GatedDisk", "Lock", "MayStop", "RLock"]
 T = TypeVar("T")
 Afterwards = Callable[[], None]
 
-_SHORT_S, _LONG_S = (1e-5, 1e-3), (1e-3, 0.3)  # pauses
+_SHORT_S, _SLOW_S, _LONG_S = (1e-5, 1e-3), (1e-4, 0.03), (1e-3, 0.3)  # pauses
 _PAUSES = 12  # of one thread; afterwards only one in ten: a turn of a hundred segments must not take for ever
 
 
@@ -50,12 +50,12 @@ class MayStop:
         chance = random.choice([0.0, 0.05, 0.2, 0.6])
         return cls(chance, random.choice([0.0, 0.003, 0.03]) / max(chance, 0.05))
 
-    def draw_s(self, random: Random) -> float:
+    def draw_s(self, random: Random, slow: bool) -> float:
         """For how long now; 0 = not at all."""
-        if random.random() >= self.chance:
+        if random.random() >= (max(self.chance, 0.5) if slow else self.chance):
             return 0.0
         is_long = not self.calm and random.random() < self.long
-        shortest, longest = _LONG_S if is_long else _SHORT_S
+        shortest, longest = _LONG_S if is_long else _SLOW_S if slow else _SHORT_S
         return shortest * math.exp(random.random() * math.log(longest / shortest))
 
 
@@ -64,8 +64,8 @@ class _Thread:
 
     running: ClassVar[_Thread | None] = None
 
-    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards]) -> None:
-        self.threads = threads
+    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards], slow: bool) -> None:
+        self.threads, self.slow = threads, slow
         self.pauses = 0
         self._greenlet = greenlet(work)
 
@@ -109,9 +109,12 @@ class DiskThreads:
         self._due: dict[_Thread, asyncio.TimerHandle] = {}  # that will go on by themselves
         self.switches = 0
 
-    def start(self, work: Callable[[], Afterwards]) -> None:
-        """Run ``work`` in a new thread, until it is put aside for the first time or has ended."""
-        thread = _Thread(self, work)
+    def start(self, work: Callable[[], Afterwards], slow: bool = False) -> None:
+        """Run ``work`` in a new thread, until it is put aside for the first time or has ended.
+
+        ``slow``: it is put aside more often, and for longer.
+        """
+        thread = _Thread(self, work, slow)
         self._alive[thread] = None
         self._run(thread)
 
@@ -151,7 +154,7 @@ class DiskThreads:
     def point(self) -> None:
         """Here a thread may be put aside."""
         thread = self._may_pause()
-        if thread is not None and (seconds := self._may_stop.draw_s(self._random)):
+        if thread is not None and (seconds := self._may_stop.draw_s(self._random, thread.slow)):
             self._pause(thread, seconds)
 
     def sync(self, sync: Callable[[], None]) -> None:

@@ -47,6 +47,7 @@ from waltz_ray.wire.replica_messages import (
     ReplicaRequest,
     StateReply,
     Truncate,
+    Truncated,
     decode_replica,
     encode_replica,
 )
@@ -266,18 +267,32 @@ class SimReplica(Process):
         """In a thread of its own. Nothing of the answers leaves if the process ends before."""
         self._turns[turn] = None
         self._lower(turn)
-        if not turn.copies and not self.may_stop.calm and self.random.random() < self.copied:
-            partition_id = self.random.choice(turn.requests).partition_id
+        slow = turn.copies or self._let_somebody_copy(turn)
+        self.threads.start(lambda: self._in_thread(turn), slow)
+
+    def _let_somebody_copy(self, turn: Turn) -> bool:
+        """At times somebody reads what the turn is about to change. Whether the turn is to be slow, so that they meet:
+        where damage is to be found."""
+        if self.may_stop.calm or self.random.random() >= self.copied:
+            return False
+        request = self.random.choice(turn.requests)
+        partition_id = request.partition_id
+        rotten = partition_id not in self._damaged and self.disk.rotten_in(partition_id)
+        if isinstance(request, Truncate):
+            self._copy(partition_id)
+        else:
             self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id)
-        self.threads.start(lambda: self._in_thread(turn))
+        return bool(rotten)
 
     def _copy(self, partition_id: int) -> None:
         """What a server does that copies from this replica to another one."""
         log = self.log(partition_id)
-        if log is not None and log.is_open and log.last_id >= 0:
-            first_id = self.random.choice([log.last_id, self.random.randrange(log.last_id + 1)])
-            request = Read(partition_id, log.session_id, first_id, log.last_id + 1, 1000)
-            self.handle(Turn(Copier(), [request]))
+        if log is None or not log.is_open or log.last_id < 0:
+            return
+        first_id = self.random.choice([log.last_id, self.random.randrange(log.last_id + 1)])
+        for path in self.disk.rotten_in(partition_id)[-1:]:
+            first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
+        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
 
     def _in_thread(self, turn: Turn) -> Afterwards:
         assert self.service is not None
@@ -311,6 +326,9 @@ class SimReplica(Process):
         for reply in replies:
             if isinstance(reply, Appended):
                 self._acknowledges(turn, reply)
+            elif isinstance(reply, Truncated):
+                for other in self._turns:
+                    other.surely_cut[reply.partition_id] = reply.last_id
             elif isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")
                 self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
@@ -324,7 +342,7 @@ class SimReplica(Process):
                 self._damaged.discard(partition_id)
             elif partition_id not in self._damaged:
                 self._damaged.add(partition_id)
-                if f"{DIRECTORY}/{partition_id}" not in self.disk.rotten:
+                if not self.disk.rotten_in(partition_id):
                     what = f"{self.host} takes it for damaged, but nothing of it has rotted: {log.damaged}"
                     self.world.history.blame("no_loss", f"partition {partition_id}: {what}")
 
@@ -332,6 +350,10 @@ class SimReplica(Process):
         partition_id, peer, history = reply.partition_id, turn.connection.peer, self.world.history
         self.tell(f"p{partition_id} s{reply.session_id} acknowledges {reply.last_id}")
         history.appended(peer, partition_id, reply.session_id)
+        cut_id = turn.surely_cut.get(partition_id, reply.last_id)
+        if cut_id < reply.last_id and turn.only_appends_to(partition_id):
+            what = f"{self.host} acknowledges {reply.last_id}, although it has been cut to {cut_id} meanwhile"
+            history.blame("no_loss", f"partition {partition_id}: {what}")
         if partition_id in turn.cut:
             return
         self.acknowledged[partition_id] = reply.last_id

@@ -27,11 +27,15 @@ class Copier:
 
 
 class Turn:
-    """A turn that is being handled. ``cut``: partitions that another connection has cut meanwhile, or may have."""
+    """A turn that is being handled.
+
+    ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
+    """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
         self.connection, self.requests = connection, requests
         self.cut: set[int] = set()
+        self.surely_cut: dict[int, int] = {}
 
     @property
     def copies(self) -> bool:
@@ -40,6 +44,10 @@ class Turn:
     def cuts(self) -> dict[int, int]:
         """Partition -> the last ID that is to be left of it."""
         return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+
+    def only_appends_to(self, partition_id: int) -> bool:
+        """So that nothing comes between the decision to acknowledge and the answer."""
+        return all(type(request) is Append and request.partition_id == partition_id for request in self.requests)
 
     def record(self, appended: Appended) -> bytes:
         """The last one of those that are acknowledged."""

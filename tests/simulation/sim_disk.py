@@ -12,12 +12,12 @@ DIRECTORY = "/data"
 
 
 class SimDisk(FaultyDisk):
-    """A disk that outlives its processes. ``rotten``: folders in which bits have been flipped; ``failed``: syncs that
+    """A disk that outlives its processes. ``rotten``: files in which bits have been flipped; ``failed``: syncs that
     did, since the process started."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.rotten: set[str] = set()
+        self.rotten: dict[str, None] = {}
         self.failed = 0
 
     def end_process(self) -> None:
@@ -32,7 +32,12 @@ class SimDisk(FaultyDisk):
 
     def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
         super().flip(path, offset, mask)
-        self.rotten.add(path.rpartition("/")[0])
+        self.rotten[path] = None
+
+    def rotten_in(self, partition_id: int) -> list[str]:
+        """Files of the partition that have rotted, whether or not they are there still."""
+        folder = f"{DIRECTORY}/{partition_id}/"
+        return [path for path in self.rotten if path.startswith(folder)]
 
     def _sync(self, name: str, handle: int) -> None:
         self.failed += self.fail_sync
