@@ -29,6 +29,7 @@ from tests.simulation.mutations_storage import (
     journal_is_used_again_too_early,
     journal_survives_a_cut,
     old_connections_may_change_the_log,
+    page_cache_is_trusted_after_a_failed_sync,
     sync_errors_are_ignored,
     torn_tail_is_not_cut,
 )
@@ -316,6 +317,7 @@ MUTATIONS: dict[str, Mutation] = {
         fence_is_not_checked,
         old_connections_may_change_the_log,
         sync_errors_are_ignored,
+        page_cache_is_trusted_after_a_failed_sync,
         torn_tail_is_not_cut,
         damaged_records_are_served,
         empty_disk_is_taken_for_a_new_one,

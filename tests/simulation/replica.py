@@ -218,8 +218,7 @@ class SimReplica(Process):
                 f"partition {partition_id}: session {log.session_id}, last {log.last_id}, "
                 f"low {log.low_water_mark}/{log.local_low_water_mark}, damaged {log.damaged}"
             )
-            if log.damaged is not None:
-                self._damaged.add(partition_id)
+            self._look_for_damage(log)
             acknowledged = self.acknowledged.get(partition_id, NO_TRANSACTION)
             if log.damaged is None and log.last_id < acknowledged:
                 self.world.history.blame(
@@ -322,7 +321,9 @@ class SimReplica(Process):
     def _answer(self, turn: Turn, replies: list[ReplicaReply]) -> None:
         del self._turns[turn]
         self._lower(turn)
-        self._look_for_damage(turn)
+        for partition_id in {request.partition_id: None for request in turn.requests}:
+            if (log := self.log(partition_id)) is not None:
+                self._look_for_damage(log)
         for reply in replies:
             if isinstance(reply, Appended):
                 self._acknowledges(turn, reply)
@@ -334,17 +335,15 @@ class SimReplica(Process):
                 self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
 
-    def _look_for_damage(self, turn: Turn) -> None:
-        """Only rot is damage, while a process runs."""
-        for partition_id in {request.partition_id: None for request in turn.requests}:
-            log = self.log(partition_id)
-            if log is None or log.damaged is None:
-                self._damaged.discard(partition_id)
-            elif partition_id not in self._damaged:
-                self._damaged.add(partition_id)
-                if not self.disk.rotten_in(partition_id):
-                    what = f"{self.host} takes it for damaged, but nothing of it has rotted: {log.damaged}"
-                    self.world.history.blame("no_loss", f"partition {partition_id}: {what}")
+    def _look_for_damage(self, log: PartitionLog) -> None:
+        partition_id = log.partition_id
+        if log.damaged is None:
+            self._damaged.discard(partition_id)
+        elif partition_id not in self._damaged:
+            self._damaged.add(partition_id)
+            if not self.disk.rotten_in(partition_id):
+                what = f"{self.host} has damage that no rot explains: {log.damaged}"
+                self.world.history.blame("no_loss", f"partition {partition_id}: {what}")
 
     def _acknowledges(self, turn: Turn, reply: Appended) -> None:
         partition_id, peer, history = reply.partition_id, turn.connection.peer, self.world.history

@@ -39,13 +39,10 @@ class SimDisk(FaultyDisk):
         folder = f"{DIRECTORY}/{partition_id}/"
         return [path for path in self.rotten if path.startswith(folder)]
 
-    def _sync(self, name: str, handle: int) -> None:
-        self.failed += self.fail_sync
-        super()._sync(name, handle)
-
-    def fsync_directory(self, path: str) -> None:
-        self.failed += self.fail_sync
-        super().fsync_directory(path)
+    def _sync_fails(self) -> bool:
+        fails = super()._sync_fails()
+        self.failed += fails
+        return fails
 
     def lose_everything(self) -> None:
         """Another disk, empty."""

@@ -36,7 +36,14 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, ForeignStorage, StorageLocked
+from waltz_ray.errors import (
+    ControlFileMissing,
+    CoordinationError,
+    DiskFull,
+    ForeignStorage,
+    OutOfResources,
+    StorageLocked,
+)
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
@@ -161,7 +168,7 @@ class ReplicaHost:
             try:
                 self._start()
                 return True
-            except (StorageLocked, DiskFull, CoordinationError) as error:
+            except (StorageLocked, DiskFull, OutOfResources, CoordinationError) as error:
                 # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
                 self._because(STARTING, str(error))
             except (ControlFileMissing, ForeignStorage) as error:

@@ -6,6 +6,10 @@ On-disk story (bytes in FORMATS.md)
     old, new or torn; the other one is whole and is what the next start finds, so nothing that was answered is
     forgotten. The next start writes a torn slot again from the good one.
 
+    A failed flush ends the process, but leaves the new slot in the page cache, where it looks like any other and is on
+    no disk. So a start writes all entries once more as it finds them, and flushes. In each entry at most the slot that
+    was being written differs from the disk, so a crash while that is done can tear only that one, as before.
+
     "Current" is the valid slot with the higher session ID, then the higher low-water mark. Lowering a mark within
     a session would therefore leave the old slot current, so then both slots are written, one after the other.
 
@@ -206,10 +210,24 @@ class ControlFile:
         self._current = list(image.currents)
         self._entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
         self._handle = disk.disk.open(image.path, "write")
-        for partition_id, (first, second) in enumerate(image.slots):
+        try:
+            self._write_again()
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_again(self) -> None:
+        """Everything as it was found, but for a slot that a crash tore, which was never answered: durable now."""
+        image = self._image
+        content = bytearray(self._disk.disk.pread(self._handle, _HEADER_BYTES + len(self) * _ENTRY_BYTES, 0))
+        for partition_id, slots in enumerate(image.slots):
             entry = self._entries[partition_id]
-            if entry is not None and (first is None or second is None):
-                self._write(partition_id, entry)  # a crash tore the other slot: it was never answered
+            for slot in (0, 1):
+                if entry is not None and slots[slot] is None:
+                    offset = image.slot_offset(partition_id, slot)
+                    content[offset : offset + _SLOT_BYTES] = _encode_slot(entry)
+        self._disk.pwrite(self._handle, image.path, bytes(content), 0)
+        self._disk.fdatasync(self._handle, image.path)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -3,16 +3,30 @@
 A *turn* is everything that was waiting in a socket. Appends are written in the order they came; one sync then covers
 all of them and one cumulative ``Appended`` per partition and session reports it. Any other request of the turn
 waits for that sync, so the order of effects is the order of requests and no answer runs ahead of the disk.
+
+Other connections have turns of their own at the same time, and what this one has written they may cut (after opening
+the session again, or a higher one) or find damaged before it is synced. So after the sync the log is asked whether
+exactly these records are durable now, and what is not is refused, with the reason that holds at that moment.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.errors import (
+    Corruption,
+    DiskFull,
+    Fenced,
+    InvalidInput,
+    NotContiguous,
+    OutOfResources,
+    PartitionDamaged,
+)
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.storage.partition_log import PartitionLog
@@ -38,6 +52,8 @@ from waltz_ray.wire.replica_messages import (
 )
 
 __all__ = ["ReplicaService"]
+
+T = TypeVar("T")
 
 # The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
 REQUEST_TYPES: dict[type[object], int] = {
@@ -95,13 +111,13 @@ class ReplicaService:
         log: PartitionLog,
         request: Append | Truncate | SetLowWaterMark,
         connection: object,
-        action: Callable[[], None],
-    ) -> None:
+        action: Callable[[], T],
+    ) -> T:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
         with self._guards[log.partition_id]:
             self._check_change(log, request, connection)
             with _refusing:
-                action()
+                return action()
 
     def _check_change(
         self, log: PartitionLog, request: Append | Truncate | SetLowWaterMark, connection: object
@@ -114,6 +130,16 @@ class ReplicaService:
             )
 
 
+@dataclass
+class _Written:
+    """Appends of one partition and session in the log, not synced: ``line`` is what the log said at the first."""
+
+    log: PartitionLog
+    line: int
+    last_id: int = NO_TRANSACTION
+    appends: list[Append] = field(default_factory=list)
+
+
 class _Turn:
     """Appends not yet written (``_waiting``: one partition, one session) and not yet synced (``_written``)."""
 
@@ -123,7 +149,7 @@ class _Turn:
         self._store = service.store
         self.replies: list[ReplicaReply] = []
         self._waiting: list[Append] = []
-        self._written: dict[tuple[int, int], int] = {}
+        self._written: dict[tuple[int, int], _Written] = {}
 
     def take(self, request: ReplicaRequest) -> None:
         if isinstance(request, Append):
@@ -146,7 +172,7 @@ class _Turn:
             if session_id != NO_SESSION:
                 _check_session(log, request)
             log.sync()
-            return _state(log, session_id, log.session_id)
+            return _state(log, session_id, log.session_id)  # others may append meanwhile: it tells what is durable
         if isinstance(request, Read):
             return _read(log, request)
         if isinstance(request, Truncate):
@@ -170,7 +196,12 @@ class _Turn:
         if not self._written:
             return
         self._store.sync(dict.fromkeys(partition_id for partition_id, _ in self._written))
-        self.replies += [Appended(*key, last_id) for key, last_id in self._written.items()]
+        for (partition_id, session_id), written in self._written.items():
+            if written.log.is_durable(session_id, written.line, written.last_id):
+                self.replies.append(Appended(partition_id, session_id, written.last_id))
+            else:
+                no = _taken_away(written.log, session_id)
+                self.replies += [self._refusal(append, no) for append in written.appends]
         self._written = {}
 
     def _write(self) -> None:
@@ -181,12 +212,15 @@ class _Turn:
         try:
             log = _log_of(self._store, first)
             batch = _merge(appends)
-            self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
+            line = self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
         except _No as no:
             self._acknowledge()  # what came before these is answered before them
             self.replies += [self._refusal(append, no) for append in appends]
         else:
-            self._written[first.partition_id, first.session_id] = batch.last_id
+            key = first.partition_id, first.session_id
+            written = self._written.get(key) or self._written.setdefault(key, _Written(log, line))
+            written.last_id = batch.last_id
+            written.appends += appends
 
     def _refusal(self, request: ReplicaRequest, no: _No) -> Refused:
         current, last_id = NO_SESSION, NO_TRANSACTION
@@ -198,6 +232,19 @@ class _Turn:
                 pass  # the control entry is lost, so nothing is known: -1 says so
         kind = REQUEST_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
+
+
+def _taken_away(log: PartitionLog, session_id: int) -> _No:
+    """Why what this session has written is not there any more."""
+    if log.session_id > session_id:
+        return _No(RefusalCode.FENCED, str(Fenced(log.partition_id, session_id, log.session_id)))
+    if log.damaged is not None:
+        return _No(RefusalCode.DAMAGED, f"partition {log.partition_id} was found damaged meanwhile: {log.damaged}")
+    return _No(
+        RefusalCode.NOT_OPEN,
+        f"partition {log.partition_id}: session {session_id} was opened again elsewhere, and the log was cut, before "
+        "these records were durable",
+    )
 
 
 def _follows(before: Append, request: Append) -> bool:
@@ -234,6 +281,8 @@ class _Refusing:
                 code = RefusalCode.DAMAGED
             case DiskFull():
                 code = RefusalCode.DISK_FULL
+            case OutOfResources():
+                code = RefusalCode.NO_RESOURCES
             case _:
                 return
         raise _No(code, str(error)) from error
@@ -274,14 +323,17 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             "operator says `waltz replace-replica`",
         )
     with _refusing:
-        previous = log.open_session(request.session_id)
+        try:
+            previous = log.open_session(request.session_id)
+        except InvalidInput as error:
+            raise _No(RefusalCode.INVALID_REQUEST, str(error)) from error
     return _state(log, request.session_id, previous)
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:
     marks = log.low_water_mark, log.local_low_water_mark
     damaged = log.damaged is not None
-    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.last_id, damaged)
+    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
 def _read(log: PartitionLog, request: Read) -> Records:
@@ -293,6 +345,7 @@ def _read(log: PartitionLog, request: Read) -> Records:
         _check_session(log, request)
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
+            end_id = min(end_id, log.synced_id + 1)  # others may append meanwhile
     with _refusing:
         batch = log.read(request.first_id, end_id, request.max_bytes)
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)
