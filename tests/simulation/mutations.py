@@ -33,6 +33,12 @@ from tests.simulation.mutations_storage import (
     sync_errors_are_ignored,
     torn_tail_is_not_cut,
 )
+from tests.simulation.mutations_threads import (
+    cut_does_not_wait_for_a_running_sync,
+    journal_sync_covers_what_came_during_it,
+    reads_during_a_cut_are_not_started_over,
+    segment_sync_covers_what_came_during_it,
+)
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION
@@ -319,5 +325,9 @@ MUTATIONS: dict[str, Mutation] = {
         journal_is_not_replayed,
         journal_survives_a_cut,
         journal_is_used_again_too_early,
+        journal_sync_covers_what_came_during_it,
+        segment_sync_covers_what_came_during_it,
+        reads_during_a_cut_are_not_started_over,
+        cut_does_not_wait_for_a_running_sync,
     )
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.disk_threads import GatedDisk
 from tests.simulation.replica import DIRECTORY, SimReplica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing
@@ -137,7 +138,8 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
             return original(self, cluster)
         except ControlFileMissing:
             info = cluster.info()
-            return ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
+            disk = GatedDisk(self.disk, self.threads)
+            return ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
 
     def open_session(replica_store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
         return original_open(replica_store, log, replace(request, joined_session_id=-1))

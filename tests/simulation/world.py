@@ -142,6 +142,8 @@ class World:
             except Exception as error:
                 raise Violation("crash", f"{type(error).__name__}: {error}") from error
             finally:
+                for replica in self.replicas:
+                    replica.threads.end()
                 for loop in self.loops:
                     loop.bury()
         commits = sum(len(log) for log in self.history.committed)
@@ -248,6 +250,7 @@ class World:
         """Read everything once, so that rot nobody has met is known and can be repaired. False if there was any."""
         sound = True
         for replica in self.replicas:
+            replica.threads.finish()
             for partition_id in range(self.partitions):
                 log = replica.log(partition_id)
                 if log is None or log.damaged is not None:
@@ -261,6 +264,7 @@ class World:
 
     def _read_logs(self, replica: SimReplica) -> list[list[bytes]]:
         found = []
+        replica.threads.finish()
         for partition_id in range(self.partitions):
             log = replica.log(partition_id)
             assert log is not None

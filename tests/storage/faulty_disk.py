@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from waltz_ray.storage.disk import Mode, Writable
 
-__all__ = ["Crashed", "FaultyDisk", "Survival"]
+__all__ = ["ALL_LOST", "Crashed", "FaultyDisk", "Survival"]
 
 SECTOR_BYTES = 512
 CHANGING = frozenset(

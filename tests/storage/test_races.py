@@ -22,7 +22,7 @@ from tests.storage.helpers import (
     reopen,
 )
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import Corruption, InvalidInput
 from waltz_ray.storage.disk import Mode, Writable
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.wire.replica_messages import (
@@ -135,6 +135,28 @@ def test_a_reader_whose_records_were_cut_away_is_told_so() -> None:
     with pytest.raises(InvalidInput):
         log.read(20, 40, 100_000)
     assert (log.damaged, log.last_id) == (None, 3)
+
+
+def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by the simulation, which then ended the replica: what it was to sync lies behind the damage."""
+    disk = HookedDisk()
+    log = new_log(disk, StorageConfig(preallocate_bytes=0))
+    append(log, 6)
+    log.sync()
+    append(log, 3)
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 128 + records(0, 2).size_bytes + 35)
+    wait = log.wait_until_quiet
+
+    def wait_while_a_reader_finds_it() -> None:
+        monkeypatch.setattr(log, "wait_until_quiet", wait)
+        with pytest.raises(Corruption):
+            log.read(0, 6, 10_000)
+
+    monkeypatch.setattr(log, "wait_until_quiet", wait_while_a_reader_finds_it)
+    assert log.begin_sync() is None
+    assert (log.last_id, log.synced_id) == (1, 1)
 
 
 # ---- an acknowledgement says what is durable at that moment, whatever happened since the write ----------------

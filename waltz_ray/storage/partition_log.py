@@ -338,7 +338,7 @@ class PartitionLog:
             target = self.last_id
             self.wait_until_quiet()
             self._disk.check()
-            if self.synced_id >= target or self._active is None:
+            if self.synced_id >= min(target, self.last_id) or self._active is None:  # less, if it was cut meanwhile
                 return None
             self._syncing = True
             return PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1, self.last_id)
