@@ -43,8 +43,11 @@ from waltz_ray.protocol.partition_types import (
     Effect,
     EndTurnAgain,
     Event,
+    FeedDue,
+    FeedPaused,
     FeedRead,
     FeedReadFailed,
+    FeedResumed,
     FlushReceived,
     MountReceived,
     PartitionDropped,
@@ -91,6 +94,7 @@ _RECORD_COST_BYTES = 64
 """More than a record adds to its data in any frame."""
 
 _BATCHES_IN_FLIGHT = 2
+_RECENT_BATCHES = 1024  # in one answer to a reader, however small they are
 
 _BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -158,7 +162,7 @@ class Partition:
         self._held_failures = HeldFailures()
         self._lines_timer = False  # it runs
         self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
-        self._feed = FeedHub(partition_id)
+        self._feed = FeedHub(partition_id, config.max_frame_bytes // 2)
         self._effects: list[Effect] = []
 
     # ---- the surface ------------------------------------------------------------------------------------
@@ -190,10 +194,11 @@ class Partition:
         return len(self._feed)
 
     def recent(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch] | None:
-        """Committed records [first_id, end_id) from memory; None if they are (partly) no longer there."""
+        """The first committed records of [first_id, end_id) from memory; None if they are no longer there."""
         if self._log is None or first_id < self._log.retained.first_id:
             return None
-        return self._log.retained.between(first_id, min(end_id, self._log.high_water_mark + 1), max_bytes)
+        end_id = min(end_id, self._log.high_water_mark + 1)
+        return self._log.retained.between(first_id, end_id, max_bytes, _RECENT_BATCHES)
 
     def step(self, event: Event) -> list[Effect]:
         """Take one fact in; get the orders it leads to."""
@@ -208,7 +213,15 @@ class Partition:
                 self._step_session(event)
             case CreditReceived(connection_id, credit_bytes):
                 self._feed.add_credit(connection_id, credit_bytes)
+                self._feed_later()
+            case FeedDue():
+                self._feed.turn_has_come()
                 self._advance_feed()
+            case FeedPaused(connection_id):
+                self._feed.pause(connection_id)
+            case FeedResumed(connection_id):
+                self._feed.resume(connection_id)
+                self._feed_later()
             case MountReceived(connection_id, mount):
                 self._on_mount(connection_id, mount)
             case UnmountReceived(connection_id, client_id):
@@ -226,7 +239,7 @@ class Partition:
                 self._on_flush(connection_id, req_id)
             case FeedRead(connection_id, client_id, records):
                 self._effects += self._feed.read(client_id, connection_id, records, self.high_water_mark)
-                self._advance_feed()
+                self._feed_later()
             case FeedReadFailed(connection_id, client_id, reason):
                 self._feed.read_failed(client_id, connection_id)
                 self._warn(f"reading for a subscriber failed, trying again: {reason}")
@@ -367,7 +380,8 @@ class Partition:
         if name == _BACKOFF_TIMER and self.stage is Stage.BACKOFF:
             self._read_record()
         elif name == _FEED_TIMER:
-            self._advance_feed()
+            self._feed.try_again()
+            self._feed_later()
         elif name == _LINES_TIMER:
             self._lines_timer = False
             self._tell_all(self._held_failures.pause_over())
@@ -613,7 +627,7 @@ class Partition:
                 NO_TRANSACTION if from_now else target,
             )
         )
-        self._advance_feed()
+        self._feed_later()
 
     def _on_flush(self, connection_id: int, req_id: ReqId) -> None:
         if self._log is None:
@@ -634,6 +648,10 @@ class Partition:
     def _advance_feed(self) -> None:
         if self._log is not None:
             self._effects += self._feed.advance(self._log.high_water_mark, self._log.retained)
+
+    def _feed_later(self) -> None:
+        """Whatever a client asks, it gets its feed piece by piece, and other input comes in between."""
+        self._effects += self._feed.ask_for_turn()
 
     def _reject(self, connection_id: int, batch: AppendBatch, code: RejectionCode, why: str) -> None:
         self._send(connection_id, Rejected(self.partition_id, self.generation, code, batch.sequence_numbers, why))

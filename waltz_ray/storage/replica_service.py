@@ -67,8 +67,10 @@ class ReplicaService:
     extend the log after the server has been told where it ends.
     """
 
-    def __init__(self, store: ReplicaStore) -> None:
+    def __init__(self, store: ReplicaStore, max_frame_bytes: int = 64 * 1024 * 1024) -> None:
+        """No answer to a Read has more records than fit in half a frame (a single one may have more)."""
         self.store = store
+        self.read_limit_bytes = max_frame_bytes // 2
         self._owners: dict[int, object] = {}
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
@@ -148,7 +150,7 @@ class _Turn:
             log.sync()
             return _state(log, session_id, log.session_id)
         if isinstance(request, Read):
-            return _read(log, request)
+            return _read(log, request, min(request.max_bytes, self._service.read_limit_bytes))
         if isinstance(request, Truncate):
             cut_id = request.last_id
             self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
@@ -284,7 +286,7 @@ def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> Stat
     return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.last_id, damaged)
 
 
-def _read(log: PartitionLog, request: Read) -> Records:
+def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:
     """A session reads all it has; anybody (session -1) what is known to be committed: up to the low-water mark."""
     end_id = request.end_id
     if request.session_id == NO_SESSION:
@@ -294,5 +296,5 @@ def _read(log: PartitionLog, request: Read) -> Records:
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
     with _refusing:
-        batch = log.read(request.first_id, end_id, request.max_bytes)
+        batch = log.read(request.first_id, end_id, max_bytes)
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)
