@@ -71,7 +71,6 @@ _FIRST_BUFFER_BYTES = MAX_HELLO_BYTES + FRAME_HEADER_BYTES
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
 
-_SEND_TIMEOUT_S = 60  # a peer that takes nothing of its answers for so long is closed
 _ACCEPT_PAUSE_S = 0.1
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
@@ -168,7 +167,8 @@ class ReplicaEndpoint:
     """Listens, and lets ``handle`` answer every connection's turns, each in a thread of its own.
 
     ``handle`` is ``ReplicaService.handle``; it is called from several threads at once. ``on_fatal`` is called with
-    a message when the process must end (the default logs it and calls ``os._exit(1)``).
+    a message when the process must end (the default logs it and calls ``os._exit(1)``). A peer has
+    ``hello_timeout_s`` to say HELLO and ``send_timeout_s`` to take something of its answers.
     """
 
     def __init__(
@@ -183,6 +183,7 @@ class ReplicaEndpoint:
         connections: int = 256,
         connections_per_peer: int = 128,
         hello_timeout_s: float = 5.0,
+        send_timeout_s: float = 60.0,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._handle = handle
@@ -191,6 +192,7 @@ class ReplicaEndpoint:
         self._buffer_bytes = buffer_bytes
         self._most, self._most_of_one = connections, connections_per_peer
         self._hello_timeout_s = hello_timeout_s
+        self._send_timeout = struct.pack("@ll", int(send_timeout_s), int(send_timeout_s % 1 * 1e6))
         self._on_fatal = on_fatal or _end_process
         self._listener = socket.create_server((host, port), backlog=128)
         # Inherited by accepted sockets, and only before they are accepted does it set the window.
@@ -289,7 +291,7 @@ class ReplicaEndpoint:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
             connection.sendall(encode_hello(Hello(REPLICA_VERSIONS, self._name)))
             self._converse(connection, peer)
         except WireError as error:
