@@ -72,6 +72,7 @@ _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
 
 _ACCEPT_PAUSE_S = 0.1
+_LONG_BYTES = 128 * 1024
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
@@ -342,8 +343,8 @@ class ReplicaEndpoint:
             self._on_fatal(f"{self._name}: {type(error).__name__}: {error}; memory and disk may disagree, process ends")
             raise ConnectionAbortedError("the replica ends") from error
         self._count(requests)
-        if replies:
-            connection.sendall(b"".join(_frames(version, replies)))
+        for piece in _joined(_frames(version, replies)):
+            connection.sendall(piece)
 
     def _count(self, requests: list[ReplicaRequest]) -> None:
         records = record_bytes = 0
@@ -385,6 +386,21 @@ def _frames(version: int, replies: list[ReplicaReply]) -> list[BytesLike]:
         parts.append(frame_header(MAGIC_REPLICA, version, sum(map(len, payload))))
         parts.extend(payload)
     return parts
+
+
+def _joined(parts: list[BytesLike]) -> Iterator[BytesLike]:
+    """Small parts joined; a long one, the records of a read, goes as it is: to copy it costs more than a system call."""
+    small: list[BytesLike] = []
+    for part in parts:
+        if len(part) < _LONG_BYTES:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield part
+    if small:
+        yield b"".join(small)
 
 
 def _end_process(message: str) -> None:

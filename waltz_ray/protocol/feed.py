@@ -195,7 +195,7 @@ class FeedHub:
     def add_credit(self, connection_id: int, credit_bytes: int) -> None:
         for client_id, subscriber in self._by_connection.get(connection_id, {}).items():
             subscriber.credit_bytes = min(subscriber.credit_bytes + credit_bytes, FEED_CREDIT_LIMIT_BYTES)
-            if client_id not in self._live:
+            if client_id not in self._live and client_id not in self._caught_up:
                 self._due[client_id] = subscriber
 
     def pause(self, connection_id: int) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, pieces
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
@@ -457,7 +457,7 @@ class Partition:
         elif not self._queue.has_room(self._in_flight_bytes, len(batch.body)):
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
-            self._arrivals.append(Arrival(connection_id, batch))
+            self._arrivals += arrivals(connection_id, batch)
             self._waiting_bytes += len(batch.body)
             self._hold(len(batch.body))
             return
@@ -487,8 +487,8 @@ class Partition:
             self._admit(run)
 
     def _admit_all(self) -> None:
-        arrivals, self._arrivals = self._arrivals, []
-        for run in pieces(arrivals):
+        waiting, self._arrivals = self._arrivals, []
+        for run in pieces(waiting):
             self._admit(run)
 
     def _admit(self, run: list[Arrival]) -> None:
