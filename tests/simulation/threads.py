@@ -25,7 +25,7 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import server
+from waltz_ray.actors import framed_stream, partition_driver, server, watchdog
 from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
@@ -100,6 +100,9 @@ def _simulated_applier(random: Random) -> type[Applier]:
     return SimApplier
 
 
+_TIMED = (applier, outbox, partition, requests, framed_stream, partition_driver, server, watchdog)
+
+
 def _simulated_runner(random: Random) -> type[ContextRunner]:
     class SimRunner(ContextRunner):
         """The real runner; its pool is the loop."""
@@ -130,7 +133,7 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(stream, "hello_frame", mock.Mock(return_value=hello)),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
-        *(mock.patch.object(module, "time", clock) for module in (applier, outbox, partition, requests)),
+        *(mock.patch.object(module, "time", clock) for module in _TIMED),
         *(mock.patch.object(module, "random", random) for module in (partition, rpc)),
         *(mock.patch.object(module, "threading", LOCKS) for module in (journal, partition_log, replica_service, store)),
     ]

@@ -196,7 +196,11 @@ class ReplicaHost:
                     self._store.partition(partition_id)  # recovered before the first server asks
             if self._endpoint is None:
                 self._endpoint = ReplicaEndpoint(
-                    ReplicaService(self._store).handle, self._host, name=f"replica/{self._replica_id}"
+                    ReplicaService(self._store).handle,
+                    self._host,
+                    name=f"replica/{self._replica_id}",
+                    connections=self._config.connections,
+                    connections_per_peer=self._config.connections_per_peer,
                 )
                 self._endpoint.start()
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)

@@ -90,8 +90,10 @@ class ReplicaService:
     process and must open the session again before anything else.
     """
 
-    def __init__(self, store: ReplicaStore) -> None:
+    def __init__(self, store: ReplicaStore, max_frame_bytes: int = 64 * 1024 * 1024) -> None:
+        """No answer to a Read has more records than fit in half a frame (a single one may have more)."""
         self.store = store
+        self.read_limit_bytes = max_frame_bytes // 2
         self._connections: dict[int, object] = {}  # that may change a partition
         self._owners: dict[int, str] = {}  # of the sessions that are open
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
@@ -199,7 +201,7 @@ class _Turn:
         if isinstance(request, State):
             return self._service.state(log, request, self._connection)
         if isinstance(request, Read):
-            return _read(log, request)
+            return _read(log, request, min(request.max_bytes, self._service.read_limit_bytes))
         if isinstance(request, Truncate):
             cut_id = request.last_id
             self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
@@ -379,7 +381,7 @@ def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> Stat
     return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
-def _read(log: PartitionLog, request: Read) -> Records:
+def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:
     """A session reads all it has; anybody (session -1) what is known to be committed: up to the low-water mark."""
     end_id = request.end_id
     if request.session_id == NO_SESSION:
@@ -390,5 +392,5 @@ def _read(log: PartitionLog, request: Read) -> Records:
             log.sync()  # another replica may store what we answer, so it must be durable here first
             end_id = min(end_id, log.synced_id + 1)  # others may append meanwhile
     with _refusing:
-        batch = log.read(request.first_id, end_id, request.max_bytes)
+        batch = log.read(request.first_id, end_id, max_bytes)
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)
