@@ -37,6 +37,7 @@ from waltz_ray.actors.supervision import (
     replica_name,
     restart_actor,
     running_actors,
+    statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
 from waltz_ray.client import ray_lookup
@@ -47,7 +48,7 @@ from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, RayNotRunning, WaltzError
 
-__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "take_down"]
+__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "status_without_manager", "take_down"]
 
 Progress = Callable[[str], None]
 
@@ -147,6 +148,35 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
     """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent."""
     status: dict[str, Any] = ask(name, MANAGER, "status", timeout_s)
     return status
+
+
+def status_without_manager(name: str, reason: str) -> dict[str, Any]:
+    """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
+    names = [actor for actor in running_actors(name) if actor not in (MANAGER, ZOOKEEPER)]
+    answers = statuses(name, names)
+
+    def of(kind: str) -> dict[str, Any]:
+        return {n.partition("/")[2]: answer for n, answer in answers.items() if n.startswith(f"{kind}/")}
+
+    servers = of("server")
+    partitions = [
+        {
+            "partition": int(partition_id),
+            "server": int(server_id),
+            "generation": partition["generation"],
+            "session": partition["session"],
+            "members": partition["members"],
+        }
+        for server_id, server in servers.items()
+        for partition_id, partition in server.get("partitions", {}).items()
+    ]
+    return {
+        "cluster": name,
+        "partitions": sorted(partitions, key=lambda partition: int(partition["partition"])),
+        "servers": servers,
+        "replicas": of("replica"),
+        "manager": {"pid": None, "leading": None, "supervision_error": "", "reason": reason},
+    }
 
 
 def replace_replica(name: str, zookeeper: str, replica_id: int) -> None:
