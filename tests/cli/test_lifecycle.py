@@ -222,6 +222,22 @@ def test_a_replica_that_lost_its_disk_is_refused_until_replaced_and_then_copied(
     assert last_ids == [len(life.payloads) - 1] * 3
 
 
+def test_a_damaged_control_file_is_told_by_replace_replica_and_can_be_set_aside(life: Lifecycle) -> None:
+    control = life.directory / "replica-1" / "waltz-storage.ctl"
+    control.write_bytes(b"\xff" * 300)
+    os.kill(life.status()["replicas"]["1"]["pid"], signal.SIGKILL)
+    until(lambda: life.status()["replicas"]["1"]["state"] == "REFUSED", "the damaged replica is refused")
+    until(lambda: all(p["members"] == [0, 2] for p in life.status()["partitions"]), "sessions go on without it")
+    refused = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
+    assert "replica 1 was declared replaceable, but it is REFUSED" in refused
+    assert str(control) in refused
+    assert "--set-files-aside" in refused
+    life.waltz("replace-replica", "1", "--dir", str(life.directory), "--set-files-aside")
+    until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
+    (aside,) = life.directory.glob("aside-replica-1-*")
+    assert (aside / "waltz-storage.ctl").read_bytes() == b"\xff" * 300
+
+
 def test_down_ends_everything_and_up_has_it_all_again(life: Lifecycle) -> None:
     family = life.processes()
     assert len(family) > 8

@@ -365,6 +365,7 @@ def _replaced(p: int, record: PartitionRecord, replica_id: int) -> bytes:
     if entry.closing_mark is UNRESOLVED:
         raise CoordinationError(
             f"replica {replica_id} is a member of partition {p}'s last session: "
-            f"nothing was changed; let a server open a session without it, then replace it"
+            f"nothing was changed; let a server open a session without it, then replace it (if its process serves "
+            f"other partitions: move its directory away and end the process, whose pid waltz status --json has)"
         )
     return replace(record, replicas={**record.replicas, replica_id: NEVER_JOINED}).to_json().encode()
