@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,15 +192,17 @@ def replace_replica(
     zookeeper: str,
     replica_id: int,
     *,
+    partitions: Sequence[int] | None = None,
     files_aside: bool = False,
     progress: Progress = lambda text: None,
     deadline_s: float = 60.0,
 ) -> None:
     """Let replica ``replica_id`` be rebuilt from its peers: it forgets what it had joined and starts again.
 
-    Returns when it serves, all of its partitions. CoordinationError, and nothing is changed, while the replica is a
-    member of a partition's last session. StorageError, saying why, if it cannot serve with the files that it has;
-    ``files_aside``: those are renamed, and it begins with none.
+    ``partitions``: only what it has of these. Returns when it serves all of its partitions; one that was damaged is
+    served again when a server has opened a session with it. CoordinationError, and nothing is changed, while the
+    replica is a member of a partition's last session. StorageError, saying why, if it cannot serve with the files that
+    it has; ``files_aside``: those are renamed, and it begins with none.
     """
     client = KazooZooKeeper(zookeeper)
     try:
@@ -209,7 +211,7 @@ def replace_replica(
             raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
         before = _replica_status(name, replica_id).get("incarnation")
         with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
-            store.replace_replica(replica_id)
+            store.replace_replica(replica_id, partitions)
     finally:
         client.close()
     restart_actor(name, replica_name(replica_id))  # it reads its new standing in ZooKeeper when it starts
@@ -231,7 +233,7 @@ def _wait_until_replaced(
         why_not = _why_not_whole(status) if again else "its new process has not answered yet"
         if not why_not:
             return
-        lasting = again and status["state"] in ("REFUSED", "SERVING")  # STARTING may pass by itself
+        lasting = again and status["state"] == "REFUSED"  # STARTING passes by itself, damage goes with a session
         if lasting and files_aside:
             progress(f"set aside: {ask(name, replica_name(replica_id), 'set_files_aside', 30)}")
             files_aside = False

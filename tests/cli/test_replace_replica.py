@@ -11,7 +11,7 @@ from waltz_ray import bring_up
 from waltz_ray.bring_up import replace_replica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.errors import ConfigError, CoordinationError, StorageError
+from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, StorageError
 from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
 
 SERVING = {"state": "SERVING", "reason": "", "partitions": {"0": {"damaged": None}}}
@@ -84,14 +84,13 @@ def test_a_refused_replica_is_told_with_its_reason_and_what_to_do(cluster: Clust
     assert "waltz replace-replica 1 --set-files-aside" in told
 
 
-def test_a_damaged_partition_is_not_whole(cluster: Cluster) -> None:
-    with pytest.raises(StorageError, match="does not serve partition 1: rot"):
-        cluster.replace(DAMAGED)
+def test_a_damaged_partition_is_waited_for(cluster: Cluster) -> None:
+    cluster.replace(DAMAGED, DAMAGED, SERVING)
+    assert cluster.progress == ["waiting for replica 1: does not serve partition 1: rot"] * 2
 
 
-@pytest.mark.parametrize("answer", [REFUSED, DAMAGED])
-def test_files_are_set_aside_only_where_they_cannot_be_served(cluster: Cluster, answer: dict[str, Any]) -> None:
-    cluster.replace(STARTING, answer, files_aside=True)
+def test_files_are_set_aside_only_where_they_cannot_be_served(cluster: Cluster) -> None:
+    cluster.replace(STARTING, REFUSED, files_aside=True)
     assert cluster.asked == ["replica/1.set_files_aside"]
     assert "set aside: /d/aside-replica-1" in cluster.progress
     cluster.asked.clear()
@@ -100,7 +99,21 @@ def test_files_are_set_aside_only_where_they_cannot_be_served(cluster: Cluster, 
     assert cluster.asked == []
 
 
-@pytest.mark.parametrize(("answer", "why"), [(STARTING, "the predecessor holds the lock"), (SILENT, "not answered")])
+def test_only_one_partition_is_replaced(cluster: Cluster) -> None:
+    cluster.answers = [SERVING]
+    with pytest.raises(InvalidInput, match="no partition 1, only 0 to 0"):
+        replace_replica("c", "z", 1, partitions=[1])
+    replace_replica("c", "z", 1, partitions=[])
+    assert cluster.store.partition(0)[0].replicas[1].session_id == 4
+    cluster.restarted = 0
+    replace_replica("c", "z", 1, partitions=[0])
+    assert cluster.store.partition(0)[0].replicas[1].session_id == -1
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(STARTING, "the predecessor holds the lock"), (SILENT, "not answered"), (DAMAGED, "partition 1: rot")],
+)
 def test_the_wait_is_bounded(cluster: Cluster, answer: dict[str, Any], why: str) -> None:
     with pytest.raises(StorageError, match=rf"does not serve after 0.01 s: .*{why}.*waltz status"):
         cluster.replace(answer, deadline_s=0.01)

@@ -282,6 +282,7 @@ class ClusterManager:
 
     def __init__(self, cluster: str, zookeeper: str) -> None:
         from waltz_ray.actors.supervision import RaySupervisor, pulse_of, replica_name, server_name
+        from waltz_ray.coordination.original_nodes import OriginalNodes
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
         logging.basicConfig(level=logging.INFO)
@@ -292,6 +293,8 @@ class ClusterManager:
         self._servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
         self._pulse = pulse_of(cluster, [*self._replicas.values(), *self._servers.values()])
         self._pulse.start()
+        self._for_the_original = OriginalNodes(self._zookeeper, cluster)
+        self._for_the_original.start()
 
     def zookeeper(self) -> str:
         """The connect string; what a client asks for first."""
@@ -324,6 +327,7 @@ class ClusterManager:
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
         self._pulse.close()
+        self._for_the_original.close()
         self._host.close()
         self._zookeeper.close()
 

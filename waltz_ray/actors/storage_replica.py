@@ -175,23 +175,19 @@ class ReplicaHost:
     def set_files_aside(self) -> str:
         """Rename the directory, so that the replica begins anew and is copied from its peers; the new name.
 
-        Only of a replica that cannot serve all it has (REFUSED, or a damaged partition), and only if ZooKeeper says
-        that it has joined no session: then nobody counts on these files. StorageError, and nothing is changed, else.
+        Only while it is REFUSED, so that no server can make it a member meanwhile, and only if ZooKeeper says that it
+        has joined no session: then nobody counts on these files. StorageError, and nothing is changed, else.
         """
         with self._changing:
-            damaged = [p for p, partition in self.status()["partitions"].items() if partition["damaged"]]
-            if self._state != REFUSED and not damaged:
+            if self._state != REFUSED:
                 raise StorageError(
-                    f"replica {self._replica_id} is {self._state} and serves all it has: its files stay where they are"
+                    f"replica {self._replica_id} is {self._state}, not REFUSED: its files stay where they are"
                 )
             self._check_never_joined()
-            self._because(STARTING, "its files are being set aside")
-            self._close()
-            try:
-                self._check_never_joined()  # nobody can make it a member with these files any more
-                return self._rename_directory()
-            finally:
-                self._wake.set()  # it starts, with a new directory or with the old one
+            aside = self._rename_directory()
+            self._because(STARTING, f"its files were set aside: {aside}")
+        self._wake.set()
+        return aside
 
     def _check_never_joined(self) -> None:
         zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)

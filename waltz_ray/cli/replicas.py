@@ -21,6 +21,9 @@ def replace(
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", help="Only what it has of this one.", show_default=False)
+    ] = None,
     files_aside: Annotated[
         bool, typer.Option("--set-files-aside", help="Rename what the replica cannot serve; nothing is deleted.")
     ] = False,
@@ -35,5 +38,12 @@ def replace(
     found = find(directory, cluster, address)
     ray_lookup.join(found.address)
     with progress_line(quiet=False) as progress:
-        replace_replica(found.name, found.zookeeper, replica, files_aside=files_aside, progress=progress)
+        replace_replica(
+            found.name,
+            found.zookeeper,
+            replica,
+            partitions=partition or None,
+            files_aside=files_aside,
+            progress=progress,
+        )
     typer.echo(f"replica {replica} of cluster {found.name} serves and is copied from its peers; see waltz status")
