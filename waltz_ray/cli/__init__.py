@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 import typer
 
-from waltz_ray.cli import bench, demo, feed, inspect, load, pipeline, replicas, status, streams, up, verify
+from waltz_ray.cli import bench, demo, feed, fence, inspect, load, pipeline, replicas, status, streams, up, verify
 from waltz_ray.errors import WaltzError
 
 __all__ = ["main", "make_app"]
@@ -29,7 +29,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for module in (up, status, load, feed, demo, inspect, verify, replicas, streams, pipeline, bench):
+    for module in (up, status, load, feed, demo, inspect, verify, fence, replicas, streams, pipeline, bench):
         module.register(app)
     return app
 
