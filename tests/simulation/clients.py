@@ -125,7 +125,7 @@ class SimClient(Process):
         self._open: dict[str, Logical] = {}
         self._pace_s = pace_s
         self._known_id = dict.fromkeys(range(world.partitions), -1)  # OWN: the last ID of its own it heard of
-        self._config = ClientConfig(
+        self.config = ClientConfig(
             outstanding_appends=random.choice([20, 200, 10_000]),
             batch_records=random.choice([3, 50, 4096]),
             linger_ms=random.choice([0.0, 0.0, 5.0]),
@@ -153,7 +153,7 @@ class SimClient(Process):
                 directory,
                 TcpTransport(),
                 None if own else self.application,
-                self._config,
+                self.config,
                 feed=feed,  # type: ignore[arg-type]
             )
         except CoordinationError as error:
@@ -191,9 +191,9 @@ class SimClient(Process):
         else:
             await self._read(p)
 
-    def last_word(self, p: int) -> None:
+    def last_word(self, p: int) -> Logical:
         """One more append, after the faults: the partition must take it."""
-        self.loop.enter(lambda: self._append(p, locks=False))
+        return self.loop.enter(lambda: self._append(p, locks=False))
 
     def _new(self, p: int) -> Logical:
         self._made += 1
@@ -207,7 +207,7 @@ class SimClient(Process):
             self.world.history.fate(logical.uid, fate)
             self.tell(f"{logical.uid} in p{logical.partition_id}: {fate.kind} {fate.transaction_id}")
 
-    def _append(self, p: int, locks: bool = True) -> None:
+    def _append(self, p: int, locks: bool = True) -> Logical:
         assert self.client is not None
         logical = self._new(p)
         payload, options = Payload(logical.uid), {}
@@ -226,8 +226,9 @@ class SimClient(Process):
             )
         except (AppendFailed, PartitionNotReady) as error:
             self._failed([logical], error)
-            return
-        future.add_done_callback(lambda done: self._appended(logical, done))
+        else:
+            future.add_done_callback(lambda done: self._appended(logical, done))
+        return logical
 
     def _appended(self, logical: Logical, done: Future[int]) -> None:
         error = done.exception()

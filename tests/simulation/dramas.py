@@ -6,6 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from waltz_ray.protocol.ids import quorum_of
+
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
     from tests.simulation.servers import SimServer
@@ -57,6 +59,28 @@ class Dramas:
             manager.start_later(server.session_s + self.random.uniform(1.0, 3.0))
 
         self.world.scheduler.after(lives_s, self._unless_over, end)
+        return True
+
+    def mount_in_danger(self) -> bool:
+        """A quorum of the replicas stops; the only client that mounts meanwhile is gone before anybody answers."""
+        up = [replica for replica in self.world.replicas if replica.up and not replica.paused]
+        quorum = quorum_of(len(self.world.replicas))
+        client = self.random.choice(self.world.clients)
+        if len(up) < quorum or not client.up or client.paused:
+            return False
+        timeout_s = self.world.servers[0].config.replica_timeout_ms / 1000
+        for replica in self.random.sample(up, quorum):
+            replica.pause(timeout_s * self.random.uniform(1.3, 2.5))
+        client.kill("killed")
+        client.start_later(0.01)
+        life = client.life + 1
+
+        def leave() -> None:
+            if client.life == life:
+                client.kill("killed while it mounts")
+                client.start_later(timeout_s * 3)
+
+        self.world.scheduler.after(timeout_s * self.random.uniform(0.3, 0.9), self._unless_over, leave)
         return True
 
     def late_joiner(self) -> bool:

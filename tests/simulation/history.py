@@ -9,7 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Violation"]
+from waltz_ray.wire.replica_messages import RefusalCode, Refused
+
+__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Violation"]
 
 
 class Violation(AssertionError):
@@ -62,6 +64,19 @@ class RecordWrite:
     replicas: dict[int, tuple[int, int | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A replica's. ``follows``: the same connection, partition and session were refused something before."""
+
+    replica: str
+    peer: str
+    partition_id: int
+    session_id: int
+    code: RefusalCode
+    follows: bool
+    message: str
+
+
 @dataclass
 class History:
     """Per partition where a list is indexed by it."""
@@ -74,9 +89,11 @@ class History:
     logicals: dict[str, Logical] = field(default_factory=dict)
     feeds: list[Feed] = field(default_factory=list)
     reads: list[tuple[int, int, bytes]] = field(default_factory=list)  # (partition, ID, record) answered by servers
+    refusals: list[Refusal] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     violation: Violation | None = None
+    _refused: set[tuple[object, int, int]] = field(default_factory=set)  # (connection, partition, session)
 
     def __post_init__(self) -> None:
         for _ in range(self.partitions):
@@ -109,6 +126,22 @@ class History:
         known = self.writers.setdefault((partition_id, session_id), who)
         if known != who:
             self.blame("one_writer", f"partition {partition_id}: session {session_id} was written by {known} and {who}")
+
+    def opens(self, connection: object, partition_id: int, session_id: int) -> None:
+        """A replica is told to open a session: what it refused of it before is over."""
+        self._refused.discard((connection, partition_id, session_id))
+
+    def refused(self, replica: str, peer: str, connection: object, reply: Refused) -> None:
+        """A replica has refused something. That records do not follow each other must be the effect of a refusal."""
+        key = (connection, reply.partition_id, reply.session_id)
+        follows = key in self._refused
+        self._refused.add(key)
+        self.refusals.append(
+            Refusal(replica, peer, reply.partition_id, reply.session_id, reply.code, follows, reply.message)
+        )
+        self.counts[f"refused {reply.code.name}"] += 1
+        if reply.code is RefusalCode.NOT_CONTIGUOUS and not follows:
+            self.blame("costs", f"{replica} refuses {peer}, to which it had refused nothing: {reply.message}")
 
     def logical(self, uid: str, partition_id: int, client: str, now_s: float) -> Logical:
         logical = self.logicals[uid] = Logical(uid, partition_id, client, now_s)

@@ -55,6 +55,7 @@ class Nemesis:
             "server taken for dead": dramas.zombie,
             "successor and manager gone": dramas.successor_and_manager_gone,
             "late joiner in danger": dramas.late_joiner,
+            "mount in danger": dramas.mount_in_danger,
             "truncation delayed": self._delay_truncate,
             "server's clock jumps": self._jump,
             "partition moved": self._move,

@@ -36,6 +36,7 @@ from waltz_ray.wire.replica_messages import (
     REPLICA_VERSION,
     REPLICA_VERSIONS,
     Appended,
+    Open,
     RefusalCode,
     Refused,
     ReplicaRequest,
@@ -265,6 +266,8 @@ class SimReplica(Process):
             if isinstance(request, Truncate):
                 kept = min(self.acknowledged.get(request.partition_id, NO_TRANSACTION), request.last_id)
                 self.acknowledged[request.partition_id] = kept
+            elif isinstance(request, Open):
+                self.world.history.opens(connection, request.partition_id, request.session_id)
         try:
             replies = self.service.handle(requests, connection)
         except Crashed:
@@ -280,5 +283,7 @@ class SimReplica(Process):
                 self.tell(f"p{reply.partition_id} s{reply.session_id} acknowledges {reply.last_id}")
             elif isinstance(reply, StateReply | Refused):
                 self.tell(f"to {connection.peer}: {reply}")
-                self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
+                if isinstance(reply, Refused):
+                    self.world.history.refused(self.loop.name, connection.peer, connection, reply)
+                    self.lost_files |= reply.code is RefusalCode.LOST_FILES
         return b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)

@@ -12,13 +12,13 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from unittest import mock
 
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
-from tests.simulation.history import History, Violation
+from tests.simulation.history import History, Logical, Violation
 from tests.simulation.loop import ProcessLoop, Scheduler
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -161,6 +161,7 @@ class World:
         self._wait("replicas serve", deadline, self._all_serve)
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)
+        self._wait("a new client is served by every partition", deadline, self._newcomer())
         sound = False
         while not sound:
             self._last_words()
@@ -196,6 +197,26 @@ class World:
         if not met:
             raise Violation("liveness", f"not within {_LIVENESS_S:.0f} s after healing: {what}: {self._state()}")
         self.story.tell("world", what)
+
+    def _newcomer(self) -> Callable[[], bool]:
+        """Whether a client that was never here before has mounted every partition and committed in it."""
+        client = SimClient(self, len(self.clients), FeedMode.RECORDS, Random(self.random.getrandbits(64)), 1.0)
+        client.working = False
+        client.config = replace(client.config, mount_timeout_ms=int(2000 * _LIVENESS_S))
+        self.clients.append(client)
+        client.start()
+        asked: dict[int, Logical] = {}
+
+        def served() -> bool:
+            if client.client is None:
+                return False
+            for partition_id in range(self.partitions):
+                logical = asked.get(partition_id)
+                if logical is None or (logical.fate is not None and logical.fate.kind != "committed"):
+                    asked[partition_id] = client.last_word(partition_id)
+            return all(logical.fate is not None for logical in asked.values())
+
+        return served
 
     def _all_serve(self) -> bool:
         return all(replica.store is not None for replica in self.replicas)
