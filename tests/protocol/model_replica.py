@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 
+from tests.protocol.checkers import Violation
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.partition_types import (
@@ -70,6 +71,7 @@ class Link:
     to_server: deque[Event] = field(default_factory=deque)
     up: bool = True
     refused: bool = False  # the replica is to be announced again, without a new connection
+    refused_session: int = NO_SESSION  # of the last refusal: what is under way behind it is refused, too
     unacknowledged: tuple[int, int] | None = None  # (session, last ID) written and not answered yet
     ghosts: deque[tuple[int, Order]] = field(default_factory=deque)  # with the epoch of their connection
     epoch: int = 0  # which connection this is
@@ -89,6 +91,7 @@ class Link:
     def cut(self, replica_id: int) -> None:
         """What is under way is lost; the server notices. The replica may still get what was sent to it."""
         self.up, self.refused, self.unacknowledged = False, False, None
+        self.refused_session = NO_SESSION
         self.ghosts += [(self.epoch, order) for order in self.to_replica if not isinstance(order, ConfirmSession)]
         self.epoch += 1
         self.to_replica.clear()
@@ -179,7 +182,7 @@ class Replica:
 
     def _refuse(self, order: Order, link: Link) -> None:
         self.sync(link)
-        link.refused = True
+        link.refused, link.refused_session = True, order.session_id
         link.to_server.append(ReplicaLost(order.session_id, self.replica_id, "refused"))
 
     def _open(self, order: OpenReplica, link: Link) -> None:
@@ -197,7 +200,11 @@ class Replica:
         )
 
     def _append(self, order: AppendToReplicas, link: Link, random: Random) -> None:
-        if self.damaged_from is not None or order.batch.first_id != len(self.log):
+        contiguous = order.batch.first_id == len(self.log)
+        if self.damaged_from is not None or not contiguous:
+            if self.damaged_from is None and link.refused_session != order.session_id:
+                wanted = f"session {order.session_id} sent {order.batch.first_id} on"
+                raise Violation(f"{wanted} to replica {self.replica_id}, which ends at {len(self.log) - 1}")
             self._refuse(order, link)
             return
         self.log += records_of(order.batch)

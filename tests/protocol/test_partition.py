@@ -561,6 +561,21 @@ def test_in_flight_appends_survive_the_loss_of_two_members() -> None:
     assert not bench.told(NotReady)
 
 
+def test_what_is_in_flight_leaves_before_what_waits_when_a_session_opens() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    bench.append(0, free(), free())
+    bench.append(2, free(), turn=False)  # waits for the end of the turn, or for the session that opens
+    bench.step(ReplicaLost(NO_SUCH_SESSION, 2, "unplugged"))
+    bench.deaf = {2}
+    bench.todo = [effect for effect in bench.todo if not isinstance(effect, AppendToReplicas)]  # lost with session 1
+    bench.settle()  # asserts that every replica is given what follows its last record
+    assert bench.stage() is Stage.OPEN
+    assert bench.record.session_id == 2, "one lost member costs one session"
+    assert bench.fed() == [0, 1, 2]
+
+
 def test_without_zookeeper_the_running_session_goes_on_after_a_member_failed() -> None:
     bench = Bench().open()
     bench.mount()
@@ -718,6 +733,23 @@ def test_a_mount_waits_until_a_quorum_still_obeys_this_session() -> None:
     assert again.number > asked.number
     for replica_id in (1, 2):
         bench.step(SessionConfirmed(again.session_id, replica_id, again.number))
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.READY]
+
+
+@pytest.mark.parametrize("goodbye", [ConnectionClosed(1), UnmountReceived(1, 1)])
+def test_a_mount_is_answered_after_the_one_before_it_has_gone_during_its_round(goodbye: Event) -> None:
+    bench = Bench().open()
+    bench.unsure = {0, 1, 2}
+    assert bench.mount() == []
+    bench.step(goodbye)
+    bench.unsure = set()
+    for replica_id in (1, 2):  # they had been stopped; with their links went what they were asked
+        bench.step(ReplicaLost(NO_SUCH_SESSION, replica_id, "no answer"))
+        bench.step(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
+    bench.settle()
+    assert bench.stage() is Stage.OPEN
+    bench.mount(connection_id=2, client_id=2)
+    bench.settle()
     assert [m.state for m in bench.told(Mounted, 2)] == [MountState.READY]
 
 

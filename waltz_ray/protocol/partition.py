@@ -96,6 +96,9 @@ _BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
 _LINES_PAUSE_MS = 5  # some round trips: who was told of a lock failure has tried again by then, if it will
 
+_TOLD = (Committed, SessionOpen, ReopenWanted, SessionFailed, SessionFenced)
+"""What a session tells its partition; everything else that it says is an order for the shell."""
+
 
 class Stage(Enum):
     """Where the next session is (drawing above); a session may be running meanwhile."""
@@ -329,9 +332,17 @@ class Partition:
                 self._run(session.step(event))
 
     def _run(self, effects: list[SessionEffect]) -> None:
+        """Hand on what a session orders, then react to what it tells.
+
+        In this order, for a reaction may admit appends: they must leave behind the records that the session has just
+        ordered to be sent, or a replica would be given the newer ones first and refuse them.
+        """
+        told: list[SessionEffect] = []
         for effect in effects:
+            (told if isinstance(effect, _TOLD) else self._effects).append(effect)
+        for effect in told:
             if self.stage is Stage.IDLE:
-                return  # dropped by one of these effects
+                return  # dropped by one of these
             match effect:
                 case Committed(_, high_water_mark):
                     self._on_committed(high_water_mark)
@@ -346,8 +357,6 @@ class Partition:
                 case SessionFenced(session_id, current):
                     self._warn(f"session {session_id} is fenced off by session {current}")
                     self._retry_later()
-                case _:
-                    self._effects.append(effect)
 
     def _reopen(self) -> None:
         """Open a further session; the running one goes on until its successor's ID is taken."""
@@ -558,7 +567,11 @@ class Partition:
             self._confirm()
 
     def _confirm(self) -> None:
-        """Begin a round for the mounts that wait; without a session the next one to open does."""
+        """Begin a round for the mounts that wait; without a session the next one to open does.
+
+        The round before is over in any case: its answers may be lost, and the next mount must not wait for them.
+        """
+        self._confirmed = None
         if self._held_mounts and self.session is not None and self.session.published:
             self._round += 1
             self._confirmed = set()
