@@ -19,7 +19,7 @@ __all__ = ["Dramas"]
 class Dramas:
     """Each begins one; False if that is not possible now. ``unless_over`` runs a later act unless all was healed."""
 
-    def __init__(self, world: World, random: Random, unless_over: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(self, world: World, random: Random, unless_over: Callable[..., None]) -> None:
         self.world, self.random = world, random
         self._unless_over = unless_over
 
@@ -60,6 +60,50 @@ class Dramas:
 
         self.world.scheduler.after(lives_s, self._unless_over, end)
         return True
+
+    def twins_take_at_once(self) -> bool:
+        """Two live processes of one server want a session at once, and one of them hears nothing of its write.
+
+        Nobody assigns meanwhile, so both have the same generation, and the first one is told of nothing.
+        """
+        server, manager, random = self.random.choice(self.world.servers), self.world.manager, self.random
+        if not server.up or server.server is None or not manager.up:
+            return False
+        lasts_s = random.uniform(1.5, 4.0)
+        manager.kill("killed")
+        manager.start_later(lasts_s + 1.0)
+        zombie = server.leave_a_zombie()
+        self.world.zookeeper.silent_until_s[zombie.loop] = self.world.scheduler.now + lasts_s
+        slow_s = random.choice([0.0, 0.1, 0.3])
+        for twin in (zombie, server):
+            self._slow(twin, slow_s * random.uniform(0.8, 1.2), lasts_s)
+        for _ in range(random.randint(1, 3)):
+            self.world.scheduler.after(random.uniform(0.1, lasts_s), self._unless_over, self._unsure, (zombie, server))
+        return True
+
+    def _unsure(self, twins: tuple[SimServer, SimServer]) -> None:
+        """Both lose one replica, so both want a new session; one of them will not hear of a write or two."""
+        replica = self.random.choice(self.world.replicas)
+        hosts = [twin.loop for twin in twins]
+        for stream in self.world.network.connections():
+            if stream.loop in hosts and stream.other.loop is replica.loop:
+                self.world.network.break_connection(stream, 0.0, 0.0)
+        zookeeper = self.random.choice(twins).zookeeper
+        if zookeeper is not None:
+            lost = self.random.choice([1, 1, 2])
+            if self.random.random() < 0.3:
+                zookeeper.lose_answers = lost
+            else:
+                zookeeper.lose_requests = lost
+
+    def _slow(self, server: SimServer, slow_s: float, seconds: float) -> None:
+        loop = server.loop
+
+        def fast_again() -> None:
+            loop.slow_calls_s = 0.0
+
+        loop.slow_calls_s = slow_s
+        self.world.scheduler.after(seconds, fast_again)
 
     def mount_in_danger(self) -> bool:
         """A quorum of the replicas stops; the only client that mounts meanwhile is gone before anybody answers."""

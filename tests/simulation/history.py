@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltz_ray.wire.replica_messages import RefusalCode, Refused
+from waltz_ray.storage.replica_service import REQUEST_TYPES
+from waltz_ray.wire.replica_messages import Read, RefusalCode, Refused
 
 __all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Violation"]
 
@@ -23,6 +24,9 @@ class Violation(AssertionError):
 
     def __str__(self) -> str:
         return f"{self.checker}: {self.message}"
+
+
+READ_REQUEST = REQUEST_TYPES[Read]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class History:
     committed: list[dict[int, bytes]] = field(default_factory=list)  # ID -> record bytes, as first counted committed
     committed_by: list[dict[int, str]] = field(default_factory=list)
     writers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
+    takers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
     record_writes: list[list[RecordWrite]] = field(default_factory=list)
     logicals: dict[str, Logical] = field(default_factory=dict)
     feeds: list[Feed] = field(default_factory=list)
@@ -121,6 +126,12 @@ class History:
         first = self.committed_by[partition_id][transaction_id]
         self.blame("no_fork", f"partition {partition_id}: {first} and {who} committed different {transaction_id}")
 
+    def taken(self, who: str, partition_id: int, session_id: int) -> None:
+        """A server believes that this session is its own."""
+        known = self.takers.setdefault((partition_id, session_id), who)
+        if known != who:
+            self.blame("one_writer", f"partition {partition_id}: both {known} and {who} have taken session {session_id}")
+
     def appended(self, who: str, partition_id: int, session_id: int) -> None:
         """A replica took records of ``session_id`` from the process ``who``."""
         known = self.writers.setdefault((partition_id, session_id), who)
@@ -132,7 +143,11 @@ class History:
         self._refused.discard((connection, partition_id, session_id))
 
     def refused(self, replica: str, peer: str, connection: object, reply: Refused) -> None:
-        """A replica has refused something. That records do not follow each other must be the effect of a refusal."""
+        """A replica has refused something.
+
+        That an order does not fit its log must be the effect of an earlier refusal. But a read may: it asks whichever
+        member is next, and that one need not hold all that is committed.
+        """
         key = (connection, reply.partition_id, reply.session_id)
         follows = key in self._refused
         self._refused.add(key)
@@ -140,7 +155,8 @@ class History:
             Refusal(replica, peer, reply.partition_id, reply.session_id, reply.code, follows, reply.message)
         )
         self.counts[f"refused {reply.code.name}"] += 1
-        if reply.code is RefusalCode.NOT_CONTIGUOUS and not follows:
+        misfit = reply.code is RefusalCode.NOT_CONTIGUOUS and reply.request_type != READ_REQUEST
+        if misfit and not follows:
             self.blame("costs", f"{replica} refuses {peer}, to which it had refused nothing: {reply.message}")
 
     def logical(self, uid: str, partition_id: int, client: str, now_s: float) -> Logical:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.dramas import Dramas
 from tests.simulation.process import Process
-from waltz_ray.errors import CoordinationError
-from waltz_ray.protocol.ids import quorum_of
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -54,15 +52,18 @@ class Nemesis:
             "server stopped": self._stop_server,
             "server taken for dead": dramas.zombie,
             "successor and manager gone": dramas.successor_and_manager_gone,
+            "twins take at once": dramas.twins_take_at_once,
             "late joiner in danger": dramas.late_joiner,
             "mount in danger": dramas.mount_in_danger,
             "truncation delayed": self._delay_truncate,
             "server's clock jumps": self._jump,
-            "partition moved": self._move,
+            "partition moved": world.operator.move,
+            "replica set changed": world.operator.change_a_set,
             "manager killed": self._kill_manager,
             "zookeeper cut off": self._zookeeper_cut,
             "zookeeper session expired": self._zookeeper_expire,
             "zookeeper loses an answer": self._zookeeper_lose_answer,
+            "zookeeper loses a request": self._zookeeper_lose_request,
             "zookeeper slow": self._zookeeper_slow,
             "zookeeper watches late": self._zookeeper_late,
             "client killed": self._kill_client,
@@ -71,8 +72,6 @@ class Nemesis:
         share = random.choice([0.2, 0.5, 0.8])
         self.kinds = {name: do for name, do in everything.items() if random.random() < share}
         self._gap_s = faults_in / random.randint(5, 20)
-        self._lost_copies_left = len(world.replicas) - quorum_of(len(world.replicas))
-        self._spoiled: set[int] = set()
         self.over = False
 
     def begin(self) -> None:
@@ -100,6 +99,7 @@ class Nemesis:
         world.story.tell("nemesis", "---- everything is healed ----")
         world.network.heal()
         world.zookeeper.late = 0.0
+        world.zookeeper.silent_until_s.clear()
         for zombie in world.zombies:
             zombie.kill("somebody notices the second process")
         for replica in world.replicas:
@@ -110,14 +110,14 @@ class Nemesis:
             if process.paused:
                 process.loop.resume()
             if process.zookeeper is not None:
-                process.zookeeper.lose_answers = 0
+                process.zookeeper.lose_answers = process.zookeeper.lose_requests = 0
                 world.zookeeper.let_in(process.zookeeper)
             process.start_later(self.random.uniform(0.01, 0.5))
 
-    def unless_over(self, do: Callable[[], object]) -> None:
+    def unless_over(self, do: Callable[..., object], *arguments: Any) -> None:
         """For what was arranged for later."""
         if not self.over:
-            do()
+            do(*arguments)
 
     # ---- the network --------------------------------------------------------------------------------------
 
@@ -224,14 +224,10 @@ class Nemesis:
         self._replica().disk.fail_sync = True
         return True
 
-    def _may_spoil(self, replica: SimReplica) -> bool:
-        """Whether this replica's synced records may be lost: no more replicas than the quorum may miss."""
-        return replica.replica_id in self._spoiled or len(self._spoiled) < self._lost_copies_left
-
     def _rot(self) -> bool:
         replica = self._replica()
         log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
-        if log is None or not self._may_spoil(replica) or log.local_low_water_mark < 0:
+        if log is None or not self.world.operator.may_spoil(replica) or log.local_low_water_mark < 0:
             return False
         segments = self.world.segments(replica, log.partition_id)
         rotten = [first_id for first_id in segments if first_id <= log.local_low_water_mark]
@@ -246,7 +242,7 @@ class Nemesis:
                 break
             end += RECORD_OVERHEAD_BYTES + int.from_bytes(content[end + 28 : end + 32], "big")
             transaction_id += 1
-        self._spoiled.add(replica.replica_id)
+        self.world.operator.spoiled.add(replica.replica_id)
         self._flip(replica, path, self.random.randrange(min(end, len(content))))
         return True
 
@@ -278,9 +274,9 @@ class Nemesis:
 
     def _lose_disk(self) -> bool:
         replica = self._replica()
-        if not self._may_spoil(replica) or not replica.up:
+        if not self.world.operator.may_spoil(replica) or not replica.up:
             return False
-        self._spoiled.add(replica.replica_id)
+        self.world.operator.spoiled.add(replica.replica_id)
         replica.kill("its disk is lost, another one is put in")
         replica.disk.lose_everything()
         replica.acknowledged.clear()
@@ -312,15 +308,6 @@ class Nemesis:
         server = self.random.choice(self.world.servers)
         server.loop.jump(self.random.choice([0.3, 2.0, 30.0]))
         return server.up
-
-    def _move(self) -> bool:
-        """An operator prefers another server for a partition."""
-        store = self.world.operator_store
-        server = self.random.choice(self.world.servers)
-        partitions = [p for p in range(self.world.partitions) if self.random.random() < 0.6]
-        for other in self.world.servers:
-            store.set_preferred(other.server_id, partitions if other is server else [])
-        return True
 
     def _kill_manager(self) -> bool:
         manager = self.world.manager
@@ -372,6 +359,13 @@ class Nemesis:
         process.zookeeper.lose_answers = self.random.choice([1, 1, 2])
         return True
 
+    def _zookeeper_lose_request(self) -> bool:
+        process = self._process()
+        if process is None or process.zookeeper is None:
+            return False
+        process.zookeeper.lose_requests = self.random.choice([1, 1, 2])
+        return True
+
     def _zookeeper_slow(self) -> bool:
         process = self._process()
         if process is None:
@@ -394,17 +388,3 @@ class Nemesis:
         zookeeper.late = self.random.choice([0.3, 1.0])
         self.world.scheduler.after(self.random.uniform(1.0, 4.0), in_time)
         return True
-
-    # ---- the operator -------------------------------------------------------------------------------------
-
-    def replace_lost_replicas(self) -> None:
-        """What a person does about a replica without its files, as soon as it is allowed."""
-        for replica_id in sorted(self._spoiled):
-            replica = self.world.replicas[replica_id]
-            if replica.up and (replica.store is None or replica.lost_files):
-                try:
-                    self.world.operator_store.replace_replica(replica_id)
-                    replica.lost_files = False
-                    self.world.story.tell("operator", f"replaces replica {replica_id}")
-                except CoordinationError as error:
-                    self.world.story.tell("operator", f"cannot replace replica {replica_id} yet: {error}")

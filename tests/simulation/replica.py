@@ -209,8 +209,8 @@ class SimReplica(Process):
         try:
             store = ReplicaStore.open(self.disk, DIRECTORY, info.cluster_key, self.config)
         except ControlFileMissing as error:
-            entries = [cluster.partition(p)[0].replicas[self.replica_id] for p in range(info.partitions)]
-            if any(entry.session_id != NO_SESSION for entry in entries):
+            entries = [cluster.partition(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
+            if any(entry is not None and entry.session_id != NO_SESSION for entry in entries):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
             store = ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
         return store

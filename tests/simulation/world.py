@@ -22,6 +22,7 @@ from tests.simulation.history import History, Logical, Violation
 from tests.simulation.loop import ProcessLoop, Scheduler
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.operators import Operator
 from tests.simulation.original_client import OriginalClient
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.replica import DIRECTORY, SimReplica
@@ -87,6 +88,7 @@ class World:
             else SimClient(self, n, random.choice(modes), Random(random.getrandbits(64)), pace_s)
             for n in range(count)
         ]
+        self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
     def _initialize(self, replicas: int) -> ClusterStore:
@@ -156,6 +158,7 @@ class World:
         self.nemesis.heal()
         for client in self.clients:
             client.working = False
+        self.operator.settle_sets()
         deadline = self.scheduler.now + _LIVENESS_S
         self._wait("everything runs", deadline, lambda: all(p.up for p in self.processes()))
         self._wait("replicas serve", deadline, self._all_serve)
@@ -169,11 +172,11 @@ class World:
             self._wait("all replicas are members and alike", deadline, self._converged)
             sound = self._scrub()  # a repair begins at the first damage; further rot below it was not met so far
         self._wait("every subscriber has the whole log", deadline, self._all_fed)
-        outcome = Outcome(self.history, {r.replica_id: self._read_logs(r) for r in self.replicas})
+        outcome = Outcome(self.history, [self._read_logs(p) for p in range(self.partitions)])
         for check in CHECKERS:
             check(outcome)
-        for logs in outcome.logs.values():
-            for log in logs:
+        for logs in outcome.logs:
+            for log in logs.values():
                 self.story.mix(b"".join(log))
 
     def _until(self, moment: float, done: Callable[[], bool] | None = None) -> None:
@@ -189,7 +192,7 @@ class World:
 
         def ask() -> bool:
             nonlocal met
-            self.nemesis.replace_lost_replicas()
+            self.operator.replace_lost_replicas()
             met = done()
             return met
 
@@ -233,15 +236,26 @@ class World:
     def _converged(self) -> bool:
         for partition_id in range(self.partitions):
             owner = self._owner(partition_id)
-            if owner is None or owner.session is None or len(owner.session.members) != len(self.replicas):
+            if owner is None or owner.session is None:
+                return False
+            assigned = self.operator.assigned(partition_id)
+            if owner.session.record.replicas.keys() != assigned:
+                self.operator.make_them_notice(partition_id, owner.session.members)
+                return False
+            if set(owner.session.members) != assigned:
                 return False
             if owner.next_id != owner.high_water_mark + 1:
                 return False
-            for replica in self.replicas:
+            for replica in self._holders(partition_id):
                 log = replica.log(partition_id)
                 if log is None or log.damaged is not None or log.last_id != owner.high_water_mark:
                     return False
         return True
+
+    def _holders(self, partition_id: int) -> list[SimReplica]:
+        """The replicas that the partition is assigned to."""
+        assigned = self.operator.assigned(partition_id)
+        return [replica for replica in self.replicas if replica.replica_id in assigned]
 
     def _all_fed(self) -> bool:
         for client in self.clients:
@@ -268,8 +282,8 @@ class World:
     def _scrub(self) -> bool:
         """Read everything once, so that rot nobody has met is known and can be repaired. False if there was any."""
         sound = True
-        for replica in self.replicas:
-            for partition_id in range(self.partitions):
+        for partition_id in range(self.partitions):
+            for replica in self._holders(partition_id):
                 log = replica.log(partition_id)
                 if log is None or log.damaged is not None:
                     continue
@@ -280,12 +294,12 @@ class World:
                     sound = False
         return sound
 
-    def _read_logs(self, replica: SimReplica) -> list[list[bytes]]:
-        found = []
-        for partition_id in range(self.partitions):
+    def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
+        found = {}
+        for replica in self._holders(partition_id):
             log = replica.log(partition_id)
             assert log is not None
-            found.append(_records_of(log))
+            found[replica.replica_id] = _records_of(log)
         return found
 
     def _state(self) -> str:
@@ -302,7 +316,8 @@ class World:
                 if log is None:
                     lines.append(f"{replica.host}: no store")
                 else:
-                    lines.append(f"{replica.host} p{partition_id}: s{log.session_id} {log.last_id} {log.damaged}")
+                    assigned = "" if replica in self._holders(partition_id) else "not assigned, "
+                    lines.append(f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} {log.damaged}")
         for client in self.clients:
             if isinstance(client, SimClient):
                 lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
@@ -331,6 +346,7 @@ def _conditions(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
+        stack.enter_context(mock.patch.object(Partition, "_on_taken", _taking_observed(world)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -363,6 +379,19 @@ def _observed(world: World) -> Callable[[Partition, int], None]:
         original(self, high_water_mark)
 
     return on_committed
+
+
+def _taking_observed(world: World) -> Callable[[Partition, int], None]:
+    """``Partition._on_taken`` that also tells the history who believes to have which session."""
+    original = Partition._on_taken
+
+    def on_taken(self: Partition, version: int) -> None:
+        assert self._taking is not None
+        assert world.scheduler.current is not None
+        world.history.taken(world.scheduler.current.name, self.partition_id, self._taking[0].session_id)
+        original(self, version)
+
+    return on_taken
 
 
 def run(seed: int) -> Result:
