@@ -12,7 +12,7 @@ from typing import Any
 from waltz_ray.storage.replica_service import REQUEST_TYPES
 from waltz_ray.wire.replica_messages import Read, RefusalCode, Refused
 
-__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Violation"]
+__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Trace", "Violation"]
 
 
 class Violation(AssertionError):
@@ -58,6 +58,23 @@ class Feed:
     entries: list[tuple[int, str]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Trace:
+    """What one client told its application, in order: (partition, what, about which transaction).
+
+    | what | about |
+    |---|---|
+    | ``proposed``, ``completed`` | the uid of a single append or a context |
+    | ``lock refused``, ``applied`` | a transaction ID |
+    | ``went back`` | the application's mark now: it has restored an older database |
+    | ``closed`` | 0 |
+    """
+
+    client: str
+    marks: dict[int, int]
+    events: list[tuple[int, str, int | str]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordWrite:
     """A partition's ZooKeeper record as it was written."""
@@ -86,6 +103,7 @@ class History:
     """Per partition where a list is indexed by it."""
 
     partitions: int
+    checkpoint_interval: int = 1 << 62
     committed: list[dict[int, bytes]] = field(default_factory=list)  # ID -> record bytes, as first counted committed
     committed_by: list[dict[int, str]] = field(default_factory=list)
     writers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
@@ -93,6 +111,7 @@ class History:
     record_writes: list[list[RecordWrite]] = field(default_factory=list)
     logicals: dict[str, Logical] = field(default_factory=dict)
     feeds: list[Feed] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     reads: list[tuple[int, int, bytes]] = field(default_factory=list)  # (partition, ID, record) answered by servers
     refusals: list[Refusal] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)

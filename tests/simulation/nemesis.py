@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.clients import SimClient
 from tests.simulation.dramas import Dramas
 from tests.simulation.process import Process
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
@@ -68,6 +69,7 @@ class Nemesis:
             "zookeeper watches late": self._zookeeper_late,
             "client killed": self._kill_client,
             "client stopped": self._stop_client,
+            "client closed": self._close_client,
         }
         share = random.choice([0.2, 0.5, 0.8])
         self.kinds = {name: do for name, do in everything.items() if random.random() < share}
@@ -323,6 +325,14 @@ class Nemesis:
             return False
         client.kill("killed", self.random.choice([0.0, 0.0, 5.0]))
         self._restart(client)
+        return True
+
+    def _close_client(self) -> bool:
+        client = self.random.choice(self.world.clients)
+        if not isinstance(client, SimClient) or client.client is None or not client.up or client.paused:
+            return False
+        client.spawn(client.leave())
+        client.start_later(self.random.choice([0.6, 2.0]))
         return True
 
     def _stop_client(self) -> bool:

@@ -32,7 +32,6 @@ class Operator:
         self.world, self.random = world, random
         self.store = world.operator_store
         self.spoiled: set[int] = set()
-        self.sets_changed = 0
         self._restarted_at_s = 0.0
 
     def assigned(self, partition_id: int) -> frozenset[int]:
@@ -100,7 +99,7 @@ class Operator:
         except VersionConflict:
             return False
         self.tell(f"partition {partition_id}: assigned to {sorted(changed.replicas)}, was {sorted(record.replicas)}")
-        self.sets_changed += 1
+        self.world.history.counts["acts of the operator"] += 1
         return True
 
     def settle_sets(self) -> None:
@@ -125,6 +124,7 @@ class Operator:
             replica = self.world.replicas[self.random.choice(up)]
             replica.kill("restarted by the operator")
             replica.start_later(0.05)
+            self.world.history.counts["acts of the operator"] += 1
 
     # ---- assignments --------------------------------------------------------------------------------------
 

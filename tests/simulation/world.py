@@ -76,6 +76,7 @@ class World:
         self.replicas = [SimReplica(self, n, self._storage_config()) for n in range(replicas)]
         servers = random.choice([1, 2, 2, 3])
         config = self._server_config()
+        self.history.checkpoint_interval = config.checkpoint_interval
         self.servers = [SimServer(self, n, config) for n in range(servers)]
         self.zombies: list[SimServer] = []
         self.manager = SimManager(self, servers)
