@@ -127,6 +127,41 @@ class Dramas:
         self.world.scheduler.after(timeout_s * self.random.uniform(0.3, 0.9), self._unless_over, leave)
         return True
 
+    def removed_with_a_tail(self) -> bool:
+        """A replica that alone has the newest records is taken away, and added again with its old files.
+
+        What it alone had was never committed, so the log has other records there by then.
+        """
+        world, random = self.world, self.random
+        partition_id = random.randrange(world.partitions)
+        assigned = world.operator.assigned(partition_id)
+        alone = world.replicas[random.choice(sorted(assigned))]
+        owners = [s for s in world.servers if s.up and s.server is not None and partition_id in s.server.assigned]
+        if len(assigned) < 3 or not owners or not alone.up:
+            return False
+        others = [world.replicas[replica_id].host for replica_id in sorted(assigned - {alone.replica_id})]
+        lag_s = random.uniform(0.1, 0.3)
+        world.network.partition(owners[0].host, others, lag_s + 0.1)
+        away_s = random.uniform(1.5, 4.5)  # sometimes until a session has opened with it among its replicas again
+
+        def lose_the_server() -> None:
+            owners[0].kill("killed, one replica has its last records")
+            owners[0].start_later(0.05)
+            world.network.partition(alone.host, [server.host for server in world.servers], away_s)
+
+        def take_away() -> None:
+            if world.operator.assign(partition_id, assigned - {alone.replica_id}):
+                world.operator.restart_one_of(assigned - {alone.replica_id})
+                world.scheduler.after(random.uniform(0.5, 1.5), self._unless_over, add_again)
+
+        def add_again() -> None:
+            if world.operator.assign(partition_id, world.operator.assigned(partition_id) | {alone.replica_id}):
+                world.operator.restart_one_of(assigned - {alone.replica_id})
+
+        world.scheduler.after(lag_s, self._unless_over, lose_the_server)
+        world.scheduler.after(lag_s + random.uniform(0.8, 1.6), self._unless_over, take_away)
+        return True
+
     def late_joiner(self) -> bool:
         """A replica comes back while its server cannot enter it; another lags; then the one that has all goes."""
         after, random = self.world.scheduler.after, self.random

@@ -149,7 +149,9 @@ class History:
         """A server believes that this session is its own."""
         known = self.takers.setdefault((partition_id, session_id), who)
         if known != who:
-            self.blame("one_writer", f"partition {partition_id}: both {known} and {who} have taken session {session_id}")
+            self.blame(
+                "one_writer", f"partition {partition_id}: both {known} and {who} have taken session {session_id}"
+            )
 
     def appended(self, who: str, partition_id: int, session_id: int) -> None:
         """A replica took records of ``session_id`` from the process ``who``."""

@@ -54,6 +54,7 @@ class Nemesis:
             "server taken for dead": dramas.zombie,
             "successor and manager gone": dramas.successor_and_manager_gone,
             "twins take at once": dramas.twins_take_at_once,
+            "removed with a tail": dramas.removed_with_a_tail,
             "late joiner in danger": dramas.late_joiner,
             "mount in danger": dramas.mount_in_danger,
             "truncation delayed": self._delay_truncate,

@@ -318,7 +318,9 @@ class World:
                     lines.append(f"{replica.host}: no store")
                 else:
                     assigned = "" if replica in self._holders(partition_id) else "not assigned, "
-                    lines.append(f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} {log.damaged}")
+                    lines.append(
+                        f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} {log.damaged}"
+                    )
         for client in self.clients:
             if isinstance(client, SimClient):
                 lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
