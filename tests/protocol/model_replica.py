@@ -120,6 +120,7 @@ class Replica:
         self.fence = NO_SESSION
         self.low_water_mark = NO_TRANSACTION
         self.opened: int | None = None
+        self.owner = ""  # of the session that is open
         self.opened_by: tuple[Link, int] | None = None  # the connection that opened the session last
         self.damaged_from: int | None = None  # records from here on are unreadable
         self.up = True
@@ -188,16 +189,21 @@ class Replica:
     def _open(self, order: OpenReplica, link: Link) -> None:
         self.sync(link)
         assert self.fence >= order.joined_session_id, "the replica has joined a session that it does not remember"
-        if order.session_id < self.fence:
+        if order.session_id < self.fence or self.has_another_owner(order):
             link.to_server.append(ReplicaFenced(order.session_id, self.replica_id, self.fence))
             return
         self.fence = self.opened = order.session_id
+        self.owner = order.owner
         self.opened_by = (link, link.epoch)
         damaged = self.damaged_from is not None
         mark = min(self.low_water_mark, self.readable - 1)
         link.to_server.append(
             ReplicaOpened(order.session_id, self.replica_id, mark, self.readable - 1, damaged),
         )
+
+    def has_another_owner(self, order: OpenReplica) -> bool:
+        """Whether somebody else has opened this very session here."""
+        return self.opened == order.session_id and self.owner != order.owner
 
     def _append(self, order: AppendToReplicas, link: Link, random: Random) -> None:
         contiguous = order.batch.first_id == len(self.log)

@@ -683,6 +683,23 @@ def test_a_lost_compare_and_set_is_read_again() -> None:
     assert bench.record.session_id == 5
 
 
+def test_no_two_attempts_write_the_same_record() -> None:
+    """Of two processes of one server, or of one process that takes the same number a second time."""
+    written: list[PartitionRecord] = []
+    for owner in ("older process", "newer process"):
+        partition = Partition(0, ServerConfig(), owner=owner)
+        partition.step(Assigned(G))
+        for _ in range(2):
+            effects = partition.step(RecordRead(PartitionRecord.initial([0, 1, 2]), 0))
+            [write] = [effect for effect in effects if isinstance(effect, WriteRecord)]
+            written.append(write.record)
+            partition.step(RecordConflict(write.session_id))
+    assert {record.session_id for record in written} == {1}
+    for mine in written:
+        assert [mine.has_replaced(0, stored, 1) for stored in written].count(True) == 1
+        assert PartitionRecord.from_json(mine.to_json()) == mine
+
+
 def test_two_lines_of_one_log_stop_the_partition() -> None:
     bench = Bench().open()
     bench.mount()

@@ -183,6 +183,13 @@ def enter_late_joiners_nowhere(patch: Patch) -> None:
     patch.setattr(Session, "_record_with", record_with)
 
 
+def believe_the_session_number_alone(patch: Patch) -> None:
+    def has_replaced(self: PartitionRecord, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+        return stored.session_id == self.session_id
+
+    patch.setattr(PartitionRecord, "has_replaced", has_replaced)
+
+
 MUTATIONS: list[Callable[[Patch], None]] = [
     publish_before_copying,
     count_a_live_replica,
@@ -196,6 +203,7 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     forget_the_locks_at_a_hand_over,
     keep_the_log_of_another_reign,
     enter_late_joiners_nowhere,
+    believe_the_session_number_alone,
 ]
 
 

@@ -75,6 +75,7 @@ class Server:
     paused: bool = False
     inbox: deque[Event] = field(default_factory=deque)  # from the manager
     requests: deque[ReadRecord | WriteRecord] = field(default_factory=deque)  # to ZooKeeper
+    unsure: bool = False  # the first of them is a write whose answer was lost
     answers: deque[Event] = field(default_factory=deque)  # from ZooKeeper
     reads: list[ReadFeed] = field(default_factory=list)
     timers: list[TimerFired] = field(default_factory=list)
@@ -105,6 +106,7 @@ class World:
         "client_cut",
         "damage",
         "lost_ack",
+        "ambiguous",
     )
 
     def __init__(self, seed: int, *, replicas: int | None = None, faults: tuple[str, ...] | None = None) -> None:
@@ -138,7 +140,7 @@ class World:
 
     def _new_server(self, server_id: int, life: int) -> Server:
         links = {r: Link(up=replica.up) for r, replica in self.replicas.items()}
-        return Server(server_id, Partition(0, self.config), links, life)
+        return Server(server_id, Partition(0, self.config, owner=f"{server_id}.{life}"), links, life)
 
     def tell(self, line: str) -> None:
         self.story.append(f"{self.steps:5} {line}")
@@ -305,9 +307,13 @@ class World:
         link.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
 
     def _to_zookeeper(self, server: Server) -> None:
-        request = server.requests.popleft()
+        request = server.requests[0]
         before = self.zookeeper.record.last_published_session
-        answer = self.zookeeper.do(request)
+        if isinstance(request, WriteRecord) and self._is_lost(server, request):
+            self._lose_answer(server, request)
+            return
+        server.requests.popleft()
+        answer = self._answer_of_zookeeper(server, request)
         if isinstance(answer, RecordWritten) and isinstance(request, WriteRecord):
             if request.record.last_published_session > before:
                 self._check_publication(request.record)
@@ -315,6 +321,36 @@ class World:
                 answer = RecordConflict(request.session_id)  # written, but nobody can tell: the retry found it changed
         self.tell(f"zookeeper: {_short(request)} of server {server.server_id}: {type(answer).__name__}")
         server.answers.append(answer)
+
+    def _answer_of_zookeeper(self, server: Server, request: ReadRecord | WriteRecord) -> Event:
+        """After a lost answer reading tells whether the write happened, as in ``PartitionDriver._write_record``."""
+        unsure, server.unsure = server.unsure, False
+        stored, version = self.zookeeper.record, self.zookeeper.version
+        if (
+            unsure
+            and isinstance(request, WriteRecord)
+            and request.record.has_replaced(request.version, stored, version)
+        ):
+            return RecordWritten(request.session_id, version)
+        return self.zookeeper.do(request)
+
+    def _is_lost(self, server: Server, request: WriteRecord) -> bool:
+        """Mostly where another server wants to write over the same version: what it finds may be the other's."""
+        if self.healing or "ambiguous" not in self.faults:
+            return False
+        others = [other.requests[0] for other in self.servers if other is not server and other.requests]
+        contested = any(isinstance(other, WriteRecord) and other.version == request.version for other in others)
+        return self.random.random() < (0.7 if contested else 0.05)
+
+    def _lose_answer(self, server: Server, request: WriteRecord) -> None:
+        """The write happens or does not; the server does not hear, and will look."""
+        before = self.zookeeper.record.last_published_session
+        happens = not server.unsure and self.random.random() < 0.5
+        written = happens and isinstance(self.zookeeper.do(request), RecordWritten)
+        if written and request.record.last_published_session > before:
+            self._check_publication(request.record)
+        self.tell(f"zookeeper: {_short(request)} of server {server.server_id}: no answer, done {happens}")
+        server.unsure = True
 
     def _check_publication(self, record: PartitionRecord) -> None:
         """Every member of the session that has just been published holds all that was committed before."""
@@ -416,6 +452,8 @@ class World:
             self._move()
         elif kind == "twin":
             self._twin()
+        elif kind == "ambiguous":
+            self._rivals()
         elif kind == "pause":
             server.paused = True
         elif kind == "zookeeper":
@@ -478,6 +516,16 @@ class World:
         if new.up and new.server_id != self.owner and new.partition.generation != self.generation and not new.inbox:
             self.owner = new.server_id
             new.inbox.append(Assigned(self.generation))
+
+    def _rivals(self) -> None:
+        """Twins that both lose a replica want a session at one time, and may ask for the same number."""
+        rivals = [s for s in self.servers if s.up and s.partition.generation == self.generation]
+        if len(rivals) < 2:
+            self._twin()
+        for rival in rivals if len(rivals) > 1 else []:
+            up = [replica_id for replica_id, link in rival.links.items() if link.up]
+            if up:
+                self._cut_link(rival, self.random.choice(up))
 
     def _recover_something(self) -> None:
         actions: list[Callable[[], None]] = []

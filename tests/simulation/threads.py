@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.loop import Scheduler
+from waltz_ray.actors import server
 from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
@@ -137,6 +138,7 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(contexts, "WorkerPool", mock.Mock()),
         mock.patch.object(stream, "hello_frame", mock.Mock(return_value=hello)),
         mock.patch.object(cluster_store, "uuid", keys),
+        mock.patch.object(server, "uuid", keys),
         *(mock.patch.object(module, "time", clock) for module in (applier, outbox, partition, requests)),
         *(mock.patch.object(module, "random", random) for module in (partition, rpc)),
     ]

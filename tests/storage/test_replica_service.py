@@ -225,6 +225,26 @@ def test_only_the_connection_that_opened_a_session_last_may_change_the_partition
     assert replica.handle([append(0, 5, 1, 2)], new) == [Appended(0, 2, 5)]
 
 
+def test_a_session_has_one_owner() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    ours, again, theirs = object(), object(), object()
+    replica.handle([Open(0, 2, KEY, owner="a/1"), append(0, 0, 3, 2)], ours)
+    assert refusal(replica.handle([Open(0, 2, KEY, owner="b/1")], theirs)) == (RefusalCode.OTHER_OWNER, 1, 2, 2)
+    assert refusal(replica.handle([Open(0, 2, KEY)], theirs)) == (RefusalCode.FENCED, 1, 2, 2)
+    assert replica.handle([append(0, 3, 1, 2)], ours) == [Appended(0, 2, 3)], "its connection keeps its rights"
+    assert replica.handle([Open(0, 2, KEY, owner="a/1")], again) == [StateReply(0, 2, 2, -1, -1, 3, False)]
+    assert refusal(replica.handle([State(0, 2)], ours))[0] == RefusalCode.NOT_OPEN, "a round is confirmed to the owner"
+    assert replica.handle([Open(0, 3, KEY, owner="b/2")], theirs) == [StateReply(0, 3, 2, -1, -1, 3, False)]
+    disk.crash()
+    replica = ReplicaService(reopen(disk, BIG))
+    (first,) = replica.handle([Open(0, 3, KEY, owner="a/3")], ours)
+    assert isinstance(first, StateReply), (
+        "who comes first after a restart; the other's connection went with the process"
+    )
+    assert refusal(replica.handle([Open(0, 3, KEY, owner="b/2")], theirs))[0] == RefusalCode.OTHER_OWNER
+
+
 def test_a_replica_that_remembers_less_than_it_joined_refuses_and_changes_nothing() -> None:
     replica = service(FaultyDisk())
     (refused,) = replica.handle([Open(0, 9, KEY, joined_session_id=2)])

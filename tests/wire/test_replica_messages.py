@@ -63,6 +63,10 @@ GOLDEN: list[tuple[ReplicaMessage, str]] = [
         Refused(3, 7, 5, RefusalCode.FENCED, 8, 10, "no é"),
         f"0f {ADDRESS} 05 01 0000000000000008 000000000000000a 00000005 6e6f20c3a9",
     ),
+    (
+        Open(3, 7, KEY, 6, "a1/2"),
+        f"11 {ADDRESS} 00112233445566778899aabbccddeeff 0000000000000006 00000004 61312f32",
+    ),
 ]
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
@@ -89,6 +93,7 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "DISK_FULL": 6,
         "UNKNOWN_PARTITION": 7,
         "LOST_FILES": 8,
+        "OTHER_OWNER": 9,
     }
 
 
@@ -147,7 +152,7 @@ def test_decoded_records_are_a_view_of_the_payload() -> None:
         (f"05 {ADDRESS} 0000000000000009 00000002 ffffffff 00000051 {'00' * 80}", "do not add up"),
         (f"0f {ADDRESS} 06 01 {'00' * 16} 00000000", "refuses a request of type 6"),
         (f"0f {ADDRESS} 05 00 {'00' * 16} 00000000", "refusal code 0 is unknown"),
-        (f"0f {ADDRESS} 05 09 {'00' * 16} 00000000", "refusal code 9 is unknown"),
+        (f"0f {ADDRESS} 05 63 {'00' * 16} 00000000", "refusal code 99 is unknown"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} ffffffff", "a string is null"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} fffffffe", "a length of -2"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} 7fffffff", "cut short"),

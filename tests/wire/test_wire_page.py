@@ -16,7 +16,7 @@ CLIENT_PART, REPLICA_PART = PAGE.split("## R1")
 
 
 def _rows(text: str) -> dict[int, str]:
-    return {int(number): name for number, name in re.findall(r"^\| (\d+) (\w+) \|", text, flags=re.MULTILINE)}
+    return {int(number): name for number, name in re.findall(r"^\| (\d+) ([\w ]+) \|", text, flags=re.MULTILINE)}
 
 
 def test_client_types() -> None:

@@ -73,6 +73,7 @@ class Host(Protocol):
     config: ServerConfig
     queue: Pool
     store: ClusterStore
+    incarnation: str  # of this process
     links: dict[int, ReplicaLink]
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
@@ -96,7 +97,7 @@ class PartitionDriver:
 
     def __init__(self, partition_id: int, host: Host) -> None:
         self.partition_id = partition_id
-        self.machine = Partition(partition_id, host.config, host.queue)
+        self.machine = Partition(partition_id, host.config, host.queue, host.incarnation)
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -166,8 +167,8 @@ class PartitionDriver:
                 self._host.send(connection_id, message)
             case ReadFeed():
                 self._spawn(self._read_feed(effect))
-            case OpenReplica(session_id, replica_id, joined_session_id):
-                links[replica_id].open(me, session_id, joined_session_id)
+            case OpenReplica(session_id, replica_id, joined_session_id, owner):
+                links[replica_id].open(me, session_id, joined_session_id, owner)
             case ConfirmSession(session_id, replica_ids, number):
                 for replica_id in replica_ids:
                     links[replica_id].confirm(me, session_id, number)
@@ -238,7 +239,7 @@ class PartitionDriver:
                     stored, stored_version = await self._host.in_thread(
                         partial(self._host.store.partition, self.partition_id)
                     )
-                    if stored_version == version + 1 and stored == record:
+                    if record.has_replaced(version, stored, stored_version):
                         self.handle(RecordWritten(session_id, stored_version))
                         return
                 write = partial(self._host.store.set_partition, self.partition_id, record, version)

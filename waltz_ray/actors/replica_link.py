@@ -233,8 +233,8 @@ class ReplicaLink:
 
     # ---- orders -----------------------------------------------------------------------------------------
 
-    def open(self, partition_id: int, session_id: int, joined_session_id: int) -> None:
-        self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id))
+    def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:
+        self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id, owner))
 
     def confirm(self, partition_id: int, session_id: int, number: int) -> None:
         """Ask whether ``session_id`` is still the highest."""
@@ -305,7 +305,7 @@ class ReplicaLink:
             self._on_refused(message)
 
     def _on_refused(self, refused: Refused) -> None:
-        if refused.code is RefusalCode.FENCED:
+        if refused.code in (RefusalCode.FENCED, RefusalCode.OTHER_OWNER):
             fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
             self._deliver(refused.partition_id, fenced)
             return

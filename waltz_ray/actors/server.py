@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -57,6 +58,7 @@ class Server:
         """``on_fatal`` is called when the process must end; the default logs the message and ends it."""
         self.fatal = on_fatal or _end_process
         self.server_id = server_id
+        self.incarnation = uuid.uuid4().hex
         self.store = store
         self.config = config
         self.queue = Pool(config.append_queue_bytes)
@@ -253,6 +255,7 @@ class Server:
         """JSON-able: endpoint, connections, replica links, and per assigned partition its state."""
         return {
             "server_id": self.server_id,
+            "incarnation": self.incarnation,
             "endpoint": None if self.endpoint is None else str(self.endpoint),
             "connections": len(self._connections),
             "links": {str(r): {"up": link.up, "endpoint": str(link.endpoint)} for r, link in self.links.items()},

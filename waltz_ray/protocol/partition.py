@@ -137,8 +137,11 @@ class _HeldMount:
 class Partition:
     """``step(event) -> effects`` for one partition on one server."""
 
-    def __init__(self, partition_id: int, config: ServerConfig, queue: Pool | None = None) -> None:
-        """``queue``: for records in flight, of all partitions of the server; by default this one's own."""
+    def __init__(self, partition_id: int, config: ServerConfig, queue: Pool | None = None, owner: str = "") -> None:
+        """``queue``: for records in flight, of all partitions of the server; by default this one's own.
+
+        ``owner`` names the process: no other one, before or after it, has the same.
+        """
         self.partition_id = partition_id
         self.generation = -1
         self.stage = Stage.IDLE
@@ -148,6 +151,8 @@ class Partition:
         self._queue = queue or Pool(config.append_queue_bytes)
         self._retained_bytes = config.retained_bytes
         self._log: _Log | None = None
+        self._owner = owner
+        self._attempts = 0  # to take a session
         self._taking: tuple[PartitionRecord, int] | None = None
         self._backoff_ms = _FIRST_BACKOFF_MS
         self._reopen_again = False
@@ -300,7 +305,9 @@ class Partition:
             self._lose_log("another server has opened a session in between")
         if self.session is not None:
             self.session.stop_registering()
-        taken = replace(record, session_id=record.session_id + 1, generation=self.generation)
+        self._attempts += 1
+        owner = f"{self._owner}/{self._attempts}"
+        taken = replace(record, session_id=record.session_id + 1, generation=self.generation, owner=owner)
         self._taking = (taken, version)
         self.stage = Stage.TAKING
         self._effects.append(WriteRecord(taken.session_id, taken, version))

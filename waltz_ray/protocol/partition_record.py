@@ -43,12 +43,17 @@ class PartitionRecord:
     since; the next opening needs votes from more than |M| - published_quorum of them. It cannot be told from the
     number of entries once replicas were added or removed. Not given: the quorum of ``replicas``, which is right as
     long as the set has not changed (and for records written before this field).
+
+    ``owner`` names the attempt that took ``session_id``: no two attempts, of whatever process, have the same. Without
+    it two processes of one server would write equal records, and after a lost answer both could take the other's
+    for their own: one session with two writers.
     """
 
     session_id: int
     generation: int
     replicas: Mapping[int, ReplicaEntry]
     published_quorum: int = 0
+    owner: str = ""
 
     def __post_init__(self) -> None:
         if self.published_quorum == 0:
@@ -79,7 +84,9 @@ class PartitionRecord:
         never_joined = ReplicaEntry(NO_SESSION, UNRESOLVED)
         replicas = {replica_id: self.replicas.get(replica_id, never_joined) for replica_id in wanted}
         if self.last_published_session == NO_SESSION:
-            return PartitionRecord(self.session_id, self.generation, replicas)  # nothing can have been committed
+            return PartitionRecord(
+                self.session_id, self.generation, replicas, owner=self.owner
+            )  # nothing can have been committed
         removed = self.members - replicas.keys()
         published_quorum = self.published_quorum - len(removed)
         if published_quorum < 1:
@@ -87,7 +94,14 @@ class PartitionRecord:
                 f"replicas {sorted(removed)} may be the only ones with what session {self.last_published_session} has "
                 "committed; remove fewer of them, and let a server open a session before the next ones"
             )
-        return PartitionRecord(self.session_id, self.generation, replicas, published_quorum)
+        return PartitionRecord(self.session_id, self.generation, replicas, published_quorum, self.owner)
+
+    def has_replaced(self, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+        """Whether ``stored`` shows that this record was written over ``version``: for a writer without an answer.
+
+        Only because ``owner`` differs from attempt to attempt does an equal record mean one's own.
+        """
+        return stored_version == version + 1 and stored == self
 
     @classmethod
     def initial(cls, replica_ids: Iterable[int]) -> PartitionRecord:
@@ -104,6 +118,7 @@ class PartitionRecord:
             "version": _VERSION,
             "session": self.session_id,
             "generation": self.generation,
+            "owner": self.owner,
             "published_quorum": self.published_quorum,
             "replicas": replicas,
         }
@@ -123,6 +138,7 @@ class PartitionRecord:
             _integer(fields, "generation", 0),
             {int(replica_id): _entry(replica_id, value) for replica_id, value in replicas.items()},
             _integer(fields, "published_quorum", 1) if "published_quorum" in fields else 0,
+            str(fields.get("owner", "")),  # written since there is one
         )
 
 

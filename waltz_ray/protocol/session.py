@@ -223,7 +223,7 @@ class Session:
 
     def _order_open(self, replica_id: int) -> None:
         joined = self.record.replicas[replica_id].session_id
-        self._effects.append(OpenReplica(self.session_id, replica_id, joined))
+        self._effects.append(OpenReplica(self.session_id, replica_id, joined, self.record.owner))
 
     def _on_lost(self, replica: _Replica, reason: str) -> None:
         was, replica.phase = replica.phase, Phase.LOST

@@ -90,7 +90,7 @@ class ReplicaAvailable:
 
 @value()
 class ReplicaFenced:
-    """The replica has accepted a higher session."""
+    """The replica has accepted a higher session, or this one from another owner."""
 
     session_id: int
     replica_id: int
@@ -169,11 +169,13 @@ SessionEvent = (
 @value()
 class OpenReplica:
     """Fence with ``session_id``; refused by a replica that does not remember ``joined_session_id`` (ZooKeeper says
-    it had joined that one, so a replica that remembers less has lost its files and must neither vote nor join)."""
+    it had joined that one, so a replica that remembers less has lost its files and must neither vote nor join), and
+    by one to which another ``owner`` has given this session number."""
 
     session_id: int
     replica_id: int
     joined_session_id: int
+    owner: str = ""
 
 
 @value()

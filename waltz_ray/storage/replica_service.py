@@ -65,11 +65,17 @@ class ReplicaService:
     Only the connection that opened a session last may change its partition. A server that lost a connection opens the
     same session again over a new one; without this rule an order of the old one, still in some buffer, could cut or
     extend the log after the server has been told where it ends.
+
+    And only the owner that opened a session first may open it again. Two processes can believe that one session number
+    is theirs only if ZooKeeper's record was misread; whoever comes second is refused, so they never both write. This is
+    not on disk: after a restart the first to come is the owner, and the other one has lost its connection with the
+    process and must open the session again before anything else.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
         self.store = store
-        self._owners: dict[int, object] = {}
+        self._connections: dict[int, object] = {}  # that may change a partition
+        self._owners: dict[int, str] = {}  # of the sessions that are open
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
     def handle(self, requests: Sequence[ReplicaRequest], connection: object = None) -> list[ReplicaReply]:
@@ -86,9 +92,29 @@ class ReplicaService:
     def open(self, log: PartitionLog, request: Open, connection: object) -> StateReply:
         """Accept a session; from now on its changes come over ``connection``."""
         with self._guards[log.partition_id]:
+            self._check_owner(log, request)
             reply = _open(self.store, log, request)
-            self._owners[log.partition_id] = connection
+            self._connections[log.partition_id] = connection
+            self._owners[log.partition_id] = request.owner
             return reply
+
+    def state(self, log: PartitionLog, request: State, connection: object) -> StateReply:
+        """The partition's state; of a session only to the connection that opened it last, whom it tells that no
+        higher one has been accepted."""
+        with self._guards[log.partition_id]:
+            if request.session_id != NO_SESSION:
+                self._check_change(log, request, connection)
+            log.sync()
+            return _state(log, request.session_id, log.session_id)
+
+    def _check_owner(self, log: PartitionLog, request: Open) -> None:
+        open_here = log.is_open and log.session_id == request.session_id
+        if open_here and self._owners.get(log.partition_id) != request.owner:
+            raise _No(
+                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 9 came with the owner
+                f"partition {log.partition_id}: session {request.session_id} was opened by another process, which had "
+                "taken the same number; take a higher one",
+            )
 
     def change(
         self,
@@ -104,10 +130,10 @@ class ReplicaService:
                 action()
 
     def _check_change(
-        self, log: PartitionLog, request: Append | Truncate | SetLowWaterMark, connection: object
+        self, log: PartitionLog, request: State | Append | Truncate | SetLowWaterMark, connection: object
     ) -> None:
         _check_session(log, request)
-        if self._owners.get(log.partition_id) is not connection:
+        if self._connections.get(log.partition_id) is not connection:
             raise _No(
                 RefusalCode.NOT_OPEN,
                 f"partition {log.partition_id}: session {request.session_id} was opened again elsewhere",
@@ -143,10 +169,7 @@ class _Turn:
         if isinstance(request, Open):
             return self._service.open(log, request, self._connection)
         if isinstance(request, State):
-            if session_id != NO_SESSION:
-                _check_session(log, request)
-            log.sync()
-            return _state(log, session_id, log.session_id)
+            return self._service.state(log, request, self._connection)
         if isinstance(request, Read):
             return _read(log, request)
         if isinstance(request, Truncate):

@@ -72,6 +72,7 @@ class RefusalCode(IntEnum):
     DISK_FULL = 6
     UNKNOWN_PARTITION = 7
     LOST_FILES = 8  # the replica remembers a lower session than the one ZooKeeper says it has joined
+    OTHER_OWNER = 9  # the session was opened here by somebody else, who took the same number
 
 
 @value()
@@ -80,12 +81,16 @@ class Open:
 
     ``joined_session_id`` is the session ZooKeeper says this replica has joined (-1 = none). A replica that remembers
     a lower one has lost its files: it refuses, changes nothing, and so can never vote with a log that forgot records.
+
+    ``owner`` (in UTF-8 at most 255 bytes; "" = not told, an Open of type 1) names the attempt that took the session. A
+    replica refuses a second owner of the session that it has open.
     """
 
     partition_id: int
     session_id: int
     cluster_key: uuid.UUID
     joined_session_id: int = -1
+    owner: str = ""
 
 
 @value()
@@ -247,8 +252,10 @@ _TYPES: dict[type[Any], int] = {
     Closed: 14,
     Refused: 15,
 }
+_OWNED_OPEN = 17  # an Open that names its owner
+_LONGEST_OWNER_BYTES = 255
 OPEN_REQUEST, STATE_REQUEST, APPEND_REQUEST = _TYPES[Open], _TYPES[State], _TYPES[Append]
-REPLICA_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()}
+REPLICA_NAMES = {number: cls.__name__ for cls, number in _TYPES.items()} | {_OWNED_OPEN: "Open with owner"}
 _REQUEST_TYPES = frozenset((1, 3, 5, 7, 9, 11, 13))
 
 # Messages whose body is only numbers: the struct of the body, fields in the order of the class.
@@ -305,12 +312,21 @@ def _encode(message: ReplicaMessage) -> list[BytesLike]:
     if isinstance(message, Append | Records):
         return [head, *record_parts(message.first_id, message.lengths, message.records)]
     if isinstance(message, Open):
-        return [head + message.cluster_key.bytes + _LONG.pack(message.joined_session_id)]
+        return [_encode_open(message)]
     assert isinstance(message, Refused)
     last_id = message.last_id
     writer = Writer(head, _REFUSAL.pack(message.request_type, message.code, message.current_session_id, last_id))
     writer.write_string(message.message)
     return [writer.to_bytes()]
+
+
+def _encode_open(message: Open) -> bytes:
+    number = _OWNED_OPEN if message.owner else _TYPES[Open]
+    writer = Writer(_HEAD.pack(number, message.partition_id, message.session_id), message.cluster_key.bytes)
+    writer.write_long(message.joined_session_id)
+    if message.owner:
+        writer.write_string(message.owner)
+    return writer.to_bytes()
 
 
 def append_frame_parts(partition_id: int, session_id: int, batch: RecordBatch) -> list[BytesLike]:
@@ -347,13 +363,21 @@ def _decode_variable(reader: Reader) -> ReplicaMessage:
         return Append(partition_id, session_id, *reader.read_records())
     if reader.type == _TYPES[Records]:
         return Records(partition_id, session_id, *reader.read_records())
-    if reader.type == _TYPES[Open]:
-        start = reader.need(16)
-        key = uuid.UUID(bytes=bytes(reader.payload[start : start + 16]))
-        return Open(partition_id, session_id, key, *reader.unpack(_LONG))
+    if reader.type in (_TYPES[Open], _OWNED_OPEN):
+        return _decode_open(reader, partition_id, session_id)
     request_type, code, current_session_id, last_id = reader.unpack(_REFUSAL)
     if request_type not in _REQUEST_TYPES:
         reader.fail(f"refuses a request of type {request_type}, which is none")
     reader.check_enum(RefusalCode, code, "refusal code")
     message = reader.read_string()
     return Refused(partition_id, session_id, request_type, RefusalCode(code), current_session_id, last_id, message)
+
+
+def _decode_open(reader: Reader, partition_id: int, session_id: int) -> Open:
+    start = reader.need(16)
+    key = uuid.UUID(bytes=bytes(reader.payload[start : start + 16]))
+    (joined_session_id,) = reader.unpack(_LONG)
+    owner = reader.read_string() if reader.type == _OWNED_OPEN else ""
+    if len(owner.encode()) > _LONGEST_OWNER_BYTES or (not owner and reader.type == _OWNED_OPEN):
+        reader.fail(f"names an owner of {len(owner.encode())} bytes, which must be 1 to {_LONGEST_OWNER_BYTES}")
+    return Open(partition_id, session_id, key, joined_session_id, owner)
