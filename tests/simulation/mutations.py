@@ -35,9 +35,11 @@ from tests.simulation.mutations_sessions import (
     late_joiner_is_registered_with_a_gap,
     late_voter_is_not_cut,
     never_joined_files_are_kept,
+    owner_token_is_not_compared,
     published_by_less_than_a_quorum,
     removal_forgets_the_published_quorum,
     session_storm,
+    two_owners_of_one_session,
     votes_are_counted_with_the_new_quorum,
 )
 from tests.simulation.mutations_storage import (
@@ -331,6 +333,8 @@ MUTATIONS: dict[str, Mutation] = {
         admissions_leave_before_what_is_in_flight,
         confirmation_round_is_never_begun_again,
         ambiguous_write_believed_by_session_number_alone,
+        owner_token_is_not_compared,
+        two_owners_of_one_session,
         ready_without_what_is_in_flight,
         mounts_are_not_confirmed,
         superseded_connections_are_accepted,

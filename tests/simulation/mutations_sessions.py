@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.simulation.history import History
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.session import Phase, Session
 from waltz_ray.protocol.session_types import RecordConflict, RecordWritten, TruncateReplica
+from waltz_ray.storage.replica_service import ReplicaService
 
 __all__ = [
+    "owner_token_is_not_compared",
+    "two_owners_of_one_session",
     "admissions_leave_before_what_is_in_flight",
     "ambiguous_write_believed_by_session_number_alone",
     "closing_mark_ignored_by_a_late_opener",
@@ -218,6 +224,26 @@ def ambiguous_write_believed_by_session_number_alone(patch: Patch) -> None:
                 return
             except ZooKeeperUnreachable:
                 unsure = True
-                await self._loop.run_in_executor(None, lambda: None)
+                await asyncio.sleep(0.2)
 
     patch.setattr(PartitionDriver, "_write_record", write_record)
+
+
+def owner_token_is_not_compared(patch: Patch) -> None:
+    """After a lost answer another process's record is taken for one's own."""
+
+    def has_replaced(self: PartitionRecord, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+        return original(self, version, replace(stored, owner=self.owner), stored_version)
+
+    original = PartitionRecord.has_replaced
+    patch.setattr(PartitionRecord, "has_replaced", has_replaced)
+
+
+def two_owners_of_one_session(patch: Patch) -> None:
+    """The same, and replicas refuse nobody: either rule alone keeps one of the two from writing.
+
+    That both believe to have the session is told at once otherwise; here the log itself must show it.
+    """
+    owner_token_is_not_compared(patch)
+    patch.setattr(ReplicaService, "_check_owner", lambda self, log, request: None)
+    patch.setattr(History, "taken", lambda self, who, partition_id, session_id: None)
