@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.zookeeper_fixture import zookeeper_server
 
 __all__ = ["ray_head", "zookeeper_server"]
+
+# How long an example takes says something about the machine, nothing about the code.
+settings.register_profile("waltz_ray")
+settings.load_profile("waltz_ray")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

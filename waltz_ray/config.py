@@ -89,7 +89,7 @@ class ServerConfig:
     """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by its credit)."""
 
     replica_lag_bytes: int = 64 * 1024 * 1024
-    """A member this far behind in acknowledging has failed: it leaves the session and catches up later."""
+    """A member this far behind what is committed has failed: it leaves the session and catches up later."""
 
     join_grace_ms: int = 50
     """How long an opening session waits for the replicas beyond a quorum, so that a healthy one need not join late."""
@@ -122,6 +122,13 @@ class ServerConfig:
         _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
         _require(self, "zookeeper_session_ms", 500, 600_000)
         _require(self, "port", 0, 65_535)
+
+    def catch_up_bytes(self, partitions: int) -> int:
+        """How much each of ``partitions`` may send or read at a time to bring a replica up.
+
+        Within half a frame; and if all of them do so at once, the link they share stays within a quarter of its limit.
+        """
+        return max(1, min(self.max_frame_bytes // 2, self.replica_lag_bytes // (4 * partitions)))
 
 
 @dataclass(frozen=True)

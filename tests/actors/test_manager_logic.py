@@ -179,7 +179,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=40))
 def test_generations_only_rise_and_in_the_end_living_servers_have_everything(script: list[Event | str]) -> None:
     m = ManagerMachine(3, frozenset((0, 1)))

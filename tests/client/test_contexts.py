@@ -130,6 +130,36 @@ def test_the_mark_is_read_before_execute(server: FakeServer, make_client: MakeCl
     assert context.lock_failures == [0]
 
 
+def test_an_attempt_during_which_the_application_went_back_is_executed_again(
+    server: FakeServer, make_client: MakeClient
+) -> None:
+    """Its mark is from before; what it has read may be from after, and know less."""
+    recorder = Recorder()
+    client = make_client(recorder, partitions=[0])
+    server.append_directly(0, [b"0", b"1", b"2"])
+    recorder.wait_for(lambda: recorder.ids() == [0, 1, 2])
+    sent: list[int] = []
+
+    def restore_backup(partition: int, transaction: int) -> None:
+        recorder.marks[partition] = 0
+        recorder.fail_on = set()
+
+    def execute(builder: TransactionBuilder) -> bool:
+        if not sent:
+            recorder.on_uncaught, recorder.fail_on = restore_backup, {3}
+            server.append_directly(0, [b"3"])
+            recorder.wait_for(lambda: bool(recorder.uncaught))
+        sent.append(recorder.marks[0])
+        builder.data = b"mine"
+        builder.write_lock("row", 1)
+        return True
+
+    context = Context(execute)
+    assert client.submit(context).result(PATIENCE_S) is True
+    assert context.executions >= 2, "its first attempt claimed to know transaction 2 and had read what knows 0"
+    assert server.batch_sizes == [1], "and was never sent"
+
+
 def test_a_dropped_attempt_is_executed_again(server: FakeServer, make_client: MakeClient) -> None:
     client = make_client(Recorder())
     client.wait_ready(PATIENCE_S)

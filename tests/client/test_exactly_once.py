@@ -100,7 +100,7 @@ def run_and_check(faults: list[str], sizes: list[int], retry: bool, batch_record
             assert recorder.ids() == list(range(len(log)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     faults=st.lists(st.sampled_from(FAULTS), max_size=8),
     sizes=st.lists(st.sampled_from([1, 1, 1, 2, 5, 20]), min_size=1, max_size=12),

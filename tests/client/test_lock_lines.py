@@ -154,7 +154,7 @@ def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_c
 class RefusingPort:
     """Every attempt is refused because of transaction 5, which is never applied."""
 
-    applied_mark = 4
+    applied_mark, refusals = 4, 0
 
     def __init__(self) -> None:
         self.lines = LockLines()

@@ -40,7 +40,7 @@ def outcome(admitted: list[Admitted]) -> tuple[list[bytes], list[tuple[int, int,
 
 
 @given(TURN)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_turn_equals_one_transaction_at_a_time(turn: list[tuple[int, list[Sent]]]) -> None:
     together = admit(arrivals_of(turn), 0, 10, LockTable(1000, 2, 9))
     table, next_id, alone = LockTable(1000, 2, 9), 10, []
@@ -96,7 +96,7 @@ def test_pieces_keep_order_and_never_split_an_arrival() -> None:
 
 
 @given(TURN)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_few_are_decided_as_many_are(turn: list[tuple[int, list[Sent]]]) -> None:
     arrivals = arrivals_of(turn)
     if len(turn) > 2:  # one of them damaged

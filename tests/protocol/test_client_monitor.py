@@ -157,7 +157,7 @@ def flat(pieces: list[Piece[str]]) -> list[tuple[str, int]]:
     return [(piece.token, piece.start + i) for piece in pieces for i in range(piece.size)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_agrees_with_the_model(data: st.DataObject) -> None:
     monitor: ClientMonitor[str] = ClientMonitor(200)

@@ -52,7 +52,7 @@ def frame_of(mode: FeedMode, batch: RecordBatch) -> bytes:
 
 
 @given(CLIENTS, st.integers(0, 2**40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("mode", [FeedMode.RECORDS, FeedMode.HEADERS])
 def test_a_frame_costs_what_it_is_on_the_wire(mode: FeedMode, clients: list[int], first_id: int) -> None:
     batch = records(clients, first_id % (1 << 30))
@@ -62,7 +62,7 @@ def test_a_frame_costs_what_it_is_on_the_wire(mode: FeedMode, clients: list[int]
 
 
 @given(CLIENTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_own_entries_divide_a_batch(clients: list[int]) -> None:
     batch = records(clients, 30)
     found = {
@@ -96,7 +96,7 @@ def ids_told(effects: list[Effect], connection_id: int) -> list[int]:
 
 
 @given(st.lists(CLIENTS, min_size=1, max_size=6), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_everybody_is_told_everything_once_whatever_the_commits(groups: list[list[int]], data: st.DataObject) -> None:
     retained = RetainedRecords(0, 1 << 20)
     hub = FeedHub(0)

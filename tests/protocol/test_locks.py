@@ -31,7 +31,7 @@ def requests_of(transactions: list[Transaction]) -> LockRequests:
 
 
 @given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int) -> None:
     together, alone = LockTable(size, 3, 4), LockTable(size, 3, 4)
     verdicts = together.admit(requests_of(transactions), 10)
@@ -46,7 +46,7 @@ def test_a_batch_equals_one_at_a_time(transactions: list[Transaction], size: int
 
 
 @given(TRANSACTIONS, st.sampled_from([1, 2, 7, 50, 30_000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_plain_integers_decide_as_columns_do(transactions: list[Transaction], size: int) -> None:
     table, columns = LockTable(size, 3, 4), LockTable(size, 3, 4)
     verdicts, one_by_one, next_id = columns.admit(requests_of(transactions), 10), OneByOne(table), 10
@@ -60,7 +60,7 @@ def test_plain_integers_decide_as_columns_do(transactions: list[Transaction], si
 
 
 @given(TRANSACTIONS, st.sampled_from([1, 5, 30_000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_false_negative_against_the_exact_locks(transactions: list[Transaction], size: int) -> None:
     table = LockTable(size, 3, -1)
     verdicts = table.admit(requests_of(transactions), 0)

@@ -437,6 +437,24 @@ def test_a_flush_waits_for_what_came_before_it() -> None:
     assert isinstance(bench.sent[-1][1], FlushResponse), "after the feed entry"
 
 
+def test_flushes_go_with_their_connection_and_are_few() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    bench.append(0, free())
+    for number in range(1000):
+        bench.step(FlushReceived(2, ReqId(2, G, 0, number)))
+    bench.step(FlushReceived(1, ReqId(1, G, 0, 1)))
+    held = len(bench.partition._held_flushes)
+    assert held < 100
+    assert len(bench.told(NotReady, 2)) == 1000 - (held - 1), "who is not held is answered"
+    bench.step(ConnectionClosed(2))
+    assert len(bench.partition._held_flushes) == 1
+    bench.deaf = set()
+    bench.settle()
+    assert [m.req_id.client_id for m in bench.told(FlushResponse)] == [1]
+
+
 def test_a_flush_without_a_log_is_told_not_ready() -> None:
     bench = Bench()
     bench.step(FlushReceived(1, ReqId(1, G, 0, 50)))

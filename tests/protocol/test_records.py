@@ -44,7 +44,7 @@ def by_hand(transaction_id: int, number: int, header: int, data: bytes, partitio
 
 
 @given(DATAS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_record_bytes_are_those_of_the_segment(datas: list[bytes]) -> None:
     batch = build(datas)
     expected = [by_hand(7 + i, 100 + i, i - 2, data) for i, data in enumerate(datas)]
@@ -65,7 +65,7 @@ def test_the_checksum_is_crcmods_crc_32() -> None:
 
 
 @given(DATAS, st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**62))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_columns_come_back_as_they_went_in(datas: list[bytes], client_id: int, first_id: int) -> None:
     count = len(datas)
     clients = np.full(count, client_id, dtype=np.int32)
@@ -86,7 +86,7 @@ def test_columns_come_back_as_they_went_in(datas: list[bytes], client_id: int, f
 
 
 @given(DATAS, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_slice_is_the_same_records(datas: list[bytes], data: st.DataObject) -> None:
     batch = build(datas)
     start = data.draw(st.integers(0, len(datas) - 1))
@@ -100,7 +100,7 @@ def test_a_slice_is_the_same_records(datas: list[bytes], data: st.DataObject) ->
 
 
 @given(DATAS, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_flipped_bit_is_found_where_it_is(datas: list[bytes], data: st.DataObject) -> None:
     batch = build(datas)
     position = data.draw(st.integers(0, batch.size_bytes - 1))

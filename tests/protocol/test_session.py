@@ -73,9 +73,12 @@ class Bench:
         entries: Mapping[int, ReplicaEntry] | PartitionRecord,
         retained: RetainedRecords | None = None,
         grace_ms: int = 50,
+        piece_bytes: int = 1 << 20,
     ) -> None:
         record = entries if isinstance(entries, PartitionRecord) else PartitionRecord(S, 2, dict(entries))
-        self.session = Session(0, record, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms)
+        self.session = Session(
+            0, record, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms, piece_bytes=piece_bytes
+        )
         self.version = 10
         self.orders: list[SessionEffect] = self.session.start()
 
@@ -616,6 +619,35 @@ def test_a_late_joiner_gets_the_live_stream_while_it_catches_up() -> None:
     bench.opened(2, 9)
     assert bench.phase(2) is Phase.LIVE
     assert only(bench.append(10, 12), AppendToReplicas).replica_ids == (0, 1, 2)
+
+
+def test_a_late_joiner_is_brought_up_in_pieces() -> None:
+    one = records(0, 1).size_bytes
+    bench = open_bench(ALL, {0: 9, 1: 9})
+    bench.session.piece_bytes = 3 * one + 20
+    for first_id in range(10, 20):
+        bench.append(first_id, first_id + 1)
+    effects = bench.opened(2, 9)
+    sent = [9]
+    while effects:
+        batches = [e.batch for e in effects if isinstance(e, AppendToReplicas)]
+        assert [batch.first_id for batch in batches] == list(range(sent[-1] + 1, sent[-1] + 1 + len(batches)))
+        assert sum(batch.size_bytes for batch in batches) <= bench.session.piece_bytes
+        sent.append(batches[-1].last_id)
+        if bench.phase(2) is Phase.LIVE:
+            break
+        for last_id in range(sent[-2] + 1, sent[-1]):
+            assert bench.appended(2, last_id) == [], "a part of a piece is not yet the turn of the next one"
+        effects = bench.appended(2, sent[-1])
+    assert sent == [9, 12, 15, 18, 19]
+    assert only(bench.append(20, 21), AppendToReplicas).replica_ids == (0, 1, 2)
+
+
+def test_what_a_peer_is_asked_for_is_a_piece() -> None:
+    bench = Bench({0: MEMBER, 1: MEMBER, 2: closed(3)}, piece_bytes=77)
+    for replica_id in range(3):
+        bench.opened(replica_id, 9 if replica_id < 2 else 3)
+    assert bench.last_read().max_bytes == 77
 
 
 def test_a_member_that_fails_leaves_for_good_and_a_new_session_is_wanted_once() -> None:

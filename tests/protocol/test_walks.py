@@ -190,6 +190,24 @@ def believe_the_session_number_alone(patch: Patch) -> None:
     patch.setattr(PartitionRecord, "has_replaced", has_replaced)
 
 
+def send_the_next_piece_before_all_of_the_last_is_there(patch: Patch) -> None:
+    def on_appended(self: Session, replica: Any, last_id: int) -> None:
+        replica.sent_to = min(replica.sent_to, last_id)
+        original(self, replica, last_id)
+
+    original = Session._on_appended
+    patch.setattr(Session, "_on_appended", on_appended)
+
+
+def react_before_what_was_ordered_has_left(patch: Patch) -> None:
+    def run(self: Partition, effects: list[Any]) -> None:
+        for effect in effects:  # one at a time, as they were given
+            original(self, [effect])
+
+    original = Partition._run
+    patch.setattr(Partition, "_run", run)
+
+
 MUTATIONS: list[Callable[[Patch], None]] = [
     publish_before_copying,
     count_a_live_replica,
@@ -204,6 +222,8 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     keep_the_log_of_another_reign,
     enter_late_joiners_nowhere,
     believe_the_session_number_alone,
+    send_the_next_piece_before_all_of_the_last_is_there,
+    react_before_what_was_ordered_has_left,
 ]
 
 

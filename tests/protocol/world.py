@@ -121,6 +121,7 @@ class World:
             checkpoint_interval=random.choice([5, 30, 100_000]),
             retained_bytes=random.choice([0, 300, 1 << 20]),
             append_queue_bytes=random.choice([150, 1 << 20]),
+            replica_lag_bytes=random.choice([400, 1 << 20]),
         )
         self.quorum = quorum_of(count)
         self.replicas = {r: Replica(r) for r in range(count)}

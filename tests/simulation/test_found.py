@@ -21,6 +21,7 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.partition_types import Assigned, ReadRecord, RecordRead
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.session_types import (
     RecordWritten,
@@ -62,7 +63,7 @@ def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> Non
     listener = network.listen(replica, accept, "replica", 0)
     events: list[object] = []
     config = ServerConfig(replica_timeout_ms=500)
-    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda _, event: events.append(event), Outgoing()))
+    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda _, event: events.append(event), Outgoing(), Pool(1)))
     link.move_to(Endpoint(*listener.address))
     scheduler.run(0.4)
     assert not link.up
@@ -111,7 +112,7 @@ def _told_after(refused: Refused) -> list[object]:
     events: list[object] = []
 
     async def read() -> None:
-        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing())
+        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing(), Pool(1))
         future = asyncio.get_running_loop().create_future()
         link._reads.append((Read(7, 5, 0, 9, 1000), future))
         link.on_bulk(refused)

@@ -24,7 +24,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps, st.sampled_from([SMALL, SMALL_AHEAD, StorageConfig(index_flush_interval=2)]), st.integers(0, 1000))
 def test_the_log_is_a_list(history: list[tuple[str, int]], config: StorageConfig, seed: int) -> None:
     disk = FaultyDisk(seed)

@@ -165,7 +165,7 @@ def _append_batch(proposals: list[Any], shared_mark: bool) -> AppendBatch:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PROPOSAL, max_size=6), st.booleans())
 def test_append_batch_round_trip(proposals: list[Any], shared_mark: bool) -> None:
     batch = _append_batch(proposals, shared_mark)
@@ -178,7 +178,7 @@ def test_append_batch_round_trip(proposals: list[Any], shared_mark: bool) -> Non
         assert again.append_locks.of(index).tolist() == proposal[7]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, (1 << 63) - 100), st.lists(st.tuples(INT, INT, INT, INT, LONG), max_size=10))
 def test_column_messages_round_trip(first_id: int, rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, dtype=np.int32) for column in list(zip(*rows, strict=True))[:4]] or [int32s()] * 4
@@ -308,7 +308,7 @@ def test_fuzz() -> None:
     assert fuzz(decode, SAMPLES, 300) > 2000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(32, 47), st.binary(max_size=150))
 def test_random_payloads_are_read_or_refused(number: int, rest: bytes) -> None:
     try:
@@ -318,7 +318,7 @@ def test_random_payloads_are_read_or_refused(number: int, rest: bytes) -> None:
     assert_same(decode(encode(message)), message)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(SAMPLES), st.data())
 def test_what_survives_a_mutation_is_consistent(sample: bytes, data: st.DataObject) -> None:
     """Whatever is let through can be written again: its columns, lengths, offsets and body belong together."""

@@ -212,7 +212,7 @@ def test_fuzz(version: int) -> None:
     assert fuzz(lambda payload: decode_client(version, payload), samples, 40) > 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(CLIENT_VERSIONS), st.integers(0, 50), st.binary(max_size=120))
 def test_random_payloads_are_read_or_refused(version: int, number: int, rest: bytes) -> None:
     try:
@@ -234,13 +234,13 @@ APPENDS = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(APPENDS)
 def test_append_round_trip(message: AppendRequest) -> None:
     assert decode_client(4, joined(encode_client(4, message))) == message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.text(max_size=8), st.booleans(), max_size=5), st.dictionaries(INT, st.booleans(), max_size=5))
 def test_dictionaries_round_trip(replicas: dict[str, bool], partitions: dict[int, bool]) -> None:
     for message in (CheckConnectivityResponse(ID, replicas), HealthResponse(ID, partitions)):

@@ -76,7 +76,7 @@ def test_a_stream_may_come_byte_by_byte() -> None:
     assert _seen(frames) == EXPECTED
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=3000), max_size=20), st.integers(min_value=1, max_value=5000))
 def test_any_frames_in_any_pieces(payloads: list[bytes], size: int) -> None:
     stream = b"".join(encode_frame(MAGIC_REPLICA, 1, payload) for payload in payloads)
@@ -172,7 +172,7 @@ def test_a_payload_too_long_for_any_frame_is_not_written() -> None:
         frame_header(MAGIC_CLIENT, 5, 1 << 31)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=100))
 def test_random_streams_are_read_or_refused(stream: bytes) -> None:
     decoder = FrameDecoder(50)
@@ -184,7 +184,7 @@ def test_random_streams_are_read_or_refused(stream: bytes) -> None:
     assert sum(len(frame.payload) + FRAME_HEADER_BYTES for frame in frames) <= len(stream)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-(1 << 15), (1 << 15) - 1), max_size=5), st.text(max_size=20))
 def test_hello_round_trip(versions: list[int], message: str) -> None:
     (frame,) = FrameDecoder(1000).feed(encode_hello(Hello(tuple(versions), message)))

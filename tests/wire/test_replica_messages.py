@@ -105,7 +105,7 @@ def _batch(datas: list[bytes]) -> RecordBatch:
     return build_records(3, 9, 1, 2, (numbers, numbers, lengths, checksums), b"".join(datas))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=50), max_size=8))
 def test_records_arrive_as_they_were_built(datas: list[bytes]) -> None:
     batch = _batch(datas)
@@ -177,7 +177,7 @@ def test_fuzz() -> None:
     assert fuzz(decode_replica, SAMPLES, 300) > 1000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_random_payloads_are_read_or_refused(payload: bytes) -> None:
     try:

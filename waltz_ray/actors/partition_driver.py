@@ -258,7 +258,8 @@ class PartitionDriver:
     # ---- reads ------------------------------------------------------------------------------------------
 
     async def _read_range(self, order: ReadRange) -> None:
-        request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, BULK_READ_BYTES)
+        max_bytes = min(order.max_bytes, BULK_READ_BYTES)
+        request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, max_bytes)
         try:
             batch = await self._host.links[order.source_id].read(request)
         except (ReplicaRefused, ConnectionError) as error:

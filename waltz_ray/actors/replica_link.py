@@ -19,6 +19,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, SessionConfirmed
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import (
     ReplicaAppended,
@@ -105,13 +106,21 @@ class ReplicaLink:
     """See the module's docstring. All methods run in the event loop."""
 
     def __init__(
-        self, replica_id: int, cluster_key: uuid.UUID, config: ServerConfig, deliver: Deliver, outgoing: Outgoing
+        self,
+        replica_id: int,
+        cluster_key: uuid.UUID,
+        config: ServerConfig,
+        deliver: Deliver,
+        outgoing: Outgoing,
+        queue: Pool,
     ) -> None:
+        """``queue``: what is in flight on this server; a replica that has not taken this is no slower than the rest."""
         self.replica_id = replica_id
         self.config = config
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.sync_acks = 0
+        self._queue = queue
         self._cluster_key = cluster_key
         self._deliver = deliver
         self._endpoint: Endpoint | None = None
@@ -228,7 +237,9 @@ class ReplicaLink:
             self.heard_at = now
         elif (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
             self._disconnect(f"no answer for {self.config.replica_timeout_ms} ms")
-        if self._live is not None and self._live.unsent_bytes > self.config.replica_lag_bytes:
+        # Behind the others, that is: where all disks are slow, a quorum would be cut off and nothing gained.
+        behind = 0 if self._live is None else self._live.unsent_bytes - self._queue.used_bytes
+        if behind > self.config.replica_lag_bytes:
             self._disconnect(f"more than {self.config.replica_lag_bytes} bytes behind")
 
     # ---- orders -----------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Server:
         self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
         for replica_id in self.info.replica_ids:
             key, deliver = self.info.cluster_key, self._deliver_all
-            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, deliver, self.outgoing)
+            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, deliver, self.outgoing, self.queue)
         endpoint = self.endpoint
 
         def register() -> None:

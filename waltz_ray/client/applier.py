@@ -53,6 +53,10 @@ class ApplyQueue:
         self.kept = Transactions([])  # refused by the application
         self.kept_bytes = 0
         self.epoch = 0
+        self.refusals = 0
+        """How often the application has refused transactions; it may have gone back each time."""
+        self.refusing = False
+        """It is being told of that: ``mark`` may be more than it knows."""
         self.queued = False
         self.pause_s = _FIRST_PAUSE_S
         self.waiters: list[tuple[int, int, Callable[[], None]]] = []  # heap: (transaction ID, tie-break, action)
@@ -176,11 +180,13 @@ class Applier:
         return True
 
     def _refused(self, queue: ApplyQueue, transactions: Transactions, error: BaseException) -> bool:
+        queue.refusals, queue.refusing = queue.refusals + 1, True
         first_id = transactions[0].transaction_id
         failed_id = max(first_id, self._application_mark(queue, first_id - 1) + 1)
         self._uncaught(queue.partition_id, min(failed_id, transactions.last_id), error)
         mark = self._application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
         self._move(queue, mark)
+        queue.refusing = False
         if mark + 1 < first_id:
             queue.epoch += 1
             queue.rewind(mark, queue.epoch)

@@ -17,6 +17,7 @@ from waltz_ray.client.requests import Append
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead
+from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.batches import FeedBatch, FeedMode
 
@@ -60,7 +61,13 @@ class Attachment:
 
     @property
     def applied_mark(self) -> int | None:
-        return self.queue.mark if self._applies else None
+        if not self._applies:
+            return None
+        return NO_TRANSACTION if self.queue.refusing else self.queue.mark
+
+    @property
+    def refusals(self) -> int:
+        return self.queue.refusals
 
     def put(self, append: Append) -> None:
         self.outbox.put(append)

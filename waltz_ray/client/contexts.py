@@ -29,7 +29,14 @@ class ContextPort(Protocol):
 
     @property
     def applied_mark(self) -> int | None:
-        """The client's high-water mark; None if this client applies nothing."""
+        """The client's high-water mark; None if this client applies nothing.
+
+        -1 while the application is told of an error: it may go back, and nobody knows how far.
+        """
+
+    @property
+    def refusals(self) -> int:
+        """How often the application has refused a transaction, and so may have gone back."""
 
     def put(self, append: Append) -> None: ...
 
@@ -139,9 +146,14 @@ class ContextRunner:
                 run.context.on_lock_failure(conflict)
             partition_id = run.context.partition_id(self._partitions)
             port = self._port(partition_id)
-            mark = port.applied_mark  # before the application reads its state: later is too bold (DESIGN 4.1)
+            # Before the application reads its state: a mark from later would claim too much.
+            refusals, mark = port.refusals, port.applied_mark
             builder = TransactionBuilder()
             if run.context.execute(builder):
+                if port.refusals != refusals:
+                    # The application may have gone back before it was read, so that it knew less than the mark says.
+                    self.again(run)
+                    return
                 port.put(self._append(run, partition_id, builder, mark))
                 return
         except BaseException as error:  # noqa: BLE001 - application code may raise anything; its future carries it

@@ -130,6 +130,8 @@ class Partition:
         self._epoch = 0
         self._held_bytes = 0  # of frames that the sink has and has not applied
         self._credit_bytes = 0  # given back by the sink, not yet by us
+        self._mount_mark = position  # that the newest mount began at
+        self._mount_bytes = 0  # of frames that have come since
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
         self._task: asyncio.Task[None] | None = None
@@ -226,7 +228,7 @@ class Partition:
             monitor = self.fates.monitor
             mark = monitor.resume_mark if monitor.pending else _NOTHING_PENDING
         req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
-        self._credit_bytes = 0
+        self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
         credit_bytes = max(0, self._config.feed_credit_bytes - self._held_bytes)
         stream.send(Mount(req_id, mark, self._mode, credit_bytes))
 
@@ -325,6 +327,12 @@ class Partition:
             raise WireError(
                 f"partition {self.partition_id}: the feed jumps from transaction {self.position} to {first_id}"
             )
+        if first_id == self._mount_mark + 1:
+            # The feed begins here: what has come since the mount was sent for an earlier one, over the same stream.
+            # Its credit ended with that, and must not be given to this one.
+            self._credit_bytes -= self._mount_bytes
+            self._mount_bytes = 0
+        self._mount_bytes += frame_bytes
         self.position = max(self.position, first_id + count - 1)
         completions = self._entries(sequence_numbers, own.astype(np.int64) + first_id) if len(own) else []
         self.fates.monitor.mark_seen(first_id + count - 1)

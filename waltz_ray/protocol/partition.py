@@ -91,6 +91,7 @@ _RECORD_COST_BYTES = 64
 """More than a record adds to its data in any frame."""
 
 _BATCHES_IN_FLIGHT = 2
+_MOST_FLUSHES = 64  # of one connection at a time; a client has one
 
 _BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -150,6 +151,7 @@ class Partition:
         self._config = config
         self._queue = queue or Pool(config.append_queue_bytes)
         self._retained_bytes = config.retained_bytes
+        self._piece_bytes = config.catch_up_bytes(1)
         self._log: _Log | None = None
         self._owner = owner
         self._attempts = 0  # to take a session
@@ -229,6 +231,7 @@ class Partition:
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
                 self._held_failures.forget(connection_ids=(connection_id,))
+                self._held_flushes = deque(held for held in self._held_flushes if held[1] != connection_id)
                 self._held_mounts = [held for held in self._held_mounts if held.connection_id != connection_id]
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
@@ -268,6 +271,10 @@ class Partition:
 
     def _share_memory(self, partitions_here: int) -> None:
         self._retained_bytes = self._config.retained_bytes // partitions_here
+        self._piece_bytes = self._config.catch_up_bytes(partitions_here)
+        for session in (self.session, self._opening):
+            if session is not None:
+                session.piece_bytes = self._piece_bytes
         if self._log is not None:
             self._log.retained.budget_bytes = self._retained_bytes
             self._log.retained.trim(self._log.high_water_mark)
@@ -329,6 +336,7 @@ class Partition:
             None if self._log is None else self._log.retained,
             retained_bytes=self._retained_bytes,
             join_grace_ms=self._config.join_grace_ms,
+            piece_bytes=self._piece_bytes,
         )
         self._run(self._opening.start())
 
@@ -643,6 +651,8 @@ class Partition:
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
             self._flushed(connection_id, req_id)
+        elif sum(held[1] == connection_id for held in self._held_flushes) >= _MOST_FLUSHES:
+            self._send(connection_id, NotReady(self.partition_id, self.generation))
         else:
             self._held_flushes.append((last_before, connection_id, req_id))
 

@@ -93,6 +93,7 @@ class _Replica:
     damaged: bool = False  # has bad records beyond last_id
     unreadable: bool = False  # as a source of copies, for a while
     reading: bool = False  # a peer is being read for it
+    sent_to: int = NO_TRANSACTION  # the last ID of the piece that is being copied to it
 
     @property
     def busy(self) -> bool:
@@ -106,6 +107,9 @@ class Session:
     ``record`` is the partition's ZooKeeper record right after this session's ID was taken (its entries still
     describe the last published session) and ``version`` that node's version. ``retained`` is the memory of the
     running server's log, or None when this server opens the partition afresh.
+
+    ``piece_bytes`` is about how much a replica is sent at a time to bring it up: it shares a link with the live stream
+    and with other partitions, and a link that falls too far behind is cut. May be changed at any time.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class Session:
         *,
         retained_bytes: int,
         join_grace_ms: int,
+        piece_bytes: int,
     ) -> None:
         self.partition_id = partition_id
         self.session_id = record.session_id
@@ -125,6 +130,7 @@ class Session:
         self.retained = retained
         self.low_water_mark: int | None = None  # X
         self.high_water_mark = NO_TRANSACTION
+        self.piece_bytes = piece_bytes
         self.published = False
         self.over = False
         self._retained_bytes = retained_bytes
@@ -242,14 +248,14 @@ class Session:
         if replica.phase is Phase.MEMBER:
             if last_id > self.high_water_mark:  # else the others were faster
                 self._commit()
-        elif replica.phase is Phase.COPYING:
+        elif replica.phase is Phase.COPYING and not replica.reading and last_id >= replica.sent_to:
             replica.phase = Phase.OPENED
 
     def _on_range_read(self, target: _Replica, batch: RecordBatch) -> None:
         wanted = target.reading and target.phase is Phase.COPYING and batch.first_id == target.last_id + 1
         if wanted:  # if not, it was ordered before the target was lost and came back
             target.reading = False
-            self._effects.append(AppendToReplicas(self.session_id, (target.replica_id,), batch))
+            self._send_piece(target, [batch])
 
     def _on_read_failed(self, source: _Replica, target: _Replica, reason: str) -> None:
         source.unreadable = True
@@ -369,14 +375,17 @@ class Session:
         return self.retained is not None and self.retained.first_id <= first_id <= self.retained.end_id
 
     def _send_from_memory(self, replica: _Replica, low_water_mark: int) -> None:
+        """The next piece. With the one that reaches the end of the log a late joiner is on the live stream."""
         assert self.retained is not None
-        if self.published:
-            replica.phase = Phase.LIVE
-            batches = self.retained.since(replica.last_id + 1)
-        else:
-            replica.phase = Phase.COPYING
-            batches = self.retained.between(replica.last_id + 1, low_water_mark + 1)[:1]
+        end_id = self.retained.end_id if self.published else low_water_mark + 1
+        batches = self.retained.between(replica.last_id + 1, end_id, self.piece_bytes)
+        reaches_end = not batches or batches[-1].end_id == end_id
+        replica.phase = Phase.LIVE if self.published and reaches_end else Phase.COPYING
+        self._send_piece(replica, batches)
+
+    def _send_piece(self, replica: _Replica, batches: list[RecordBatch]) -> None:
         for batch in batches:
+            replica.sent_to = batch.last_id
             self._effects.append(AppendToReplicas(self.session_id, (replica.replica_id,), batch))
 
     def _copy_from_a_peer(self, replica: _Replica, low_water_mark: int) -> None:
@@ -384,8 +393,10 @@ class Session:
         if source is not None:
             end_id = low_water_mark + 1 if not self.published else min(source.last_id + 1, self._memory_begin())
             replica.phase, replica.reading = Phase.COPYING, True
+            source_id, first_id = source.replica_id, replica.last_id + 1
+            piece_bytes = self.piece_bytes
             self._effects.append(
-                ReadRange(self.session_id, source.replica_id, replica.replica_id, replica.last_id + 1, end_id)
+                ReadRange(self.session_id, source_id, replica.replica_id, first_id, end_id, piece_bytes)
             )
 
     def _memory_begin(self) -> int:

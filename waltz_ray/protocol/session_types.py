@@ -187,11 +187,14 @@ class TruncateReplica:
 
 @value()
 class ReadRange:
+    """Records [first_id, end_id) of the source's disk, or the first about ``max_bytes`` of them."""
+
     session_id: int
     source_id: int
     target_id: int
     first_id: int
     end_id: int
+    max_bytes: int
 
 
 @value()
