@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.simulation.rot import rot_below_the_mark
 from waltz_ray.protocol.ids import quorum_of
 
 if TYPE_CHECKING:
@@ -176,6 +177,56 @@ class Dramas:
         lag_s = random.uniform(0.1, 0.25)
         after(out_s + random.uniform(0.3, 1.2), self._unless_over, lambda: self._lag(lagging, complete, lag_s))
         return True
+
+    def damage_in_danger(self) -> bool:
+        """One replica lags, one is damaged, and the only whole one is away while a session opens.
+
+        Nothing may be decided without it: what the damaged one has lost, or is about to have copied, must not count
+        as all there was.
+        """
+        world, random = self.world, self.random
+        partition_id = random.randrange(world.partitions)
+        assigned = [world.replicas[replica_id] for replica_id in sorted(world.operator.assigned(partition_id))]
+        up = [replica for replica in assigned if replica.up and not replica.paused]
+        if len(up) < 3:
+            return False
+        damaged, whole, *lagging = random.sample(up, len(up))
+        if not rot_below_the_mark(world, damaged, partition_id, random):
+            return False
+        lag_s = random.uniform(0.1, 0.3)
+        servers = [server.host for server in world.servers]
+        for replica in lagging:
+            world.network.partition(replica.host, servers, lag_s + 0.1)
+        found_late = random.random() < 0.5
+
+        def strike() -> None:
+            if found_late:  # it votes, is found damaged, and opens the same session again
+                whole.kill("killed, it had everything")
+                whole.start_later(4.0)
+                for replica in lagging:
+                    world.network.partition(replica.host, servers, 1.0)
+                world.scheduler.after(random.uniform(0.2, 0.6), self._unless_over, self._find_damage, damaged)
+            else:  # it is known to be damaged when the session opens, and the others are slow to copy
+                self._find_damage(damaged)
+                whole.slow_until_s = world.scheduler.now + 3.0
+                world.scheduler.after(random.uniform(0.05, 0.8), self._unless_over, whole.kill, "killed, it had all")
+                whole.start_later(5.0)
+                for replica in [whole, *lagging]:
+                    self._cut_from_servers(replica)
+
+        world.scheduler.after(lag_s, self._unless_over, strike)
+        return True
+
+    def _find_damage(self, replica: SimReplica) -> None:
+        """Somebody reads everything of it."""
+        for partition_id in range(self.world.partitions):
+            self.world.look_at(replica, partition_id)
+        self._cut_from_servers(replica)
+
+    def _cut_from_servers(self, replica: SimReplica) -> None:
+        for stream in self.world.network.connections():
+            if stream.other.loop is replica.loop:
+                self.world.network.break_connection(stream, 0.0, 0.0)
 
     def _lag(self, lagging: SimReplica, complete: SimReplica, seconds: float) -> None:
         """Nothing reaches one replica for a while, nothing of it ever will; at the end another one is gone."""

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.clients import SimClient
 from tests.simulation.dramas import Dramas
 from tests.simulation.process import Process
-from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from tests.simulation.rot import rot_behind_the_end, rot_below_the_mark, rot_in_an_index
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
     from tests.simulation.world import World
 
 __all__ = ["Nemesis"]
-
-_SEGMENT_HEADER_BYTES = 128
 
 
 class Nemesis:
@@ -54,6 +52,7 @@ class Nemesis:
             "server taken for dead": dramas.zombie,
             "successor and manager gone": dramas.successor_and_manager_gone,
             "twins take at once": dramas.twins_take_at_once,
+            "damage in danger": dramas.damage_in_danger,
             "removed with a tail": dramas.removed_with_a_tail,
             "late joiner in danger": dramas.late_joiner,
             "mount in danger": dramas.mount_in_danger,
@@ -228,52 +227,16 @@ class Nemesis:
         return True
 
     def _rot(self) -> bool:
-        replica = self._replica()
-        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
-        if log is None or not self.world.operator.may_spoil(replica) or log.local_low_water_mark < 0:
-            return False
-        segments = self.world.segments(replica, log.partition_id)
-        rotten = [first_id for first_id in segments if first_id <= log.local_low_water_mark]
-        if not rotten:
-            return False
-        first_id = self.random.choice(rotten)
-        path = segments[first_id]
-        content = replica.disk.content(path)
-        end, transaction_id = _SEGMENT_HEADER_BYTES, first_id
-        while transaction_id <= log.local_low_water_mark and end + RECORD_OVERHEAD_BYTES <= len(content):
-            if int.from_bytes(content[end : end + 8], "big") != transaction_id:
-                break
-            end += RECORD_OVERHEAD_BYTES + int.from_bytes(content[end + 28 : end + 32], "big")
-            transaction_id += 1
-        self.world.operator.spoiled.add(replica.replica_id)
-        self._flip(replica, path, self.random.randrange(min(end, len(content))))
-        return True
-
-    def _flip(self, replica: SimReplica, path: str, offset: int) -> None:
-        replica.tell(f"bit rot in {path} at byte {offset}")
-        replica.disk.flip(path, offset, 1 << self.random.randrange(8))
+        return rot_below_the_mark(self.world, self._replica(), self._partition_id(), self.random)
 
     def _rot_index(self) -> bool:
-        replica = self._replica()
-        indexes = [path for path in replica.disk.files() if path.endswith(".idx") and replica.disk.content(path)]
-        if not indexes:
-            return False
-        path = self.random.choice(indexes)
-        self._flip(replica, path, self.random.randrange(len(replica.disk.content(path))))
-        return True
+        return rot_in_an_index(self._replica(), self.random)
 
     def _rot_behind_the_end(self) -> bool:
-        """In the zeros written ahead of the records."""
-        replica = self._replica()
-        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
-        if log is None or log._active is None:
-            return False
-        path, end = log._active.path, log._active.end
-        length = len(replica.disk.content(path))
-        if length <= end:
-            return False
-        self._flip(replica, path, self.random.randrange(end, length))
-        return True
+        return rot_behind_the_end(self._replica(), self._partition_id(), self.random)
+
+    def _partition_id(self) -> int:
+        return self.random.randrange(self.world.partitions)
 
     def _lose_disk(self) -> bool:
         replica = self._replica()

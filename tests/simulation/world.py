@@ -285,15 +285,20 @@ class World:
         sound = True
         for partition_id in range(self.partitions):
             for replica in self._holders(partition_id):
-                log = replica.log(partition_id)
-                if log is None or log.damaged is not None:
-                    continue
-                try:
-                    _records_of(log)
-                except Corruption as error:
-                    replica.tell(f"scrub: {error}")
-                    sound = False
+                sound &= self.look_at(replica, partition_id)
         return sound
+
+    def look_at(self, replica: SimReplica, partition_id: int) -> bool:
+        """Read all records of a replica's partition. False if there is damage that was not known before."""
+        log = replica.log(partition_id)
+        if log is None or log.damaged is not None:
+            return True
+        try:
+            _records_of(log)
+        except Corruption as error:
+            replica.tell(f"scrub: {error}")
+            return False
+        return True
 
     def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
         found = {}
