@@ -34,6 +34,7 @@ from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.protocol.session import Session
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.wire.batches import FeedMode
 
@@ -204,7 +205,8 @@ class World:
 
     def _newcomer(self) -> Callable[[], bool]:
         """Whether a client that was never here before has mounted every partition and committed in it."""
-        client = SimClient(self, len(self.clients), FeedMode.RECORDS, Random(self.random.getrandbits(64)), 1.0)
+        mode = self.random.choice([FeedMode.RECORDS, FeedMode.OWN, FeedMode.OWN])
+        client = SimClient(self, len(self.clients), mode, Random(self.random.getrandbits(64)), 1.0)
         client.working = False
         client.config = replace(client.config, mount_timeout_ms=int(2000 * _LIVENESS_S))
         self.clients.append(client)
@@ -355,6 +357,7 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
         stack.enter_context(mock.patch.object(Partition, "_on_taken", _taking_observed(world)))
+        stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -400,6 +403,22 @@ def _taking_observed(world: World) -> Callable[[Partition, int], None]:
         original(self, version)
 
     return on_taken
+
+
+def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]:
+    """``Session._write`` that also tells the history who is entered as a member with less than a member has."""
+    original = Session._write
+
+    def write(self: Session, joined: frozenset[int]) -> None:
+        assert self.low_water_mark is not None
+        for replica_id in sorted(joined):
+            log = world.replicas[replica_id].log(self.partition_id)
+            if log is not None and log.damaged is None and log.synced_id < self.low_water_mark:
+                where = f"partition {self.partition_id}: session {self.session_id} begins at {self.low_water_mark}"
+                world.history.blame("members", f"{where}, replica {replica_id} joins it with {log.synced_id}")
+        original(self, joined)
+
+    return write
 
 
 def run(seed: int) -> Result:
