@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.history import Fate, Feed, Logical
+from tests.simulation.history import Fate, Feed, Logical, Trace
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
@@ -19,6 +19,7 @@ from waltz_ray.connect import StoreDirectory
 from waltz_ray.errors import (
     AppendFailed,
     ClientAhead,
+    ClientClosed,
     CoordinationError,
     DataUnavailable,
     InvalidInput,
@@ -48,10 +49,12 @@ class Application(Callbacks):
 
     def mounted_anew(self) -> None:
         """A new client begins after the marks."""
-        history = self._client.world.history
-        for partition_id, mark in self.marks.items():
-            feed = self.feeds[partition_id] = Feed(self._client.loop.name, partition_id, mark)
-            history.feeds.append(feed)
+        for partition_id in self.marks:
+            self._feed_anew(partition_id)
+
+    def _feed_anew(self, partition_id: int) -> None:
+        feed = self.feeds[partition_id] = Feed(self._client.loop.name, partition_id, self.marks[partition_id])
+        self._client.world.history.feeds.append(feed)
 
     def client_high_water_mark(self, partition_id: int) -> int:
         return self.marks[partition_id]
@@ -61,7 +64,16 @@ class Application(Callbacks):
         for transaction in transactions[: self._random.randrange(len(transactions)) if fails else None]:
             self.apply_transaction(transaction)
         if fails:
+            if self._random.random() < 0.5:
+                self._go_back(partition_id)
             raise RuntimeError("the application's database is away")
+
+    def _go_back(self, partition_id: int) -> None:
+        """An older database is restored."""
+        self.marks[partition_id] = max(-1, self.marks[partition_id] - self._random.randrange(30))
+        self._client.trace(partition_id, "went back", self.marks[partition_id])
+        self._client.world.history.counts["databases restored"] += 1
+        self._feed_anew(partition_id)
 
     def apply_transaction(self, transaction: Transaction) -> None:
         p, transaction_id = transaction.partition_id, transaction.transaction_id
@@ -69,6 +81,7 @@ class Application(Callbacks):
         if self._client.mode is FeedMode.RECORDS:
             who += " " + Payload.decode(transaction.data).uid
         self.feeds[p].entries.append((transaction_id, who))
+        self._client.trace(p, "applied", transaction_id)
         self.marks[p] = transaction_id
         self._client.world.history.counts["fed"] += 1
 
@@ -103,7 +116,12 @@ class _Context(TransactionContext):
         self._client.world.history.counts["executions"] += 1
         return True
 
+    def on_completion(self, committed: bool) -> None:
+        if committed:
+            self._client.trace(self._logical.partition_id, "completed", self._logical.uid)
+
     def on_lock_failure(self, transaction_id: int) -> None:
+        self._client.trace(self._logical.partition_id, "lock refused", transaction_id)
         self._client.world.history.counts["lock failures of contexts"] += 1
 
 
@@ -123,9 +141,10 @@ class SimClient(Process):
         self.application = Application(self, random)
         self._made = 0
         self._open: dict[str, Logical] = {}
+        self._trace = Trace(self.host, {})
         self._pace_s = pace_s
         self._known_id = dict.fromkeys(range(world.partitions), -1)  # OWN: the last ID of its own it heard of
-        self._config = ClientConfig(
+        self.config = ClientConfig(
             outstanding_appends=random.choice([20, 200, 10_000]),
             batch_records=random.choice([3, 50, 4096]),
             linger_ms=random.choice([0.0, 0.0, 5.0]),
@@ -149,11 +168,13 @@ class SimClient(Process):
             directory = StoreDirectory(self.zookeeper, CLUSTER)
             if not own:
                 self.application.mounted_anew()
+            self._trace = Trace(self.loop.name, dict(self.application.marks))
+            self.world.history.traces.append(self._trace)
             self.client = WaltzClient(
                 directory,
                 TcpTransport(),
                 None if own else self.application,
-                self._config,
+                self.config,
                 feed=feed,  # type: ignore[arg-type]
             )
         except CoordinationError as error:
@@ -169,12 +190,28 @@ class SimClient(Process):
             for logical in list(self._open.values()):
                 self._told(logical, Fate("unknown"))
 
+    def trace(self, partition_id: int, what: str, about: int | str) -> None:
+        """The application is told something."""
+        self._trace.events.append((partition_id, what, about))
+
+    async def leave(self) -> None:
+        """``WaltzClient.close``, and the end of the process."""
+        client, self.client = self.client, None
+        if client is None:
+            return
+        self.tell("closes its client")
+        client._io.is_current = False  # type: ignore[misc]
+        client.close()
+        self.trace(0, "closed", 0)
+        await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
+        self.kill("has closed its client")
+
     # ---- work ---------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         while self.working:
             await asyncio.sleep(self.random.expovariate(1 / self._pace_s))
-            if self.working and len(self._open) < 40:
+            if self.working and self.client is not None and len(self._open) < 40:
                 await self._do_something()
 
     async def _do_something(self) -> None:
@@ -191,9 +228,9 @@ class SimClient(Process):
         else:
             await self._read(p)
 
-    def last_word(self, p: int) -> None:
+    def last_word(self, p: int) -> Logical:
         """One more append, after the faults: the partition must take it."""
-        self.loop.enter(lambda: self._append(p, locks=False))
+        return self.loop.enter(lambda: self._append(p, locks=False))
 
     def _new(self, p: int) -> Logical:
         self._made += 1
@@ -207,9 +244,10 @@ class SimClient(Process):
             self.world.history.fate(logical.uid, fate)
             self.tell(f"{logical.uid} in p{logical.partition_id}: {fate.kind} {fate.transaction_id}")
 
-    def _append(self, p: int, locks: bool = True) -> None:
+    def _append(self, p: int, locks: bool = True) -> Logical:
         assert self.client is not None
         logical = self._new(p)
+        self.trace(p, "proposed", logical.uid)
         payload, options = Payload(logical.uid), {}
         if locks and self.random.random() < 0.5:
             mark = self._known_id[p] if self.mode is FeedMode.OWN else self.client.high_water_mark(p)
@@ -226,8 +264,9 @@ class SimClient(Process):
             )
         except (AppendFailed, PartitionNotReady) as error:
             self._failed([logical], error)
-            return
-        future.add_done_callback(lambda done: self._appended(logical, done))
+        else:
+            future.add_done_callback(lambda done: self._appended(logical, done))
+        return logical
 
     def _appended(self, logical: Logical, done: Future[int]) -> None:
         error = done.exception()
@@ -235,6 +274,7 @@ class SimClient(Process):
             self._failed([logical], error)
             return
         p = logical.partition_id
+        self.trace(p, "completed", logical.uid)
         self._known_id[p] = max(self._known_id[p], done.result())
         self._told(logical, Fate("committed", done.result()))
 
@@ -259,16 +299,18 @@ class SimClient(Process):
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:
         if isinstance(error, ClientAhead):
             self.world.history.blame("no_loss", f"{self.loop.name}: {error}")
-        elif not isinstance(error, _NOT_IN_THE_LOG):
+        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed)):
             self.world.scheduler.fail(error)
         # Of several, those that have been sent may be in the log: the error says how many.
-        kind = "absent" if len(logicals) == 1 or not isinstance(error, AppendFailed) else "unknown"
+        unknown = isinstance(error, ClientClosed) or (len(logicals) > 1 and isinstance(error, AppendFailed))
+        kind = "unknown" if unknown else "absent"
         for logical in logicals:
             self._told(logical, Fate(kind))
 
     def _submit(self, p: int) -> None:
         assert self.client is not None
         logical = self._new(p)
+        self.trace(p, "proposed", logical.uid)
 
         def done(future: Future[bool]) -> None:
             error = future.exception()
@@ -285,7 +327,7 @@ class SimClient(Process):
         first_id = self.random.randint(0, 40)
         try:
             batch = await self.client._rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
-        except (DataUnavailable, InvalidInput):
+        except (DataUnavailable, InvalidInput, ClientClosed):
             return
         offsets = batch.offsets.tolist()
         for index in range(len(batch)):

@@ -9,7 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Violation"]
+from waltz_ray.storage.replica_service import REQUEST_TYPES
+from waltz_ray.wire.replica_messages import Read, RefusalCode, Refused
+
+__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Trace", "Violation"]
 
 
 class Violation(AssertionError):
@@ -21,6 +24,9 @@ class Violation(AssertionError):
 
     def __str__(self) -> str:
         return f"{self.checker}: {self.message}"
+
+
+READ_REQUEST = REQUEST_TYPES[Read]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,23 @@ class Feed:
     entries: list[tuple[int, str]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Trace:
+    """What one client told its application, in order: (partition, what, about which transaction).
+
+    | what | about |
+    |---|---|
+    | ``proposed``, ``completed`` | the uid of a single append or a context |
+    | ``lock refused``, ``applied`` | a transaction ID |
+    | ``went back`` | the application's mark now: it has restored an older database |
+    | ``closed`` | 0 |
+    """
+
+    client: str
+    marks: dict[int, int]
+    events: list[tuple[int, str, int | str]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordWrite:
     """A partition's ZooKeeper record as it was written."""
@@ -62,21 +85,39 @@ class RecordWrite:
     replicas: dict[int, tuple[int, int | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A replica's. ``follows``: the same connection, partition and session were refused something before."""
+
+    replica: str
+    peer: str
+    partition_id: int
+    session_id: int
+    code: RefusalCode
+    follows: bool
+    message: str
+
+
 @dataclass
 class History:
     """Per partition where a list is indexed by it."""
 
     partitions: int
+    checkpoint_interval: int = 1 << 62
     committed: list[dict[int, bytes]] = field(default_factory=list)  # ID -> record bytes, as first counted committed
     committed_by: list[dict[int, str]] = field(default_factory=list)
     writers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
+    takers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
     record_writes: list[list[RecordWrite]] = field(default_factory=list)
     logicals: dict[str, Logical] = field(default_factory=dict)
     feeds: list[Feed] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     reads: list[tuple[int, int, bytes]] = field(default_factory=list)  # (partition, ID, record) answered by servers
+    refusals: list[Refusal] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     violation: Violation | None = None
+    _refused: set[tuple[object, int, int]] = field(default_factory=set)  # (connection, partition, session)
 
     def __post_init__(self) -> None:
         for _ in range(self.partitions):
@@ -104,11 +145,40 @@ class History:
         first = self.committed_by[partition_id][transaction_id]
         self.blame("no_fork", f"partition {partition_id}: {first} and {who} committed different {transaction_id}")
 
+    def taken(self, who: str, partition_id: int, session_id: int) -> None:
+        """A server believes that this session is its own."""
+        known = self.takers.setdefault((partition_id, session_id), who)
+        if known != who:
+            self.blame(
+                "one_writer", f"partition {partition_id}: both {known} and {who} have taken session {session_id}"
+            )
+
     def appended(self, who: str, partition_id: int, session_id: int) -> None:
         """A replica took records of ``session_id`` from the process ``who``."""
         known = self.writers.setdefault((partition_id, session_id), who)
         if known != who:
             self.blame("one_writer", f"partition {partition_id}: session {session_id} was written by {known} and {who}")
+
+    def opens(self, connection: object, partition_id: int, session_id: int) -> None:
+        """A replica is told to open a session: what it refused of it before is over."""
+        self._refused.discard((connection, partition_id, session_id))
+
+    def refused(self, replica: str, peer: str, connection: object, reply: Refused) -> None:
+        """A replica has refused something.
+
+        That an order does not fit its log must be the effect of an earlier refusal. But a read may: it asks whichever
+        member is next, and that one need not hold all that is committed.
+        """
+        key = (connection, reply.partition_id, reply.session_id)
+        follows = key in self._refused
+        self._refused.add(key)
+        self.refusals.append(
+            Refusal(replica, peer, reply.partition_id, reply.session_id, reply.code, follows, reply.message)
+        )
+        self.counts[f"refused {reply.code.name}"] += 1
+        misfit = reply.code is RefusalCode.NOT_CONTIGUOUS and reply.request_type != READ_REQUEST
+        if misfit and not follows:
+            self.blame("costs", f"{replica} refuses {peer}, to which it had refused nothing: {reply.message}")
 
     def logical(self, uid: str, partition_id: int, client: str, now_s: float) -> Logical:
         logical = self.logicals[uid] = Logical(uid, partition_id, client, now_s)

@@ -36,6 +36,7 @@ __all__ = [
     "sync_errors_are_ignored",
     "torn_tail_is_not_cut",
     "cut_in_memory_only",
+    "votes_are_not_made_durable",
 ]
 
 Patch = pytest.MonkeyPatch
@@ -147,6 +148,18 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
     original, original_open = SimReplica._open, replica_service._open
     patch.setattr(SimReplica, "_open", open_store)
     patch.setattr(replica_service, "_open", open_session)
+
+
+def votes_are_not_made_durable(patch: Patch) -> None:
+    """A session is accepted while what the vote says may still be lost."""
+
+    def open_session(self: PartitionLog, session_id: int) -> int:
+        with pytest.MonkeyPatch.context() as while_opening:
+            while_opening.setattr(self, "_sync_here", lambda: None)
+            return original(self, session_id)
+
+    original = PartitionLog.open_session
+    patch.setattr(PartitionLog, "open_session", open_session)
 
 
 def cut_in_memory_only(patch: Patch) -> None:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tests.simulation.clients import SimClient
 from tests.simulation.dramas import Dramas
 from tests.simulation.process import Process
-from waltz_ray.errors import CoordinationError
-from waltz_ray.protocol.ids import quorum_of
-from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from tests.simulation.rot import rot_behind_the_end, rot_below_the_mark, rot_in_an_index
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
     from tests.simulation.world import World
 
 __all__ = ["Nemesis"]
-
-_SEGMENT_HEADER_BYTES = 128
 
 
 class Nemesis:
@@ -54,24 +51,29 @@ class Nemesis:
             "server stopped": self._stop_server,
             "server taken for dead": dramas.zombie,
             "successor and manager gone": dramas.successor_and_manager_gone,
+            "twins take at once": dramas.twins_take_at_once,
+            "damage in danger": dramas.damage_in_danger,
+            "removed with a tail": dramas.removed_with_a_tail,
             "late joiner in danger": dramas.late_joiner,
+            "mount in danger": dramas.mount_in_danger,
             "truncation delayed": self._delay_truncate,
             "server's clock jumps": self._jump,
-            "partition moved": self._move,
+            "partition moved": world.operator.move,
+            "replica set changed": world.operator.change_a_set,
             "manager killed": self._kill_manager,
             "zookeeper cut off": self._zookeeper_cut,
             "zookeeper session expired": self._zookeeper_expire,
             "zookeeper loses an answer": self._zookeeper_lose_answer,
+            "zookeeper loses a request": self._zookeeper_lose_request,
             "zookeeper slow": self._zookeeper_slow,
             "zookeeper watches late": self._zookeeper_late,
             "client killed": self._kill_client,
             "client stopped": self._stop_client,
+            "client closed": self._close_client,
         }
         share = random.choice([0.2, 0.5, 0.8])
         self.kinds = {name: do for name, do in everything.items() if random.random() < share}
         self._gap_s = faults_in / random.randint(5, 20)
-        self._lost_copies_left = len(world.replicas) - quorum_of(len(world.replicas))
-        self._spoiled: set[int] = set()
         self.over = False
 
     def begin(self) -> None:
@@ -99,6 +101,7 @@ class Nemesis:
         world.story.tell("nemesis", "---- everything is healed ----")
         world.network.heal()
         world.zookeeper.late = 0.0
+        world.zookeeper.silent_until_s.clear()
         for zombie in world.zombies:
             zombie.kill("somebody notices the second process")
         for replica in world.replicas:
@@ -110,14 +113,14 @@ class Nemesis:
             if process.paused:
                 process.loop.resume()
             if process.zookeeper is not None:
-                process.zookeeper.lose_answers = 0
+                process.zookeeper.lose_answers = process.zookeeper.lose_requests = 0
                 world.zookeeper.let_in(process.zookeeper)
             process.start_later(self.random.uniform(0.01, 0.5))
 
-    def unless_over(self, do: Callable[[], object]) -> None:
+    def unless_over(self, do: Callable[..., object], *arguments: Any) -> None:
         """For what was arranged for later."""
         if not self.over:
-            do()
+            do(*arguments)
 
     # ---- the network --------------------------------------------------------------------------------------
 
@@ -224,63 +227,23 @@ class Nemesis:
         self._replica().disk.fail_sync = True
         return True
 
-    def _may_spoil(self, replica: SimReplica) -> bool:
-        """Whether this replica's synced records may be lost: no more replicas than the quorum may miss."""
-        return replica.replica_id in self._spoiled or len(self._spoiled) < self._lost_copies_left
-
     def _rot(self) -> bool:
-        replica = self._replica()
-        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
-        if log is None or not self._may_spoil(replica) or log.local_low_water_mark < 0:
-            return False
-        segments = self.world.segments(replica, log.partition_id)
-        rotten = [first_id for first_id in segments if first_id <= log.local_low_water_mark]
-        if not rotten:
-            return False
-        first_id = self.random.choice(rotten)
-        path = segments[first_id]
-        content = replica.disk.content(path)
-        end, transaction_id = _SEGMENT_HEADER_BYTES, first_id
-        while transaction_id <= log.local_low_water_mark and end + RECORD_OVERHEAD_BYTES <= len(content):
-            if int.from_bytes(content[end : end + 8], "big") != transaction_id:
-                break
-            end += RECORD_OVERHEAD_BYTES + int.from_bytes(content[end + 28 : end + 32], "big")
-            transaction_id += 1
-        self._spoiled.add(replica.replica_id)
-        self._flip(replica, path, self.random.randrange(min(end, len(content))))
-        return True
-
-    def _flip(self, replica: SimReplica, path: str, offset: int) -> None:
-        replica.tell(f"bit rot in {path} at byte {offset}")
-        replica.disk.flip(path, offset, 1 << self.random.randrange(8))
+        return rot_below_the_mark(self.world, self._replica(), self._partition_id(), self.random)
 
     def _rot_index(self) -> bool:
-        replica = self._replica()
-        indexes = [path for path in replica.disk.files() if path.endswith(".idx") and replica.disk.content(path)]
-        if not indexes:
-            return False
-        path = self.random.choice(indexes)
-        self._flip(replica, path, self.random.randrange(len(replica.disk.content(path))))
-        return True
+        return rot_in_an_index(self._replica(), self.random)
 
     def _rot_behind_the_end(self) -> bool:
-        """In the zeros written ahead of the records."""
-        replica = self._replica()
-        log = replica.log(self.random.randrange(self.world.partitions)) if replica.store is not None else None
-        if log is None or log._active is None:
-            return False
-        path, end = log._active.path, log._active.end
-        length = len(replica.disk.content(path))
-        if length <= end:
-            return False
-        self._flip(replica, path, self.random.randrange(end, length))
-        return True
+        return rot_behind_the_end(self._replica(), self._partition_id(), self.random)
+
+    def _partition_id(self) -> int:
+        return self.random.randrange(self.world.partitions)
 
     def _lose_disk(self) -> bool:
         replica = self._replica()
-        if not self._may_spoil(replica) or not replica.up:
+        if not self.world.operator.may_spoil(replica) or not replica.up:
             return False
-        self._spoiled.add(replica.replica_id)
+        self.world.operator.spoiled.add(replica.replica_id)
         replica.kill("its disk is lost, another one is put in")
         replica.disk.lose_everything()
         replica.acknowledged.clear()
@@ -313,15 +276,6 @@ class Nemesis:
         server.loop.jump(self.random.choice([0.3, 2.0, 30.0]))
         return server.up
 
-    def _move(self) -> bool:
-        """An operator prefers another server for a partition."""
-        store = self.world.operator_store
-        server = self.random.choice(self.world.servers)
-        partitions = [p for p in range(self.world.partitions) if self.random.random() < 0.6]
-        for other in self.world.servers:
-            store.set_preferred(other.server_id, partitions if other is server else [])
-        return True
-
     def _kill_manager(self) -> bool:
         manager = self.world.manager
         if not manager.up:
@@ -336,6 +290,14 @@ class Nemesis:
             return False
         client.kill("killed", self.random.choice([0.0, 0.0, 5.0]))
         self._restart(client)
+        return True
+
+    def _close_client(self) -> bool:
+        client = self.random.choice(self.world.clients)
+        if not isinstance(client, SimClient) or client.client is None or not client.up or client.paused:
+            return False
+        client.spawn(client.leave())
+        client.start_later(self.random.choice([0.6, 2.0]))
         return True
 
     def _stop_client(self) -> bool:
@@ -372,6 +334,13 @@ class Nemesis:
         process.zookeeper.lose_answers = self.random.choice([1, 1, 2])
         return True
 
+    def _zookeeper_lose_request(self) -> bool:
+        process = self._process()
+        if process is None or process.zookeeper is None:
+            return False
+        process.zookeeper.lose_requests = self.random.choice([1, 1, 2])
+        return True
+
     def _zookeeper_slow(self) -> bool:
         process = self._process()
         if process is None:
@@ -394,17 +363,3 @@ class Nemesis:
         zookeeper.late = self.random.choice([0.3, 1.0])
         self.world.scheduler.after(self.random.uniform(1.0, 4.0), in_time)
         return True
-
-    # ---- the operator -------------------------------------------------------------------------------------
-
-    def replace_lost_replicas(self) -> None:
-        """What a person does about a replica without its files, as soon as it is allowed."""
-        for replica_id in sorted(self._spoiled):
-            replica = self.world.replicas[replica_id]
-            if replica.up and (replica.store is None or replica.lost_files):
-                try:
-                    self.world.operator_store.replace_replica(replica_id)
-                    replica.lost_files = False
-                    self.world.story.tell("operator", f"replaces replica {replica_id}")
-                except CoordinationError as error:
-                    self.world.story.tell("operator", f"cannot replace replica {replica_id} yet: {error}")

@@ -40,6 +40,7 @@ from waltz_ray.wire.replica_messages import (
     REPLICA_VERSION,
     REPLICA_VERSIONS,
     Appended,
+    Open,
     Read,
     RefusalCode,
     Refused,
@@ -205,8 +206,8 @@ class SimReplica(Process):
         try:
             store = ReplicaStore.open(disk, DIRECTORY, info.cluster_key, self.config)
         except ControlFileMissing as error:
-            entries = [cluster.partition(p)[0].replicas[self.replica_id] for p in range(info.partitions)]
-            if any(entry.session_id != NO_SESSION for entry in entries):
+            entries = [cluster.partition(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
+            if any(entry is not None and entry.session_id != NO_SESSION for entry in entries):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
             store = ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
         return store
@@ -266,6 +267,9 @@ class SimReplica(Process):
         """In a thread of its own. Nothing of the answers leaves if the process ends before."""
         self._turns[turn] = None
         self._lower(turn)
+        for request in turn.requests:
+            if isinstance(request, Open):
+                self.world.history.opens(turn.connection, request.partition_id, request.session_id)
         slow = turn.copies or self._let_somebody_copy(turn)
         self.threads.start(lambda: self._in_thread(turn), slow)
 
@@ -332,7 +336,9 @@ class SimReplica(Process):
                     other.surely_cut[reply.partition_id] = reply.last_id
             elif isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")
-                self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
+                if isinstance(reply, Refused):
+                    self.world.history.refused(self.loop.name, turn.connection.peer, turn.connection, reply)
+                    self.lost_files |= reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
 
     def _look_for_damage(self, log: PartitionLog) -> None:

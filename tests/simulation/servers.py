@@ -61,15 +61,19 @@ class SimServer(Process):
         self.server = None
         self.spawn(self._start(store))
 
-    def leave_a_zombie(self, away_s: float) -> None:
-        """Whoever starts servers takes this one for dead: it runs on, cut off from ZooKeeper, beside its successor."""
+    def leave_a_zombie(self, away_s: float = 0.0) -> SimServer:
+        """Whoever starts servers takes this one for dead: it runs on beside its successor.
+
+        For ``away_s`` it is cut off from ZooKeeper.
+        """
         zombie = SimServer(self.world, self.server_id, self.config)
         zombie.life, zombie.up, zombie.loop, zombie.zookeeper = self.life, True, self.loop, self.zookeeper
         self.world.zombies.append(zombie)
-        if self.zookeeper is not None:
+        if self.zookeeper is not None and away_s:
             self.world.zookeeper.cut_off(self.zookeeper, away_s, self.session_s)
         self.tell("is taken for dead and runs on")
         self.start()
+        return zombie
 
     async def _start(self, store: ClusterStore) -> None:
         try:

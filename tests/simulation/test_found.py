@@ -25,6 +25,7 @@ from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.session_types import (
     RecordWritten,
+    ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
     StartTimer,
@@ -92,6 +93,19 @@ def test_a_replaced_replica_can_help_a_session_that_is_opening() -> None:
 
 def test_damage_met_by_a_read_is_told_to_the_session() -> None:
     """Seed 0x22e: the only holder of the log's end met its damage as a source of copies, and the session asked on."""
+    refused = Refused(7, 5, 7, RefusalCode.DAMAGED, 5, 8, "record 9 has a wrong checksum")
+    assert _told_after(refused) == [(7, ReplicaLost(5, 3, "record 9 has a wrong checksum"))]
+
+
+def test_a_session_that_only_copies_hears_that_it_is_fenced_off() -> None:
+    """A twin took a higher session and died: the session that copied its last records asked for them for ever."""
+    assert _told_after(Refused(7, 5, 7, RefusalCode.FENCED, 6, 8, "session 5 is fenced off")) == [
+        (7, ReplicaFenced(5, 3, 6))
+    ]
+
+
+def _told_after(refused: Refused) -> list[object]:
+    """What the session is told when a read is refused so."""
     scheduler = Scheduler(Random(1))
     network = Network(scheduler, Random(2))
     server = new_loop(scheduler, network, "server")
@@ -101,16 +115,16 @@ def test_damage_met_by_a_read_is_told_to_the_session() -> None:
         link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing(), Pool(1))
         future = asyncio.get_running_loop().create_future()
         link._reads.append((Read(7, 5, 0, 9, 1000), future))
-        link.on_bulk(Refused(7, 5, 7, RefusalCode.DAMAGED, 5, 8, "record 9 has a wrong checksum"))
-        with pytest.raises(ReplicaRefused, match="wrong checksum"):
+        link.on_bulk(refused)
+        with pytest.raises(ReplicaRefused, match=refused.message):
             await future
 
     task = server.enter(lambda: server.create_task(read()))
     scheduler.run(0.5)
     assert task.done()
     assert task.exception() is None
-    assert events == [(7, ReplicaLost(5, 3, "record 9 has a wrong checksum"))]
     server.bury()
+    return events
 
 
 def test_opening_a_partition_on_a_full_disk_can_be_repeated_for_ever() -> None:

@@ -4,6 +4,7 @@
 |---|---|---|
 | ``IoThread`` | ``SimIo`` | calls posted from other threads run on the loop, in order |
 | ``Applier``'s thread | ``SimApplier`` | one partition's deliveries at a time, never two callbacks at once |
+| ``close`` | waits for none of them | nothing is called any more once it has returned |
 | ``ContextRunner``'s pool | ``SimRunner`` | every step of a context later, somewhere else, in any order |
 
 (A replica's threads, and the locks of ``storage``, are in ``disk_threads.py``.)
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
@@ -45,9 +46,16 @@ class SimIo:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_current = True  # so that nothing tries to block
+        self._stopped = False
 
     def post(self, function: Callable[..., object], *args: object) -> None:
-        self.loop.call_soon(function, *args)
+        if not self._stopped:
+            self.loop.call_soon(function, *args)
+
+    def stop(self, last: Coroutine[Any, Any, None]) -> None:
+        """``last`` runs in the next turns; the real one waits for it."""
+        self._stopped = True
+        self.loop.create_task(last)
 
 
 def _simulated_applier(random: Random) -> type[Applier]:
@@ -80,6 +88,8 @@ def _simulated_applier(random: Random) -> type[Applier]:
 
         def _round(self) -> None:
             self._due = False
+            if self._stopped:
+                return
             now = self._loop.time()
             if self._ready or self._reports or (self._paused and self._paused[0][0] <= now):
                 work = self._next()  # has something, so it does not wait
@@ -108,8 +118,11 @@ def _simulated_runner(random: Random) -> type[ContextRunner]:
         """The real runner; its pool is the loop."""
 
         def _in_pool(self, function: Callable[..., None], run: ContextRun, *args: object) -> None:
-            if not self._closed:
-                asyncio.get_running_loop().call_later(random.uniform(0.0, 0.003), function, run, *args)
+            def call() -> None:
+                if not self._closed:  # a closed pool begins nothing that waits
+                    function(run, *args)
+
+            asyncio.get_running_loop().call_later(random.uniform(0.0, 0.003), call)
 
     return SimRunner
 

@@ -12,16 +12,17 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from unittest import mock
 
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
-from tests.simulation.history import History, Violation
+from tests.simulation.history import History, Logical, Violation
 from tests.simulation.loop import ProcessLoop, Scheduler
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.operators import Operator
 from tests.simulation.original_client import OriginalClient
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.replica import DIRECTORY, SimReplica
@@ -33,6 +34,7 @@ from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.protocol.session import Session
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.wire.batches import FeedMode
 
@@ -75,6 +77,7 @@ class World:
         self.replicas = [SimReplica(self, n, self._storage_config()) for n in range(replicas)]
         servers = random.choice([1, 2, 2, 3])
         config = self._server_config()
+        self.history.checkpoint_interval = config.checkpoint_interval
         self.servers = [SimServer(self, n, config) for n in range(servers)]
         self.zombies: list[SimServer] = []
         self.manager = SimManager(self, servers)
@@ -87,6 +90,7 @@ class World:
             else SimClient(self, n, random.choice(modes), Random(random.getrandbits(64)), pace_s)
             for n in range(count)
         ]
+        self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
     def _initialize(self, replicas: int) -> ClusterStore:
@@ -158,11 +162,13 @@ class World:
         self.nemesis.heal()
         for client in self.clients:
             client.working = False
+        self.operator.settle_sets()
         deadline = self.scheduler.now + _LIVENESS_S
         self._wait("everything runs", deadline, lambda: all(p.up for p in self.processes()))
         self._wait("replicas serve", deadline, self._all_serve)
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)
+        self._wait("a new client is served by every partition", deadline, self._newcomer())
         sound = False
         while not sound:
             self._last_words()
@@ -170,11 +176,11 @@ class World:
             self._wait("all replicas are members and alike", deadline, self._converged)
             sound = self._scrub()  # a repair begins at the first damage; further rot below it was not met so far
         self._wait("every subscriber has the whole log", deadline, self._all_fed)
-        outcome = Outcome(self.history, {r.replica_id: self._read_logs(r) for r in self.replicas})
+        outcome = Outcome(self.history, [self._read_logs(p) for p in range(self.partitions)])
         for check in CHECKERS:
             check(outcome)
-        for logs in outcome.logs.values():
-            for log in logs:
+        for logs in outcome.logs:
+            for log in logs.values():
                 self.story.mix(b"".join(log))
 
     def _until(self, moment: float, done: Callable[[], bool] | None = None) -> None:
@@ -190,7 +196,7 @@ class World:
 
         def ask() -> bool:
             nonlocal met
-            self.nemesis.replace_lost_replicas()
+            self.operator.replace_lost_replicas()
             met = done()
             return met
 
@@ -198,6 +204,27 @@ class World:
         if not met:
             raise Violation("liveness", f"not within {_LIVENESS_S:.0f} s after healing: {what}: {self._state()}")
         self.story.tell("world", what)
+
+    def _newcomer(self) -> Callable[[], bool]:
+        """Whether a client that was never here before has mounted every partition and committed in it."""
+        mode = self.random.choice([FeedMode.RECORDS, FeedMode.OWN, FeedMode.OWN])
+        client = SimClient(self, len(self.clients), mode, Random(self.random.getrandbits(64)), 1.0)
+        client.working = False
+        client.config = replace(client.config, mount_timeout_ms=int(2000 * _LIVENESS_S))
+        self.clients.append(client)
+        client.start()
+        asked: dict[int, Logical] = {}
+
+        def served() -> bool:
+            if client.client is None:
+                return False
+            for partition_id in range(self.partitions):
+                logical = asked.get(partition_id)
+                if logical is None or (logical.fate is not None and logical.fate.kind != "committed"):
+                    asked[partition_id] = client.last_word(partition_id)
+            return all(logical.fate is not None for logical in asked.values())
+
+        return served
 
     def _all_serve(self) -> bool:
         return all(replica.store is not None for replica in self.replicas)
@@ -214,15 +241,26 @@ class World:
     def _converged(self) -> bool:
         for partition_id in range(self.partitions):
             owner = self._owner(partition_id)
-            if owner is None or owner.session is None or len(owner.session.members) != len(self.replicas):
+            if owner is None or owner.session is None:
+                return False
+            assigned = self.operator.assigned(partition_id)
+            if owner.session.record.replicas.keys() != assigned:
+                self.operator.make_them_notice(partition_id, owner.session.members)
+                return False
+            if set(owner.session.members) != assigned:
                 return False
             if owner.next_id != owner.high_water_mark + 1:
                 return False
-            for replica in self.replicas:
+            for replica in self._holders(partition_id):
                 log = replica.log(partition_id)
                 if log is None or log.damaged is not None or log.last_id != owner.high_water_mark:
                     return False
         return True
+
+    def _holders(self, partition_id: int) -> list[SimReplica]:
+        """The replicas that the partition is assigned to."""
+        assigned = self.operator.assigned(partition_id)
+        return [replica for replica in self.replicas if replica.replica_id in assigned]
 
     def _all_fed(self) -> bool:
         for client in self.clients:
@@ -249,26 +287,31 @@ class World:
     def _scrub(self) -> bool:
         """Read everything once, so that rot nobody has met is known and can be repaired. False if there was any."""
         sound = True
-        for replica in self.replicas:
-            replica.threads.finish()
-            for partition_id in range(self.partitions):
-                log = replica.log(partition_id)
-                if log is None or log.damaged is not None:
-                    continue
-                try:
-                    _records_of(log)
-                except Corruption as error:
-                    replica.tell(f"scrub: {error}")
-                    sound = False
+        for partition_id in range(self.partitions):
+            for replica in self._holders(partition_id):
+                sound &= self.look_at(replica, partition_id)
         return sound
 
-    def _read_logs(self, replica: SimReplica) -> list[list[bytes]]:
-        found = []
+    def look_at(self, replica: SimReplica, partition_id: int) -> bool:
+        """Read all records of a replica's partition. False if there is damage that was not known before."""
         replica.threads.finish()
-        for partition_id in range(self.partitions):
+        log = replica.log(partition_id)
+        if log is None or log.damaged is not None:
+            return True
+        try:
+            _records_of(log)
+        except Corruption as error:
+            replica.tell(f"scrub: {error}")
+            return False
+        return True
+
+    def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
+        found = {}
+        for replica in self._holders(partition_id):
+            replica.threads.finish()
             log = replica.log(partition_id)
             assert log is not None
-            found.append(_records_of(log))
+            found[replica.replica_id] = _records_of(log)
         return found
 
     def _state(self) -> str:
@@ -285,7 +328,10 @@ class World:
                 if log is None:
                     lines.append(f"{replica.host}: no store")
                 else:
-                    lines.append(f"{replica.host} p{partition_id}: s{log.session_id} {log.last_id} {log.damaged}")
+                    assigned = "" if replica in self._holders(partition_id) else "not assigned, "
+                    lines.append(
+                        f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} {log.damaged}"
+                    )
         for client in self.clients:
             if isinstance(client, SimClient):
                 lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
@@ -314,6 +360,8 @@ def _conditions(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
+        stack.enter_context(mock.patch.object(Partition, "_on_taken", _taking_observed(world)))
+        stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -346,6 +394,35 @@ def _observed(world: World) -> Callable[[Partition, int], None]:
         original(self, high_water_mark)
 
     return on_committed
+
+
+def _taking_observed(world: World) -> Callable[[Partition, int], None]:
+    """``Partition._on_taken`` that also tells the history who believes to have which session."""
+    original = Partition._on_taken
+
+    def on_taken(self: Partition, version: int) -> None:
+        assert self._taking is not None
+        assert world.scheduler.current is not None
+        world.history.taken(world.scheduler.current.name, self.partition_id, self._taking[0].session_id)
+        original(self, version)
+
+    return on_taken
+
+
+def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]:
+    """``Session._write`` that also tells the history who is entered as a member with less than a member has."""
+    original = Session._write
+
+    def write(self: Session, joined: frozenset[int]) -> None:
+        assert self.low_water_mark is not None
+        for replica_id in sorted(joined):
+            log = world.replicas[replica_id].log(self.partition_id)
+            if log is not None and log.damaged is None and log.synced_id < self.low_water_mark:
+                where = f"partition {self.partition_id}: session {self.session_id} begins at {self.low_water_mark}"
+                world.history.blame("members", f"{where}, replica {replica_id} joins it with {log.synced_id}")
+        original(self, joined)
+
+    return write
 
 
 def run(seed: int) -> Result:

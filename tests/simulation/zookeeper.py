@@ -45,7 +45,7 @@ class _Jobs:
     def _deliver_later(self) -> None:
         if not self._delivering and not self._loop.dead:
             self._delivering = True
-            self._server.scheduler.after(self._server.delay_s(), self._deliver)
+            self._server.scheduler.after(self._server.delay_s(self._loop), self._deliver)
 
     def _deliver(self) -> None:
         self._delivering = False
@@ -77,13 +77,23 @@ class _View:
 
 
 class SimZooKeeper(MemoryZooKeeper):
-    """One process's client. ``lose_answers``: so many further writes happen without their caller hearing of it."""
+    """One process's client.
+
+    ``lose_answers``: so many further writes happen without their caller hearing of it. ``lose_requests``: so many
+    do not happen. The caller cannot tell one from the other.
+    """
 
     def __init__(self, server: SimZooKeeperServer, loop: ProcessLoop) -> None:
         super().__init__(cast(MemoryZooKeeperServer, _View(server, loop)))
         self.loop = loop
-        self.lose_answers = 0
+        self.lose_answers = self.lose_requests = 0
         self._sim = server
+
+    def _lose_request(self, path: str) -> None:
+        if self.lose_requests:
+            self.lose_requests -= 1
+            self._sim.faults["zookeeper request lost"] += 1
+            raise ZooKeeperUnreachable(f"ZooKeeper node {path}: no answer; a write may have happened")
 
     def _lose_answer(self, path: str) -> None:
         if self.lose_answers:
@@ -94,23 +104,27 @@ class SimZooKeeper(MemoryZooKeeper):
     def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
+        self._lose_request(path)
         made = super().create(path, data, ephemeral=ephemeral, sequence=sequence, make_parents=make_parents)
         self._lose_answer(path)
         return made
 
     def set(self, path: str, data: bytes, version: int) -> int:
+        self._lose_request(path)
         written = super().set(path, data, version)
         self._sim.after_write(self.loop.name, path, data)
         self._lose_answer(path)
         return written
 
     def write_all(self, writes: Sequence[Write]) -> None:
+        self._lose_request("several nodes")
         super().write_all(writes)
         for write in writes:
             self._sim.after_write(self.loop.name, write.path, write.data)
         self._lose_answer("several nodes")
 
     def delete(self, path: str, version: int = -1) -> None:
+        self._lose_request(path)
         super().delete(path, version)
         self._lose_answer(path)
 
@@ -124,8 +138,13 @@ class SimZooKeeperServer(MemoryZooKeeperServer):
         self.faults = history.faults
         self.late = 0.0
         """Probability that a callback comes seconds late."""
+        self.silent_until_s: dict[ProcessLoop, float] = {}
+        """Processes that are called back from this moment on only."""
 
-    def delay_s(self) -> float:
+    def delay_s(self, loop: ProcessLoop) -> float:
+        silent_s = self.silent_until_s.get(loop, 0.0) - self.scheduler.now
+        if silent_s > 0.0:
+            return silent_s
         if self.late and self.random.random() < self.late:
             return self.random.uniform(*_LATE_S)
         return self.random.uniform(0.0003, 0.01)

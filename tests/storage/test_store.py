@@ -178,6 +178,19 @@ def test_low_water_marks() -> None:
     assert (log.low_water_mark, log.local_low_water_mark, log.last_id) == (9, 9, 9)
 
 
+def test_a_mark_beyond_damage_is_refused_as_damage() -> None:
+    """Met after the session was opened: the server must not take it for records out of order."""
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 10)
+    log.sync()
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 200, 1)
+    with pytest.raises(Corruption):
+        log.read(0, 10, 10_000)
+    with pytest.raises(PartitionDamaged):
+        log.set_low_water_mark(1, 9, 9)
+
+
 def test_whose_directory_it_is() -> None:
     disk = FaultyDisk()
     with pytest.raises(ControlFileMissing):

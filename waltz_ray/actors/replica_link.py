@@ -346,8 +346,9 @@ class ReplicaLink:
             future.set_result(message.batch)
         elif isinstance(message, Refused):
             future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
-            if message.code is RefusalCode.DAMAGED:
-                # It has met its damage in this read, after its session took it for sound: told at once.
+            if message.code in (RefusalCode.DAMAGED, RefusalCode.FENCED):
+                # It has met its damage, or a higher session, after this one took it for its own: told at once. A
+                # session that only copies would not hear of it otherwise, and would ask for ever.
                 self._on_refused(message)
         else:
             raise WireError(f"{type(message).__name__} does not answer {type(request).__name__}")

@@ -487,10 +487,15 @@ class PartitionLog:
                 raise self.damaged
 
     def set_low_water_mark(self, session_id: int, low: int, local_low: int) -> None:
-        """Record the cluster's and this replica's mark, durably, the records below them first. Fenced; InvalidInput."""
+        """Record the cluster's and this replica's mark, durably, the records below them first.
+
+        Fenced; PartitionDamaged if damage was met below them; InvalidInput.
+        """
         with self._quiet():
             self._disk.check()
             self._check_session(session_id)
+            if self.damaged is not None and local_low > self.last_id:
+                raise PartitionDamaged(f"partition {self.partition_id} has lost records below the mark: {self.damaged}")
             if not -1 <= local_low <= self.last_id or low < -1:
                 raise InvalidInput(
                     f"partition {self.partition_id}: low-water marks {low}, {local_low} do not fit the log, "

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.checkers import (
+    callbacks,
+    costs,
     fates,
     feed_order,
     lock_safety,
@@ -31,4 +33,6 @@ CHECKERS: list[Callable[[Outcome], None]] = [
     lock_safety.check,
     fates.check,
     feed_order.check,
+    callbacks.check,
+    costs.check,
 ]

@@ -11,8 +11,7 @@ __all__ = ["check"]
 
 def check(outcome: Outcome) -> None:
     """The replicas' logs are alike, and like what any server ever committed or answered to a read."""
-    for partition_id in range(outcome.history.partitions):
-        logs = {replica_id: logs[partition_id] for replica_id, logs in outcome.logs.items()}
+    for partition_id, logs in enumerate(outcome.logs):
         try:
             shared.check_same_logs(logs)
         except shared.Violation as error:

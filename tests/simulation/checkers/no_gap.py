@@ -10,8 +10,8 @@ __all__ = ["check"]
 
 
 def check(outcome: Outcome) -> None:
-    for replica_id, logs in outcome.logs.items():
-        for partition_id, log in enumerate(logs):
+    for partition_id, logs in enumerate(outcome.logs):
+        for replica_id, log in logs.items():
             try:
                 shared.check_ids(log)
             except shared.Violation as error:

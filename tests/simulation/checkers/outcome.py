@@ -15,16 +15,17 @@ __all__ = ["Outcome"]
 
 
 class Outcome:
-    """``logs``: replica -> per partition its records; the first replica's are *the* log once they are known equal."""
+    """``logs``: per partition the records of each replica it is assigned to; the first one's are *the* log once they
+    are known equal."""
 
-    def __init__(self, history: History, logs: dict[int, list[list[bytes]]]) -> None:
+    def __init__(self, history: History, logs: list[dict[int, list[bytes]]]) -> None:
         self.history = history
         self.logs = logs
 
     @cached_property
     def log(self) -> list[list[bytes]]:
         """Per partition the records of the log."""
-        return next(iter(self.logs.values()))
+        return [next(iter(replicas.values())) for replicas in self.logs]
 
     @cached_property
     def payloads(self) -> list[list[Payload]]:

@@ -1,0 +1,249 @@
+"""Rules of sessions and of the partition that runs them, broken (see ``mutations.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.simulation.history import History
+from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
+from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.session import Phase, Session
+from waltz_ray.protocol.session_types import RecordConflict, RecordWritten, TruncateReplica
+from waltz_ray.storage.replica_service import ReplicaService
+
+__all__ = [
+    "owner_token_is_not_compared",
+    "two_owners_of_one_session",
+    "admissions_leave_before_what_is_in_flight",
+    "ambiguous_write_believed_by_session_number_alone",
+    "closing_mark_ignored_by_a_late_opener",
+    "closing_mark_vouches_for_unpruned_files",
+    "confirmation_round_is_never_begun_again",
+    "copies_come_from_anybody",
+    "damaged_member_is_repaired_before_publication",
+    "damaged_replica_keeps_its_vote",
+    "late_joiner_is_registered_with_a_gap",
+    "late_voter_is_not_cut",
+    "never_joined_files_are_kept",
+    "published_by_less_than_a_quorum",
+    "removal_forgets_the_published_quorum",
+    "session_storm",
+    "votes_are_counted_with_the_new_quorum",
+]
+
+Patch = pytest.MonkeyPatch
+
+
+# ---- opening --------------------------------------------------------------------------------------------------
+
+
+def never_joined_files_are_kept(patch: Patch) -> None:
+    """What a replica has that was taken away and added again is believed."""
+
+    def on_opened(self: Session, replica: Any, event: Any) -> None:
+        original(self, replica, event)
+        entry = self.record.replicas[replica.replica_id]
+        if entry.session_id < 0 and entry.closing_mark is None and replica.replica_id not in self._voters:
+            replica.cut = None
+
+    original = Session._on_opened
+    patch.setattr(Session, "_on_opened", on_opened)
+
+
+def closing_mark_ignored_by_a_late_opener(patch: Patch) -> None:
+    def on_opened(self: Session, replica: Any, event: Any) -> None:
+        original(self, replica, event)
+        if self.published and self.record.replicas[replica.replica_id].closing_mark is not None:
+            replica.cut = None
+
+    original = Session._on_opened
+    patch.setattr(Session, "_on_opened", on_opened)
+
+
+def late_voter_is_not_cut(patch: Patch) -> None:
+    """A member that answers after X has been chosen may have more than X."""
+
+    def on_opened(self: Session, replica: Any, event: Any) -> None:
+        original(self, replica, event)
+        if self.record.replicas[replica.replica_id].closing_mark is None and replica.replica_id in self._voters:
+            replica.cut = None
+
+    original = Session._on_opened
+    patch.setattr(Session, "_on_opened", on_opened)
+
+
+def damaged_replica_keeps_its_vote(patch: Patch) -> None:
+    """It voted, was lost, and comes back with less than it voted for."""
+
+    def on_opened(self: Session, replica: Any, event: Any) -> None:
+        voted = replica.voted
+        original(self, replica, event)
+        replica.voted |= voted
+
+    original = Session._on_opened
+    patch.setattr(Session, "_on_opened", on_opened)
+
+
+def votes_are_counted_with_the_new_quorum(patch: Patch) -> None:
+    def choose(self: Session) -> None:
+        self._published_quorum = self.quorum
+        original(self)
+
+    original = Session._choose_low_water_mark
+    patch.setattr(Session, "_choose_low_water_mark", choose)
+
+
+def removal_forgets_the_published_quorum(patch: Patch) -> None:
+    def with_replicas(self: PartitionRecord, replica_ids: Iterable[int]) -> PartitionRecord:
+        kept = original(self, replica_ids)
+        return PartitionRecord(kept.session_id, kept.generation, kept.replicas)
+
+    original = PartitionRecord.with_replicas
+    patch.setattr(PartitionRecord, "with_replicas", with_replicas)
+
+
+def copies_come_from_anybody(patch: Patch) -> None:
+    """Also from a replica that has not been cut yet."""
+
+    def source_for(self: Session, target: Any) -> Any:
+        able = [
+            r
+            for r in self._replicas.values()
+            if r.phase is not Phase.LOST and not r.unreadable and r.last_id > target.last_id
+        ]
+        return max(able, key=lambda r: int(r.last_id)) if able else None
+
+    patch.setattr(Session, "_source_for", source_for)
+
+
+# ---- publication ----------------------------------------------------------------------------------------------
+
+
+def closing_mark_vouches_for_unpruned_files(patch: Patch) -> None:
+    patch.setattr(Session, "_vouched_for", lambda self, replica_id: True)
+
+
+def published_by_less_than_a_quorum(patch: Patch) -> None:
+    def publish_if_ready(self: Session) -> None:
+        quorum, self.quorum = self.quorum, 1
+        original(self)
+        self.quorum = quorum
+
+    original = Session._publish_if_ready
+    patch.setattr(Session, "_publish_if_ready", publish_if_ready)
+
+
+def damaged_member_is_repaired_before_publication(patch: Patch) -> None:
+    def repair(self: Session, replica: Any) -> None:
+        closing_mark = self.record.replicas[replica.replica_id].closing_mark
+        right = replica.local_low_water_mark if closing_mark is None else closing_mark
+        replica.damaged, replica.phase = False, Phase.TRUNCATING
+        self._effects.append(TruncateReplica(self.session_id, replica.replica_id, min(right, replica.last_id)))
+
+    patch.setattr(Session, "_repair", repair)
+
+
+def late_joiner_is_registered_with_a_gap(patch: Patch) -> None:
+    """Before it has what the session began with."""
+
+    def register(self: Session, low_water_mark: int) -> None:
+        ready = frozenset(self._in(Phase.LIVE))
+        if ready and self._writing is None and not self._reopen_wanted:
+            self._write(ready)
+
+    patch.setattr(Session, "_register_late_joiners", register)
+
+
+# ---- what a fault costs ---------------------------------------------------------------------------------------
+
+
+def session_storm(patch: Patch) -> None:
+    """Any replica that goes is a reason for a new session, also one that is no member."""
+
+    def on_lost(self: Session, replica: Any, reason: str) -> None:
+        original(self, replica, reason)
+        if self.published:
+            self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
+
+    original = Session._on_lost
+    patch.setattr(Session, "_on_lost", on_lost)
+
+
+def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:
+    """What a session tells leads to admissions before the rest of what it orders has been handed on."""
+
+    def run(self: Partition, effects: list[Any]) -> None:
+        for effect in effects:
+            if self.stage is not Stage.IDLE:
+                original(self, [effect])
+
+    original = Partition._run
+    patch.setattr(Partition, "_run", run)
+
+
+def confirmation_round_is_never_begun_again(patch: Patch) -> None:
+    """A round whose mounts have gone stays open, and every later mount waits for it."""
+
+    def confirm(self: Partition) -> None:
+        under_way = self._confirmed
+        original(self)
+        if self._confirmed is None:
+            self._confirmed = under_way
+
+    original = Partition._confirm
+    patch.setattr(Partition, "_confirm", confirm)
+
+
+# ---- ZooKeeper ------------------------------------------------------------------------------------------------
+
+
+def ambiguous_write_believed_by_session_number_alone(patch: Patch) -> None:
+    async def write_record(self: PartitionDriver, session_id: int, record: PartitionRecord, version: int) -> None:
+        store = self._host.store
+        unsure = False
+        while self.machine.stage is not Stage.IDLE:
+            try:
+                if unsure:
+                    stored, now = await self._host.in_thread(partial(store.partition, self.partition_id))
+                    if stored.session_id == session_id and now > version:
+                        self.handle(RecordWritten(session_id, now))
+                        return
+                write = partial(store.set_partition, self.partition_id, record, version)
+                self.handle(RecordWritten(session_id, await self._host.in_thread(write)))
+                return
+            except VersionConflict:
+                self.handle(RecordConflict(session_id))
+                return
+            except ZooKeeperUnreachable:
+                unsure = True
+                await asyncio.sleep(0.2)
+
+    patch.setattr(PartitionDriver, "_write_record", write_record)
+
+
+def owner_token_is_not_compared(patch: Patch) -> None:
+    """After a lost answer another process's record is taken for one's own."""
+
+    def has_replaced(self: PartitionRecord, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+        return original(self, version, replace(stored, owner=self.owner), stored_version)
+
+    original = PartitionRecord.has_replaced
+    patch.setattr(PartitionRecord, "has_replaced", has_replaced)
+
+
+def two_owners_of_one_session(patch: Patch) -> None:
+    """The same, and replicas refuse nobody: either rule alone keeps one of the two from writing.
+
+    That both believe to have the session is told at once otherwise; here the log itself must show it.
+    """
+    owner_token_is_not_compared(patch)
+    patch.setattr(ReplicaService, "_check_owner", lambda self, log, request: None)
+    patch.setattr(History, "taken", lambda self, who, partition_id, session_id: None)
