@@ -89,8 +89,8 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "DISK_FULL": 6,
         "UNKNOWN_PARTITION": 7,
         "LOST_FILES": 8,
-        "NO_RESOURCES": 9,
-        "INVALID_REQUEST": 10,
+        "NO_RESOURCES": 10,
+        "INVALID_REQUEST": 11,
     }
 
 
