@@ -131,7 +131,7 @@ class ReplicaService:
         open_here = log.is_open and log.session_id == request.session_id
         if open_here and self._owners.get(log.partition_id) != request.owner:
             raise _No(
-                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 11 came with the owner
+                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 9 came with the owner
                 f"partition {log.partition_id}: session {request.session_id} was opened by another process, which had "
                 "taken the same number; take a higher one",
             )
