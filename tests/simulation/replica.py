@@ -271,26 +271,29 @@ class SimReplica(Process):
 
     def _let_somebody_copy(self, turn: Turn) -> bool:
         """At times somebody reads what the turn is about to change. Whether the turn is to be slow, so that they meet:
-        where damage is to be found."""
+        where damage is to be found, or something is to be synced in the midst of it."""
         if self.may_stop.calm or self.random.random() >= self.copied:
             return False
         request = self.random.choice(turn.requests)
-        partition_id = request.partition_id
-        rotten = partition_id not in self._damaged and self.disk.rotten_in(partition_id)
         if isinstance(request, Truncate):
-            self._copy(partition_id)
-        else:
-            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id)
-        return bool(rotten)
+            self._copy(request.partition_id)
+            return False
+        again = turn.comes_back_to()
+        partition_id = again[0] if again else request.partition_id
+        rotten = partition_id not in self._damaged and self.disk.rotten_in(partition_id)
+        self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id, bool(again))
+        return bool(again or rotten)
 
-    def _copy(self, partition_id: int) -> None:
+    def _copy(self, partition_id: int, newest: bool = False) -> None:
         """What a server does that copies from this replica to another one."""
         log = self.log(partition_id)
         if log is None or not log.is_open or log.last_id < 0:
             return
-        first_id = self.random.choice([log.last_id, self.random.randrange(log.last_id + 1)])
-        for path in self.disk.rotten_in(partition_id)[-1:]:
-            first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
+        first_id = log.last_id
+        if not newest and self.random.random() < 0.5:
+            first_id = self.random.randrange(log.last_id + 1)
+            for path in self.disk.rotten_in(partition_id)[-1:]:
+                first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
         self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
 
     def _in_thread(self, turn: Turn) -> Afterwards:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
 from typing import Protocol
 
 from waltz_ray.wire.replica_messages import Append, Appended, ReplicaReply, ReplicaRequest, Truncate
@@ -44,6 +46,12 @@ class Turn:
     def cuts(self) -> dict[int, int]:
         """Partition -> the last ID that is to be left of it."""
         return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+
+    def comes_back_to(self) -> list[int]:
+        """Partitions that it appends to, leaves, and appends to again."""
+        appended = [request.partition_id for request in self.requests if type(request) is Append]
+        pieces = [partition_id for partition_id, _ in groupby(appended)]
+        return [partition_id for partition_id, count in Counter(pieces).items() if count > 1]
 
     def only_appends_to(self, partition_id: int) -> bool:
         """So that nothing comes between the decision to acknowledge and the answer."""
