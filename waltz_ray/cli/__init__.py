@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -41,7 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
     """
     with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
         code = _run(arguments)
+    # Leaving Ray at the interpreter's exit takes a moment, too, in which its threads may have news.
+    atexit.register(_only_stderr_from_now_on)
     sys.exit(code)
+
+
+def _only_stderr_from_now_on() -> None:
+    sys.stdout.flush()
+    sys.stdout = sys.stderr
 
 
 class _MainThreadStdout:
