@@ -8,7 +8,7 @@ BIN4 := .venv-spark4/bin
 STAMP4 := .venv-spark4/.installed
 ARGS ?=
 
-.PHONY: demo pipeline test test-long test-spark4 simulate simulate-ci simulate-mutations mutations bench venv lint format clean
+.PHONY: demo pipeline test test-long test-spark4 smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -48,6 +48,11 @@ mutations: $(STAMP)
 # At most ten minutes on two cores; what it measures: docs/benchmarks.md. The results replace benchmarks/results/latest.*
 bench: $(STAMP)
 	$(BIN)/waltz bench all --results benchmarks/results $(ARGS)
+
+# Appends beside a kill every 20 s, with a checkpoint every 3,000 transactions; minutes: MINUTES=20
+MINUTES ?= 2
+smoke: $(STAMP)
+	$(BIN)/waltz bench smoke --minutes $(MINUTES) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

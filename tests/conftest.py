@@ -12,7 +12,7 @@ from tests.zookeeper_fixture import zookeeper_server
 __all__ = ["ray_head", "zookeeper_server"]
 
 # How long an example takes says something about the machine, nothing about the code.
-settings.register_profile("waltz_ray")
+settings.register_profile("waltz_ray", deadline=None)
 settings.load_profile("waltz_ray")
 
 

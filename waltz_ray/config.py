@@ -56,12 +56,20 @@ class StorageConfig:
     journal_partitions: int = 2
     """The fewest partitions written in one turn for which the journal is used: one costs one sync in place, too."""
 
+    connections: int = 256
+    """Connections of servers (and of readers) at one time; one more is closed at once. A server has two."""
+
+    connections_per_peer: int = 128
+    """Of these, connections from one address."""
+
     def __post_init__(self) -> None:
         _require(self, "segment_size_bytes", 1, 1 << 40)
         _require(self, "index_flush_interval", 1, 1_000_000)
         _require(self, "preallocate_bytes", 0, 1 << 30)
         _require(self, "journal_bytes", 0, 1 << 34)
         _require(self, "journal_partitions", 1, 100_000)
+        _require(self, "connections", 1, 100_000)
+        _require(self, "connections_per_peer", 1, 100_000)
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class ServerConfig:
     a partition that has more than its equal share answers QUEUE_FULL."""
 
     client_unsent_bytes: int = 128 * 1024 * 1024
-    """A client that takes nothing while this much waits for it is cut off (feed frames are bounded by its credit)."""
+    """A client that takes nothing while this much waits for it is cut off; its feed stops long before."""
 
     replica_lag_bytes: int = 64 * 1024 * 1024
     """A member this far behind what is committed has failed: it leaves the session and catches up later."""
@@ -109,6 +117,18 @@ class ServerConfig:
     port: int = 0
     """Port to listen on; 0 = any free one."""
 
+    connections: int = 1024
+    """Connections of clients at one time; one more is closed at once. A client has two to each server it uses."""
+
+    connections_per_peer: int = 512
+    """Of these, connections from one address."""
+
+    hello_timeout_ms: int = 5_000
+    """Who connects and says nothing for this long is closed."""
+
+    client_stall_ms: int = 60_000
+    """A client that has taken too little of what was sent to it for this long is closed."""
+
     def __post_init__(self) -> None:
         _require(self, "lock_table_size", 1, 1 << 28)
         _require(self, "lock_table_probes", 1, 16)
@@ -122,6 +142,10 @@ class ServerConfig:
         _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
         _require(self, "zookeeper_session_ms", 500, 600_000)
         _require(self, "port", 0, 65_535)
+        _require(self, "connections", 1, 1_000_000)
+        _require(self, "connections_per_peer", 1, 1_000_000)
+        _require(self, "hello_timeout_ms", 10, 600_000)
+        _require(self, "client_stall_ms", 10, 3_600_000)
 
     def catch_up_bytes(self, partitions: int) -> int:
         """How much each of ``partitions`` may send or read at a time to bring a replica up.
@@ -152,7 +176,7 @@ class ClientConfig:
     """How long a batch may wait for company when the wire is free. 0: the batch in flight is the only linger."""
 
     feed_credit_bytes: int = 8 * 1024 * 1024
-    """Feed frames a server may have on the way to this client per partition."""
+    """Feed frames a server may have on the way to this client per partition; a server keeps no more than 64 MiB."""
 
     context_threads: int = 8
     """Threads that run transaction contexts."""
@@ -172,7 +196,7 @@ class ClientConfig:
         _require(self, "batch_bytes", 1, 1 << 30)
         _require(self, "batch_records", 1, 1_000_000)
         _require(self, "linger_ms", 0, 10_000)
-        _require(self, "feed_credit_bytes", 4096, 1 << 34)
+        _require(self, "feed_credit_bytes", 4096, 64 * 1024 * 1024)
         _require(self, "context_threads", 1, 1024)
         _require(self, "mount_timeout_ms", 1, 3_600_000)
         _require(self, "request_timeout_ms", 1, 3_600_000)

@@ -11,6 +11,7 @@
     │   ├── ControlFileMissing       segments without a control file, or no storage at all
     │   ├── StorageLocked            another process has the directory open
     │   ├── DiskFull                 no space; nothing was acknowledged
+    │   ├── OutOfResources           retriable: no file handles or memory just now; nothing was changed
     │   ├── SyncFailed               fdatasync failed; the replica process must end
     │   └── Corruption               bytes on disk are damaged (file, offset, reason)
     ├── ReplicaRefused               a replica said no
@@ -63,6 +64,7 @@ __all__ = [
     "NoNode",
     "NodeExists",
     "NotContiguous",
+    "OutOfResources",
     "PartitionDamaged",
     "PartitionNotReady",
     "RayNotRunning",
@@ -113,6 +115,12 @@ class StorageLocked(StorageError):
 
 class DiskFull(StorageError):
     """The disk is full. What was being written is not acknowledged and has been cut off again."""
+
+
+class OutOfResources(StorageError):
+    """The process has no file handles or memory left for this just now. Nothing was changed and nothing is damaged."""
+
+    retriable = True
 
 
 class SyncFailed(StorageError):

@@ -18,7 +18,7 @@ from waltz_ray.bring_up import bring_up, cluster_status, take_down
 from waltz_ray.client import ray_lookup
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import FeedKind, WaltzClient
-from waltz_ray.config import ClientConfig, ClusterConfig
+from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
 from waltz_ray.interruption import interruptible, undisturbed
 
 __all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "scratch_directory", "waltz_cluster"]
@@ -85,7 +85,13 @@ class Waltz:
 
 
 @contextmanager
-def waltz_cluster(directory: Path, running: str = "", progress: Progress = lambda text: None) -> Iterator[Waltz]:
+def waltz_cluster(
+    directory: Path,
+    running: str = "",
+    progress: Progress = lambda text: None,
+    partitions: int = PARTITIONS,
+    server: ServerConfig | None = None,
+) -> Iterator[Waltz]:
     """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``."""
     if running:
         found = cluster_file.find_cluster(name=running)
@@ -93,7 +99,7 @@ def waltz_cluster(directory: Path, running: str = "", progress: Progress = lambd
         yield Waltz(found.name, found.directory, found.zookeeper, found.partitions)
         return
     place = directory / "waltz"
-    config = ClusterConfig("bench", str(place), PARTITIONS, REPLICAS, SERVERS)
+    config = ClusterConfig("bench", str(place), partitions, REPLICAS, SERVERS, server=server or ServerConfig())
     try:
         cluster = bring_up(config, progress=progress)
         with interruptible():

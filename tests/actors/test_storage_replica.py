@@ -25,7 +25,7 @@ from waltz_ray.errors import ControlFileMissing, ForeignStorage, StorageError
 from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.storage.disk import OsDisk
-from waltz_ray.wire.replica_messages import Append, Appended, Open, StateReply
+from waltz_ray.wire.replica_messages import Append, Appended, Open, RefusalCode, Refused, StateReply
 
 CONFIG = StorageConfig(preallocate_bytes=0)
 
@@ -199,6 +199,29 @@ def test_a_start_that_fails_in_an_unforeseen_way_says_so(rig: Rig) -> None:
     try:
         until(lambda: host.health() == REFUSED, "the start is refused")
         assert "replica-0" in host.status()["reason"]
+    finally:
+        host.shutdown()
+
+
+def test_a_lost_fence_takes_one_partition_away_and_not_the_replica(rig: Rig) -> None:
+    directory = replica_directory(str(rig.directory), 0)
+    open_storage(OsDisk(), directory, rig.store, 0, CONFIG).close()
+    control = Path(directory) / "waltz-storage.ctl"
+    content = control.read_bytes()
+    control.write_bytes(content[: 128 + 4] + bytes(56) + content[128 + 60 :])  # both slots of partition 0
+    host = rig.host()
+    try:
+        until(lambda: host.health() == SERVING, "the replica serves what it can")
+        partitions = host.status()["partitions"]
+        assert "both slots of partition 0" in partitions["0"]["damaged"]
+        assert partitions["1"]["damaged"] is None
+        with connected(rig.store.replicas()[0].endpoint) as peer:
+            refused = peer.ask(Open(0, 3, rig.info.cluster_key, joined_session_id=2))
+            assert isinstance(refused, Refused)
+            assert refused.code is RefusalCode.DAMAGED
+            assert isinstance(peer.ask(Open(1, 3, rig.info.cluster_key)), StateReply)
+            assert isinstance(peer.ask(Open(0, 3, rig.info.cluster_key)), StateReply)
+        assert host.status()["partitions"]["0"]["damaged"] is None
     finally:
         host.shutdown()
 

@@ -65,8 +65,36 @@ def test_what_cannot_be_measured_is_said_in_one_line(
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bench", "--help") == 0
     text = capsys.readouterr().out
-    for command in ("append", "latency", "context", "feed", "fetch", "recover", "growth", "actor", "compare", "all"):
+    for command in (
+        "append",
+        "latency",
+        "context",
+        "feed",
+        "fetch",
+        "recover",
+        "growth",
+        "actor",
+        "smoke",
+        "compare",
+        "all",
+    ):
         assert command in text
+
+
+@pytest.mark.cluster
+def test_a_short_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica and a server are killed beside appends and checkpoints; nothing is refused out of order, or lost."""
+    short = ("--minutes", "0.15", "--kill-every", "3", "--checkpoint", "1000", "--outstanding", "8")
+    assert run("bench", "smoke", "--dir", str(tmp_path), "--json", *short) == 0
+    found = json.loads(capsys.readouterr().out)
+    figures = {each["name"]: each["value"] for each in found["figures"]}
+    assert figures["acknowledged"] > 0
+    assert figures["acknowledged and not in the log, or twice"] == 0, found
+    assert figures["appends that failed"] == 0, found["failures"]
+    assert figures["refused: not contiguous"] == 0
+    assert figures["sessions taken"] > 0
+    assert len(found["pauses"]["replica"]) >= 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.cluster

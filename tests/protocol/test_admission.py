@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.checkers import Sent, keys_of
 from tests.protocol.model_client import append_batch
 from tests.protocol.model_replica import records_of
-from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, admit_columns, pieces
+from waltz_ray.protocol import admission
+from waltz_ray.protocol.admission import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_RECORDS,
+    Admitted,
+    Arrival,
+    admit,
+    admit_columns,
+    arrivals,
+    pieces,
+)
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.records import first_bad_record
 
@@ -113,3 +124,37 @@ def test_a_few_are_decided_as_many_are(turn: list[tuple[int, list[Sent]]]) -> No
         if few.estimates is not None and many.estimates is not None:
             assert few.estimates.tolist() == many.estimates.tolist()
         assert few.records.origins == many.records.origins
+
+
+@given(st.lists(SENT, min_size=1, max_size=20))
+@settings(max_examples=40)
+def test_a_batch_of_too_many_records_is_decided_in_parts_as_if_it_were_one(sent: list[Sent]) -> None:
+    batch = append_batch(1, 2, 100, sent)
+    whole = outcome([admit([Arrival(11, batch)], 0, 10, LockTable(1000, 2, 9))])
+    table, next_id, parts = LockTable(1000, 2, 9), 10, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "MAX_BATCH_RECORDS", 3)
+        for run in pieces(arrivals(11, batch)):
+            assert sum(len(arrival.batch) for arrival in run) <= 3
+            parts.append(admit(run, 0, next_id, table))
+            next_id += 0 if parts[-1].records is None else len(parts[-1].records)
+    assert outcome(parts) == whole
+
+
+def test_a_piece_has_a_limited_number_of_records_however_short_they_are() -> None:
+    count = 3 * MAX_BATCH_RECORDS + 5
+    zeros = np.zeros(count, dtype=np.int32)
+    batch = replace(
+        append_batch(1, 2, 0, [Sent(-1)]),
+        sequence_numbers=np.arange(count, dtype=np.int32),
+        client_marks=zeros.astype(np.int64),
+        headers=zeros,
+        lengths=zeros,
+        checksums=zeros.astype(np.uint32),
+        body=b"",
+    )
+    cut = arrivals(1, batch)
+    assert [len(run) for run in pieces(cut)] == [1, 1, 1, 1]
+    assert [len(arrival.batch) for arrival in cut] == [MAX_BATCH_RECORDS] * 3 + [5]
+    singles = [Arrival(1, append_batch(1, 2, n, [Sent(-1)])) for n in range(10)] * (MAX_BATCH_RECORDS // 5)
+    assert max(len(run) for run in pieces(singles)) == MAX_BATCH_RECORDS

@@ -27,6 +27,8 @@ from waltz_ray.protocol.partition_types import (
     CreditReceived,
     Effect,
     Event,
+    FeedAgain,
+    FeedDue,
     FeedRead,
     FeedReadFailed,
     FlushReceived,
@@ -107,7 +109,9 @@ class Bench:
             if isinstance(effect, ConfirmSession):
                 for replica_id in set(effect.replica_ids) - self.unsure:
                     self.step(SessionConfirmed(effect.session_id, replica_id, effect.number))
-        return effects
+            elif isinstance(effect, FeedAgain):
+                effects = [*effects, *self.step(FeedDue())]
+        return [effect for effect in effects if not isinstance(effect, FeedAgain)]
 
     def stage(self) -> Stage:
         return self.partition.stage
@@ -487,9 +491,13 @@ def test_credit_stops_a_feed_after_one_frame_too_many_and_starts_it_again() -> N
     bench.step(CreditReceived(1, cost - 1))
     assert bench.fed() == [0]
     bench.step(CreditReceived(1, 1))
-    assert bench.fed() == [0, 1]
-    bench.step(CreditReceived(1, PLENTY))
     assert bench.fed() == [0, 1, 2]
+    assert len(bench.told(SendFeed)) == 2, "what has waited leaves together"
+    bench.append(3, free())
+    bench.settle()
+    assert bench.fed() == [0, 1, 2]
+    bench.step(CreditReceived(1, PLENTY))
+    assert bench.fed() == [0, 1, 2, 3]
 
 
 def test_who_is_behind_memory_is_read_for_from_a_replica() -> None:

@@ -30,6 +30,8 @@ from waltz_ray.protocol.partition_types import (
     ConnectionClosed,
     Effect,
     Event,
+    FeedAgain,
+    FeedDue,
     FeedRead,
     FeedReadFailed,
     PartitionDropped,
@@ -80,6 +82,7 @@ class Server:
     reads: list[ReadFeed] = field(default_factory=list)
     timers: list[TimerFired] = field(default_factory=list)
     turn_open: bool = False
+    feed_due: bool = False
     high_water_mark: int = -1
 
 
@@ -227,6 +230,8 @@ class World:
                 actions.append(lambda q=queue: self._feed(server, q.popleft()))  # type: ignore[misc]
         if server.turn_open:
             actions.append(lambda: self._feed(server, TurnEnded()))
+        if server.feed_due:
+            actions.append(lambda: self._feed(server, FeedDue()))
         if server.timers:
             actions.append(lambda: self._feed(server, server.timers.pop(self.random.randrange(len(server.timers)))))
         if server.reads:
@@ -241,6 +246,8 @@ class World:
             server.turn_open = True
         elif isinstance(event, TurnEnded):
             server.turn_open = False
+        elif isinstance(event, FeedDue):
+            server.feed_due = False
         elif isinstance(event, ConnectionClosed):
             self.connections[event.connection_id].server_has_it = False
         effects = server.partition.step(event)
@@ -265,6 +272,9 @@ class World:
                 server.timers.append(TimerFired(session_id, name))
             case ReadFeed():
                 server.reads.append(effect)
+            case FeedAgain():
+                assert not server.feed_due, "one turn at a time"
+                server.feed_due = True
             case SendMessage(connection_id, message):
                 self._to_client(server, connection_id).append(message)
             case SendFeed(connection_ids, _, _):

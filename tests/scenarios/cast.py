@@ -13,7 +13,16 @@ from tests.scenarios.telling import tell_effect, tell_event
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import ConfirmSession, Effect, Event, FeedRead, ReadFeed, ReadRecord
+from waltz_ray.protocol.partition_types import (
+    ConfirmSession,
+    Effect,
+    Event,
+    FeedAgain,
+    FeedDue,
+    FeedRead,
+    ReadFeed,
+    ReadRecord,
+)
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
@@ -87,8 +96,12 @@ class Cast:
         return moved
 
     def _hear(self, server: Server, event: Event) -> None:
-        self.lines.append(f"{server.name} <- {tell_event(event)}")
+        if not isinstance(event, FeedDue):  # the loop's next turn, no news
+            self.lines.append(f"{server.name} <- {tell_event(event)}")
         for effect in server.partition.step(event):
+            if isinstance(effect, FeedAgain):
+                self._hear(server, FeedDue())
+                continue
             self.lines.append(f"{server.name}    -> {tell_effect(effect, self.client_of)}")
             self._carry_out(server, effect)
 

@@ -35,6 +35,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "fence_is_not_checked": 0x13,
     "old_connections_may_change_the_log": 0x1C8,
     "sync_errors_are_ignored": 0x4B,
+    "page_cache_is_trusted_after_a_failed_sync": 0x13D,
     "torn_tail_is_not_cut": 0x5,
     "damaged_records_are_served": 0x5,
     "empty_disk_is_taken_for_a_new_one": 0x59,

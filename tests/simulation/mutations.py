@@ -53,9 +53,16 @@ from tests.simulation.mutations_storage import (
     journal_is_used_again_too_early,
     journal_survives_a_cut,
     old_connections_may_change_the_log,
+    page_cache_is_trusted_after_a_failed_sync,
     sync_errors_are_ignored,
     torn_tail_is_not_cut,
     votes_are_not_made_durable,
+)
+from tests.simulation.mutations_threads import (
+    cut_does_not_wait_for_a_running_sync,
+    journal_sync_covers_what_came_during_it,
+    reads_during_a_cut_are_not_started_over,
+    segment_sync_covers_what_came_during_it,
 )
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.feed import FeedHub, Subscriber
@@ -357,6 +364,7 @@ MUTATIONS: dict[str, Mutation] = {
         fence_is_not_checked,
         old_connections_may_change_the_log,
         sync_errors_are_ignored,
+        page_cache_is_trusted_after_a_failed_sync,
         torn_tail_is_not_cut,
         damaged_records_are_served,
         empty_disk_is_taken_for_a_new_one,
@@ -365,5 +373,9 @@ MUTATIONS: dict[str, Mutation] = {
         journal_is_not_replayed,
         journal_survives_a_cut,
         journal_is_used_again_too_early,
+        journal_sync_covers_what_came_during_it,
+        segment_sync_covers_what_came_during_it,
+        reads_during_a_cut_are_not_started_over,
+        cut_does_not_wait_for_a_running_sync,
     )
 }

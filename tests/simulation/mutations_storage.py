@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.disk_threads import GatedDisk
 from tests.simulation.replica import DIRECTORY, SimReplica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing
@@ -17,6 +18,7 @@ from waltz_ray.storage.disk import DurableDisk
 from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.segment import ActiveSegment
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.wire.replica_messages import Appended, Open, StateReply
 
@@ -30,6 +32,7 @@ __all__ = [
     "journal_is_used_again_too_early",
     "journal_survives_a_cut",
     "old_connections_may_change_the_log",
+    "page_cache_is_trusted_after_a_failed_sync",
     "sync_errors_are_ignored",
     "torn_tail_is_not_cut",
     "cut_in_memory_only",
@@ -42,7 +45,8 @@ Patch = pytest.MonkeyPatch
 def acknowledge_before_sync(patch: Patch) -> None:
     def acknowledge(self: Any) -> None:
         self.replies += [
-            Appended(partition_id, session_id, last_id) for (partition_id, session_id), last_id in self._written.items()
+            Appended(partition_id, session_id, written.last_id)
+            for (partition_id, session_id), written in self._written.items()
         ]
         self._written = {}
 
@@ -96,6 +100,18 @@ def sync_errors_are_ignored(patch: Patch) -> None:
     patch.setattr(DurableDisk, "fdatasync", fdatasync)
 
 
+def page_cache_is_trusted_after_a_failed_sync(patch: Patch) -> None:
+    """What a start reads counts as durable, and is not written again."""
+
+    def find_records(self: ActiveSegment, durable_id: int, stop_id: int | None) -> str | None:
+        reason = original(self, durable_id, stop_id)
+        self._unproven = self.end
+        return reason
+
+    original = ActiveSegment._find_records
+    patch.setattr(ActiveSegment, "_find_records", find_records)
+
+
 def torn_tail_is_not_cut(patch: Patch) -> None:
     """A record whose header looks right is taken although its checksum is wrong."""
 
@@ -123,7 +139,8 @@ def empty_disk_is_taken_for_a_new_one(patch: Patch) -> None:
             return original(self, cluster)
         except ControlFileMissing:
             info = cluster.info()
-            return ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
+            disk = GatedDisk(self.disk, self.threads)
+            return ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
 
     def open_session(replica_store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
         return original_open(replica_store, log, replace(request, joined_session_id=-1))

@@ -107,6 +107,7 @@ class Nemesis:
         for replica in world.replicas:
             replica.disk.crash_after, replica.disk.capacity_bytes, replica.disk.fail_sync = None, None, False
             replica.slow_until_s, replica.delays_truncate = 0.0, False
+            replica.may_stop.calm = True
         for process in world.processes():
             process.loop.slow_calls_s = 0.0
             if process.paused:

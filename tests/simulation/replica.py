@@ -1,24 +1,28 @@
 """A storage replica: the real service over the real store on a faulty disk, behind a simulated endpoint.
 
 The endpoint is the one stand-in: ``actors.replica_endpoint`` blocks in threads. The contract is the same: a turn is
-everything that has arrived while the disk was busy, it is handled in one call, and its answers leave when the disk is
-done. A failed sync ends the process. Power can fail before any single call that changes the disk.
+everything that has arrived while the disk was busy, it is handled in one call, one turn of a connection at a time, and
+its answers leave when the disk is done. Turns of different connections interleave at the disk and at locks
+(``disk_threads.py``). A failed sync ends the process. Power can fail before any single call that changes the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
 
+from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop
 from tests.simulation.network import Stream
 from tests.simulation.process import Process
-from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
+from tests.simulation.replica_turns import Copier, Turn
+from tests.simulation.sim_disk import DIRECTORY, SimDisk
+from tests.storage.faulty_disk import Crashed, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed, WireError
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
-from waltz_ray.storage.disk import Writable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
@@ -37,11 +41,14 @@ from waltz_ray.wire.replica_messages import (
     REPLICA_VERSIONS,
     Appended,
     Open,
+    Read,
     RefusalCode,
     Refused,
+    ReplicaReply,
     ReplicaRequest,
     StateReply,
     Truncate,
+    Truncated,
     decode_replica,
     encode_replica,
 )
@@ -49,32 +56,9 @@ from waltz_ray.wire.replica_messages import (
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["SimDisk", "SimReplica"]
+__all__ = ["DIRECTORY", "SimReplica"]
 
-DIRECTORY = "/data"
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
-
-
-class SimDisk(FaultyDisk):
-    """A disk that outlives its processes."""
-
-    def end_process(self) -> None:
-        super().end_process()
-        self.calls.clear()
-
-    def lose_everything(self) -> None:
-        """Another disk, empty."""
-        self._files.clear()
-        self._durable_files.clear()
-        self._folders, self._durable_folders = {"/"}, {"/"}
-
-    def pwrite(self, handle: int, data: Writable, offset: int) -> None:
-        if len(self.calls) > 1000:
-            self.calls.clear()
-        super().pwrite(handle, data, offset)
-
-    def fill_up(self, room_bytes: int) -> None:
-        self.capacity_bytes = self._used() + room_bytes
 
 
 class _Connection(asyncio.Protocol):
@@ -128,12 +112,13 @@ class _Connection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self._replica.random.uniform(0.05, 0.8), self._handle, requests)
 
     def _handle(self, requests: list[ReplicaRequest]) -> None:
-        frames = self._replica.handle(requests, self)
-        asyncio.get_running_loop().call_later(self._replica.disk_delay_s(), self._answer, frames)
+        self._replica.handle(Turn(self, requests))
 
-    def _answer(self, frames: bytes) -> None:
+    def answer(self, replies: list[ReplicaReply]) -> None:
         assert self._transport is not None
-        self._transport.write(frames)
+        self._transport.write(
+            b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
+        )
         self._turn()
 
 
@@ -149,11 +134,17 @@ class SimReplica(Process):
         self.store: ReplicaStore | None = None
         self.service: ReplicaService | None = None
         self._recovering: ReplicaStore | None = None
+        self.may_stop = MayStop.drawn(self.random)
+        self.threads = self._new_threads()
+        self._turns: dict[Turn, None] = {}  # that are being handled
+        self._damaged: set[int] = set()  # partitions that are known to be
         self.slow_until_s = 0.0
         self.acknowledged: dict[int, int] = {}
         """Per partition the last ID it has answered for and was not told to cut since: durable, whatever happens."""
         self.delays_truncate = False
         """The next order to truncate is met late, after its connection was lost."""
+        self.copied = self.random.choice([0.0, 0.0, 0.1, 0.5]) if self.may_stop.chance else 0.0
+        """How often somebody copies from a partition while something else is done with it."""
         self.lost_files = False
         """It has told a server so, since it was replaced last."""
 
@@ -168,8 +159,13 @@ class SimReplica(Process):
 
     # ---- life ---------------------------------------------------------------------------------------------
 
+    def _new_threads(self) -> DiskThreads:
+        return DiskThreads(self.loop, self.random, self.may_stop, self.disk_delay_s)
+
     def start(self) -> None:
         store = self.begin()
+        self.threads = self._new_threads()
+        self._damaged.clear()
         self.spawn(self._start(store))
 
     async def _start(self, cluster: ClusterStore) -> None:
@@ -206,13 +202,14 @@ class SimReplica(Process):
     def _open(self, cluster: ClusterStore) -> ReplicaStore:
         """``actors.storage_replica.open_storage``, without the modules that import Ray."""
         info = cluster.info()
+        disk = GatedDisk(self.disk, self.threads)
         try:
-            store = ReplicaStore.open(self.disk, DIRECTORY, info.cluster_key, self.config)
+            store = ReplicaStore.open(disk, DIRECTORY, info.cluster_key, self.config)
         except ControlFileMissing as error:
             entries = [cluster.partition(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
             if any(entry is not None and entry.session_id != NO_SESSION for entry in entries):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
-            store = ReplicaStore.create(self.disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
+            store = ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
         return store
 
     def _recover(self, store: ReplicaStore) -> None:
@@ -222,6 +219,7 @@ class SimReplica(Process):
                 f"partition {partition_id}: session {log.session_id}, last {log.last_id}, "
                 f"low {log.low_water_mark}/{log.local_low_water_mark}, damaged {log.damaged}"
             )
+            self._look_for_damage(log)
             acknowledged = self.acknowledged.get(partition_id, NO_TRANSACTION)
             if log.damaged is None and log.last_id < acknowledged:
                 self.world.history.blame(
@@ -232,8 +230,13 @@ class SimReplica(Process):
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         if self.up:
             super().kill(why, silent_s)
-            self.store = self.service = self._recovering = None
+            self._end()
             self.disk.end_process()
+
+    def _end(self) -> None:
+        self.store = self.service = self._recovering = None
+        self.threads.end()
+        self._turns.clear()
 
     def lose_power(self, survival: Survival) -> None:
         """The machine stops: what was not synced may be lost or torn."""
@@ -242,9 +245,8 @@ class SimReplica(Process):
             super().kill(
                 f"power lost (kept {survival.kept:.1f}, torn {survival.torn:.1f})", self.random.choice([0, 2.0])
             )
-            self.store = self.service = self._recovering = None
+            self._end()
         self.disk.crash(survival)
-        self.disk.calls.clear()
         self.start_later(self.random.uniform(0.1, 3.0))
 
     def survival(self) -> Survival:
@@ -252,6 +254,8 @@ class SimReplica(Process):
         return Survival(kept, self.random.uniform(0.0, 1.0 - kept))
 
     def _fatal(self, error: Exception) -> None:
+        if not self.disk.failed:
+            self.world.history.blame("crash", f"{self.host} ends, although its disk is sound: {error}")
         self.world.history.faults["process ended by a failed sync"] += 1
         self.kill(f"{error}")
         self.disk.fail_sync = False
@@ -259,31 +263,105 @@ class SimReplica(Process):
 
     # ---- serving ------------------------------------------------------------------------------------------
 
-    def handle(self, requests: list[ReplicaRequest], connection: _Connection) -> bytes:
-        """One turn; the answers' frames. Nothing of them leaves if the process ended."""
+    def handle(self, turn: Turn) -> None:
+        """In a thread of its own. Nothing of the answers leaves if the process ends before."""
+        self._turns[turn] = None
+        self._lower(turn)
+        for request in turn.requests:
+            if isinstance(request, Open):
+                self.world.history.opens(turn.connection, request.partition_id, request.session_id)
+        slow = turn.copies or self._let_somebody_copy(turn)
+        self.threads.start(lambda: self._in_thread(turn), slow)
+
+    def _let_somebody_copy(self, turn: Turn) -> bool:
+        """At times somebody reads what the turn is about to change. Whether the turn is to be slow, so that they meet:
+        where damage is to be found."""
+        if self.may_stop.calm or self.random.random() >= self.copied:
+            return False
+        request = self.random.choice(turn.requests)
+        partition_id = request.partition_id
+        rotten = partition_id not in self._damaged and self.disk.rotten_in(partition_id)
+        if isinstance(request, Truncate):
+            self._copy(partition_id)
+        else:
+            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id)
+        return bool(rotten)
+
+    def _copy(self, partition_id: int) -> None:
+        """What a server does that copies from this replica to another one."""
+        log = self.log(partition_id)
+        if log is None or not log.is_open or log.last_id < 0:
+            return
+        first_id = self.random.choice([log.last_id, self.random.randrange(log.last_id + 1)])
+        for path in self.disk.rotten_in(partition_id)[-1:]:
+            first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
+        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
+
+    def _in_thread(self, turn: Turn) -> Afterwards:
         assert self.service is not None
-        for request in requests:
-            if isinstance(request, Truncate):
-                kept = min(self.acknowledged.get(request.partition_id, NO_TRANSACTION), request.last_id)
-                self.acknowledged[request.partition_id] = kept
-            elif isinstance(request, Open):
-                self.world.history.opens(connection, request.partition_id, request.session_id)
+        switches = self.threads.switches
         try:
-            replies = self.service.handle(requests, connection)
+            replies = self.service.handle(turn.requests, turn.connection)
         except Crashed:
-            self.lose_power(self.survival())
-            return b""
+            return lambda: self.lose_power(self.survival())
         except SyncFailed as error:
-            self._fatal(error)
-            return b""
+            self.threads.point()  # others have not heard of it yet
+            return partial(self._fatal, error)
+        if self.threads.switches == switches:  # it met nobody: the disk took its time all the same
+            return partial(self._answer_later, turn, replies)
+        return partial(self._answer, turn, replies)
+
+    def _answer_later(self, turn: Turn, replies: list[ReplicaReply]) -> None:
+        self.loop.call_later(self.disk_delay_s(), self._answer, turn, replies)
+
+    def _lower(self, turn: Turn) -> None:
+        """What it is told to cut it need not have any more, nor what others have appended to it before."""
+        for partition_id, last_id in turn.cuts().items():
+            self.acknowledged[partition_id] = min(self.acknowledged.get(partition_id, NO_TRANSACTION), last_id)
+            for other in self._turns:
+                if other is not turn:
+                    other.cut.add(partition_id)
+
+    def _answer(self, turn: Turn, replies: list[ReplicaReply]) -> None:
+        del self._turns[turn]
+        self._lower(turn)
+        for partition_id in {request.partition_id: None for request in turn.requests}:
+            if (log := self.log(partition_id)) is not None:
+                self._look_for_damage(log)
         for reply in replies:
             if isinstance(reply, Appended):
-                self.acknowledged[reply.partition_id] = reply.last_id
-                self.world.history.appended(connection.peer, reply.partition_id, reply.session_id)
-                self.tell(f"p{reply.partition_id} s{reply.session_id} acknowledges {reply.last_id}")
-            elif isinstance(reply, StateReply | Refused):
-                self.tell(f"to {connection.peer}: {reply}")
+                self._acknowledges(turn, reply)
+            elif isinstance(reply, Truncated):
+                for other in self._turns:
+                    other.surely_cut[reply.partition_id] = reply.last_id
+            elif isinstance(reply, StateReply | Refused) and not turn.copies:
+                self.tell(f"to {turn.connection.peer}: {reply}")
                 if isinstance(reply, Refused):
-                    self.world.history.refused(self.loop.name, connection.peer, connection, reply)
+                    self.world.history.refused(self.loop.name, turn.connection.peer, turn.connection, reply)
                     self.lost_files |= reply.code is RefusalCode.LOST_FILES
-        return b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
+        turn.connection.answer(replies)
+
+    def _look_for_damage(self, log: PartitionLog) -> None:
+        partition_id = log.partition_id
+        if log.damaged is None:
+            self._damaged.discard(partition_id)
+        elif partition_id not in self._damaged:
+            self._damaged.add(partition_id)
+            if not self.disk.rotten_in(partition_id):
+                what = f"{self.host} has damage that no rot explains: {log.damaged}"
+                self.world.history.blame("no_loss", f"partition {partition_id}: {what}")
+
+    def _acknowledges(self, turn: Turn, reply: Appended) -> None:
+        partition_id, peer, history = reply.partition_id, turn.connection.peer, self.world.history
+        self.tell(f"p{partition_id} s{reply.session_id} acknowledges {reply.last_id}")
+        history.appended(peer, partition_id, reply.session_id)
+        cut_id = turn.surely_cut.get(partition_id, reply.last_id)
+        if cut_id < reply.last_id and turn.only_appends_to(partition_id):
+            what = f"{self.host} acknowledges {reply.last_id}, although it has been cut to {cut_id} meanwhile"
+            history.blame("no_loss", f"partition {partition_id}: {what}")
+        if partition_id in turn.cut:
+            return
+        self.acknowledged[partition_id] = reply.last_id
+        if not self.disk.is_durable(partition_id, turn.record(reply)):
+            what = f"{self.host} acknowledges {reply.last_id} of session {reply.session_id}, which is not durable"
+            history.blame("no_loss", f"partition {partition_id}: {what}")

@@ -7,6 +7,8 @@
 | ``close`` | waits for none of them | nothing is called any more once it has returned |
 | ``ContextRunner``'s pool | ``SimRunner`` | every step of a context later, somewhere else, in any order |
 
+(A replica's threads, and the locks of ``storage``, are in ``disk_threads.py``.)
+
 What blocks in a thread cannot block here: the workload does not append where ``Outbox`` would make it wait, and reads
 through ``Rpc`` itself. ``time`` and ``random`` of the client's modules are the process's clock and the seed's chance.
 """
@@ -22,14 +24,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import server
+from waltz_ray.actors import framed_stream, partition_driver, server, watchdog
 from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.coordination import cluster_store
+from waltz_ray.storage import journal, partition_log, replica_service, store
 from waltz_ray.wire.codec import CLIENT_VERSIONS
 from waltz_ray.wire.framing import Hello, encode_hello
 
@@ -106,6 +110,9 @@ def _simulated_applier(random: Random) -> type[Applier]:
     return SimApplier
 
 
+_TIMED = (applier, outbox, partition, requests, framed_stream, partition_driver, server, watchdog)
+
+
 def _simulated_runner(random: Random) -> type[ContextRunner]:
     class SimRunner(ContextRunner):
         """The real runner; its pool is the loop."""
@@ -139,8 +146,9 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(stream, "hello_frame", mock.Mock(return_value=hello)),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
-        *(mock.patch.object(module, "time", clock) for module in (applier, outbox, partition, requests)),
+        *(mock.patch.object(module, "time", clock) for module in _TIMED),
         *(mock.patch.object(module, "random", random) for module in (partition, rpc)),
+        *(mock.patch.object(module, "threading", LOCKS) for module in (journal, partition_log, replica_service, store)),
     ]
     for patch in patches:
         patch.start()

@@ -146,6 +146,8 @@ class World:
             except Exception as error:
                 raise Violation("crash", f"{type(error).__name__}: {error}") from error
             finally:
+                for replica in self.replicas:
+                    replica.threads.end()
                 for loop in self.loops:
                     loop.bury()
         commits = sum(len(log) for log in self.history.committed)
@@ -292,6 +294,7 @@ class World:
 
     def look_at(self, replica: SimReplica, partition_id: int) -> bool:
         """Read all records of a replica's partition. False if there is damage that was not known before."""
+        replica.threads.finish()
         log = replica.log(partition_id)
         if log is None or log.damaged is not None:
             return True
@@ -305,6 +308,7 @@ class World:
     def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
         found = {}
         for replica in self._holders(partition_id):
+            replica.threads.finish()
             log = replica.log(partition_id)
             assert log is not None
             found[replica.replica_id] = _records_of(log)

@@ -6,6 +6,14 @@ unsynced write may be there, be missing, or be torn (a prefix of it, or some of 
 every other; unsynced directory entries and removals may or may not have happened, each on its own. A rename is atomic:
 its target is the old file or the new one. Handles and locks are gone.
 
+While ``fail_sync`` is set (or after ``sync_failures_begin_after`` more syncs) every sync fails, and as a kernel does
+it: the written pages stay readable and count as clean, so no later sync writes them, however well it goes, and a loss
+of power loses them; unless they are written once more. What a journal of the file system keeps (lengths after a
+truncation, names) is not lost by that, only late.
+
+``errors`` makes calls of the gate fail before they have any effect, (name of the call, part of the path) -> errno,
+until it is taken out again.
+
 ``calls`` records every call of the gate as (name, path). ``crash_after`` = n lets n calls that change something
 through and raises ``Crashed`` at the next one, before it has any effect, and ever after until ``crash``.
 """
@@ -13,13 +21,14 @@ through and raises ``Crashed`` at the next one, before it has any effect, and ev
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from dataclasses import dataclass, field
 
 from waltz_ray.storage.disk import Mode, Writable
 
-__all__ = ["Crashed", "FaultyDisk", "Survival"]
+__all__ = ["ALL_LOST", "Crashed", "FaultyDisk", "Survival"]
 
 SECTOR_BYTES = 512
 CHANGING = frozenset(
@@ -50,7 +59,14 @@ class _Inode:
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (offset, data) or (size, None): truncation
 
     def sync(self) -> None:
-        self.synced, self.pending = bytearray(self.now), []
+        """Write what is dirty. That is not all of ``now`` if a sync has failed before."""
+        for offset, data in self.pending:
+            _truncate(self.synced, offset) if data is None else _write(self.synced, offset, data)
+        self.pending = []
+
+    def fail(self) -> None:
+        """The written pages are dropped from what is dirty."""
+        self.pending = [(size, data) for size, data in self.pending if data is None]
 
 
 def _write(content: bytearray, offset: int, data: bytes) -> None:
@@ -75,6 +91,8 @@ class FaultyDisk:
         self.calls: list[tuple[str, str]] = []
         self.crash_after: int | None = None
         self.fail_sync = False
+        self.sync_failures_begin_after: int | None = None
+        self.errors: dict[tuple[str, str], int] = {}
         self.clock_ms = 1_700_000_000_000
         self._mutex = threading.RLock()
         self._files: dict[str, _Inode] = {}
@@ -144,7 +162,8 @@ class FaultyDisk:
         inode = self._files[path]
         inode.sync()
         inode.now[offset] ^= mask
-        inode.sync()
+        if offset < len(inode.synced):
+            inode.synced[offset] ^= mask
 
     def content(self, path: str) -> bytes:
         return bytes(self._files[path].now)
@@ -154,8 +173,7 @@ class FaultyDisk:
         for folder in (*_parents(path),):
             self._folders.add(folder)
             self._durable_folders.add(folder)
-        inode = self._files[path] = self._durable_files[path] = _Inode(bytearray(content))
-        inode.sync()
+        self._files[path] = self._durable_files[path] = _Inode(bytearray(content), bytearray(content))
 
     def remove(self, path: str) -> None:
         del self._files[path]
@@ -178,6 +196,9 @@ class FaultyDisk:
                 raise Crashed(f"{name} {path}")
             self.crash_after -= 1
         self.calls.append((name, path))
+        for (failing, part), number in self.errors.items():
+            if failing == name and part in path:
+                raise OSError(number, os.strerror(number), path)
 
     def open(self, path: str, mode: Mode) -> int:
         with self._mutex:
@@ -254,19 +275,29 @@ class FaultyDisk:
     def fsync(self, handle: int) -> None:
         self._sync("fsync", handle)
 
+    def _sync_fails(self) -> bool:
+        if self.sync_failures_begin_after is not None:
+            self.fail_sync |= self.sync_failures_begin_after == 0
+            self.sync_failures_begin_after -= 1
+        return self.fail_sync
+
+    def heal(self) -> None:
+        """Syncs work again."""
+        self.fail_sync, self.sync_failures_begin_after = False, None
+
     def _sync(self, name: str, handle: int) -> None:
         with self._mutex:
             path, inode = self._of(handle)
             self._enter(name, path)
-            if self.fail_sync:
-                inode.pending = []  # what the kernel does: the pages are dropped, the next flush would succeed
+            if self._sync_fails():
+                inode.fail()
                 raise OSError(errno.EIO, "Input/output error", path)
             inode.sync()
 
     def fsync_directory(self, path: str) -> None:
         with self._mutex:
             self._enter("fsync_directory", path)
-            if self.fail_sync:
+            if self._sync_fails():
                 raise OSError(errno.EIO, "Input/output error", path)
             kept = {name: inode for name, inode in self._durable_files.items() if _parent(name) != path}
             now = {name: inode for name, inode in self._files.items() if _parent(name) == path}

@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.helpers import SMALL, append, assert_verifies, contents, data_of, new_log, reopen
+from tests.storage.helpers import (
+    DIRECTORY,
+    KEY,
+    SMALL,
+    append,
+    assert_verifies,
+    contents,
+    create,
+    data_of,
+    new_log,
+    records,
+    reopen,
+)
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import InvalidInput
-from waltz_ray.storage.disk import Mode
+from waltz_ray.errors import Corruption, InvalidInput
+from waltz_ray.storage.disk import Mode, Writable
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.wire.replica_messages import (
+    Append,
+    Appended,
+    Open,
+    Read,
+    RefusalCode,
+    Refused,
+    ReplicaReply,
+    ReplicaRequest,
+    Truncate,
+    Truncated,
+)
 
 
 class HookedDisk(FaultyDisk):
-    """Calls ``hooks[name]`` once, before the next call of that name on a segment and without the disk's mutex."""
+    """Calls ``hooks[name]`` once, before the next call of that name on a segment (of partition ``hooked_partition``,
+    if that is set) and without the disk's mutex."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hooks: dict[str, Callable[[], None]] = {}
+        self.hooked_partition: int | None = None
 
     def _hook(self, name: str, path: str) -> None:
+        if self.hooked_partition is not None and f"/{self.hooked_partition}/" not in path:
+            return
         if name in self.hooks and path.endswith(".seg"):
             self.hooks.pop(name)()
 
@@ -32,6 +61,10 @@ class HookedDisk(FaultyDisk):
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         self._hook("pread", self._of(handle)[0])
         return super().pread(handle, size, offset)
+
+    def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+        self._hook("pwrite", self._of(handle)[0])
+        super().pwrite(handle, data, offset)
 
     def fdatasync(self, handle: int) -> None:
         self._hook("fdatasync", self._of(handle)[0])
@@ -102,3 +135,156 @@ def test_a_reader_whose_records_were_cut_away_is_told_so() -> None:
     with pytest.raises(InvalidInput):
         log.read(20, 40, 100_000)
     assert (log.damaged, log.last_id) == (None, 3)
+
+
+def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by the simulation, which then ended the replica: what it was to sync lies behind the damage."""
+    disk = HookedDisk()
+    log = new_log(disk, StorageConfig(preallocate_bytes=0))
+    append(log, 6)
+    log.sync()
+    append(log, 3)
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 128 + records(0, 2).size_bytes + 35)
+    wait = log.wait_until_quiet
+
+    def wait_while_a_reader_finds_it() -> None:
+        monkeypatch.setattr(log, "wait_until_quiet", wait)
+        with pytest.raises(Corruption):
+            log.read(0, 6, 10_000)
+
+    monkeypatch.setattr(log, "wait_until_quiet", wait_while_a_reader_finds_it)
+    assert log.begin_sync() is None
+    assert (log.last_id, log.synced_id) == (1, 1)
+
+
+# ---- an acknowledgement says what is durable at that moment, whatever happened since the write ----------------
+
+BIG = StorageConfig(preallocate_bytes=0)
+MINE, OTHER = object(), object()  # two connections
+
+
+def opened(disk: HookedDisk, config: StorageConfig) -> ReplicaService:
+    """Two partitions in session 1, opened over ``MINE``, with six durable records each."""
+    replica = ReplicaService(create(disk, config, partitions=2))
+    for partition_id in (0, 1):
+        replica.handle([Open(partition_id, 1, KEY), append_of(partition_id, 0, 6)], MINE)
+    return replica
+
+
+def append_of(partition_id: int, first_id: int, count: int, tag: int = 0, session_id: int = 1) -> Append:
+    batch = records(first_id, count, tag, partition_id)
+    return Append(partition_id, session_id, first_id, batch.lengths, memoryview(batch.records))
+
+
+def elsewhere(replica: ReplicaService, *requests: ReplicaRequest) -> list[ReplicaReply]:
+    """Another connection's turn, in a thread of its own, to its end."""
+    replies: list[ReplicaReply] = []
+    thread = threading.Thread(target=lambda: replies.extend(replica.handle(requests, OTHER)))
+    thread.start()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    return replies
+
+
+def refused(replies: Iterable[ReplicaReply], partition_id: int) -> list[RefusalCode | None]:
+    """Per answer about that partition: why it was refused, or None."""
+    about = [reply for reply in replies if reply.partition_id == partition_id]
+    return [reply.code if isinstance(reply, Refused) else None for reply in about]
+
+
+@pytest.mark.parametrize("config", [BIG, StorageConfig(preallocate_bytes=0, journal_bytes=0)], ids=["journal", "none"])
+def test_damage_found_between_a_write_and_its_sync_is_not_acknowledged(config: StorageConfig) -> None:
+    """Records 6 to 8 of partition 0 are written, a read of another connection meets a rotten record 2, then the sync
+    has nothing left to do. Were the turn acknowledged, a server would count records that this replica does not have."""
+    disk = HookedDisk()
+    replica = opened(disk, config)
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 128 + records(0, 2).size_bytes + 35)
+    seen: list[ReplicaReply] = []
+    disk.hooked_partition = 1
+    disk.hooks["pwrite"] = lambda: seen.extend(elsewhere(replica, Read(0, 1, 0, 6, 10_000)))
+    replies = replica.handle([append_of(0, 6, 2), append_of(0, 8, 1), append_of(1, 6, 1)], MINE)
+    assert refused(seen, 0) == [RefusalCode.DAMAGED]
+    assert replica.store.partition(0).last_id == 1
+    assert set(refused(replies, 0)) == {RefusalCode.DAMAGED}
+    assert [reply for reply in replies if reply.partition_id == 1] == [Appended(1, 1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("session_id", "code"), [(1, RefusalCode.NOT_OPEN), (2, RefusalCode.FENCED)], ids=["reopened", "new session"]
+)
+@pytest.mark.parametrize("refilled", [False, True])
+def test_a_log_cut_between_a_write_and_its_sync_is_not_acknowledged(
+    session_id: int, code: RefusalCode, refilled: bool
+) -> None:
+    disk = HookedDisk()
+    replica = opened(disk, BIG)
+    cut: list[ReplicaRequest] = [Open(0, session_id, KEY), Truncate(0, session_id, 3)]
+    if refilled:  # by others, as many as there were
+        cut.append(append_of(0, 4, 5, tag=1, session_id=session_id))
+    seen: list[ReplicaReply] = []
+    disk.hooked_partition = 1
+    disk.hooks["pwrite"] = lambda: seen.extend(elsewhere(replica, *cut))
+    replies = replica.handle([append_of(0, 6, 3), append_of(1, 6, 1)], MINE)
+    assert Truncated(0, session_id, 3) in seen
+    assert refused(replies, 0) == [code]
+    assert [reply for reply in replies if reply.partition_id == 1] == [Appended(1, 1, 6)]
+    tags = {4: 1, 5: 1, 6: 1, 7: 1, 8: 1} if refilled else {}
+    log = replica.store.partition(0)
+    assert contents(log) == [data_of(i, tags.get(i, 0)) for i in range(9 if refilled else 4)]
+
+
+@pytest.mark.parametrize(
+    ("session_id", "code"), [(1, RefusalCode.NOT_OPEN), (2, RefusalCode.FENCED)], ids=["reopened", "new session"]
+)
+def test_a_log_cut_while_a_turn_syncs_is_not_acknowledged(session_id: int, code: RefusalCode) -> None:
+    """The cut comes while the sync runs, waits for it, and is done before the turn gets to its acknowledgement."""
+    disk = HookedDisk()
+    replica = opened(disk, BIG)
+    begun, cut = threading.Event(), threading.Event()
+    answers: list[ReplicaReply] = []
+
+    def open_and_cut() -> None:
+        begun.wait(20)
+        answers.extend(replica.handle([Open(0, session_id, KEY), Truncate(0, session_id, 3)], OTHER))
+        cut.set()
+
+    other = threading.Thread(target=open_and_cut)
+    other.start()
+    disk.hooks["fdatasync"] = begun.set
+    sync = replica.store.sync
+
+    def sync_and_be_late(partition_ids: Iterable[int]) -> None:
+        sync(partition_ids)
+        if threading.current_thread() is not other:
+            assert cut.wait(20)
+
+    replica.store.sync = sync_and_be_late  # type: ignore[method-assign]
+    replies = replica.handle([append_of(0, 6, 3)], MINE)
+    other.join()
+    assert Truncated(0, session_id, 3) in answers
+    assert refused(replies, 0) == [code]
+
+
+def test_a_session_opened_again_without_a_cut_does_not_take_the_acknowledgement_away() -> None:
+    """What is durable and still there may be said to be."""
+    disk = HookedDisk()
+    replica = opened(disk, BIG)
+    disk.hooked_partition = 1
+    disk.hooks["pwrite"] = lambda: elsewhere(replica, Open(0, 1, KEY)).clear()
+    replies = replica.handle([append_of(0, 6, 3), append_of(1, 6, 1)], MINE)
+    assert replies == [Appended(0, 1, 8), Appended(1, 1, 6)]
+
+
+def test_a_full_disk_behind_what_was_written_does_not_take_the_acknowledgement_away() -> None:
+    """The roll fails, the log is cut back to what the turn had written before: those records are there."""
+    disk = HookedDisk()
+    replica = opened(disk, SMALL)
+    log = replica.store.partition(0)
+    disk.capacity_bytes = sum(len(disk.content(path)) for path in disk.files()) + 700
+    replies = replica.handle([append_of(0, 6, 3), append_of(0, 10, 1), append_of(0, 9, 40)], MINE)
+    assert [type(reply).__name__ for reply in replies] == ["Appended", "Refused", "Refused"]
+    assert replies[0] == Appended(0, 1, 8)
+    assert refused(replies, 0)[2] is RefusalCode.DISK_FULL
+    assert (log.last_id, log.synced_id) == (8, 8)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.helpers import DIRECTORY, KEY, SMALL, create, data_of, records, reopen
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import SyncFailed
+from waltz_ray.protocol.checksum import crc32
+from waltz_ray.protocol.records import build_records
 from waltz_ray.storage.replica_service import REQUEST_TYPES, ReplicaService
 from waltz_ray.wire.replica_messages import (
     Append,
@@ -251,3 +254,32 @@ def test_a_replica_that_remembers_less_than_it_joined_refuses_and_changes_nothin
     assert isinstance(refused, Refused)
     assert refused.code is RefusalCode.LOST_FILES
     assert replica.store.partition(0).session_id == 1, "it would vote next time, had it taken the session"
+
+
+def test_an_answer_to_a_read_fits_half_a_frame_unless_it_is_one_record() -> None:
+    replica = ReplicaService(create(FaultyDisk(), BIG, 1), max_frame_bytes=1000)
+    replica.handle([Open(0, 1, KEY), append(0, 0, 50)])
+    sizes = []
+    for first_id in (0, 10, 20):
+        (reply,) = replica.handle([Read(0, 1, first_id, 50, (1 << 31) - 1)])
+        assert isinstance(reply, Records)
+        sizes.append(len(reply.records))
+    assert 300 < max(sizes) <= 500
+    tiny = ReplicaService(replica.store, max_frame_bytes=10)
+    (reply,) = tiny.handle([Read(0, 1, 5, 50, (1 << 31) - 1)])
+    assert isinstance(reply, Records)
+    assert len(reply.lengths) == 1
+
+
+def test_by_default_a_read_brings_at_most_half_of_64_mib() -> None:
+    """38 bytes from a stranger made an answer of everything there was."""
+    replica = service(FaultyDisk(), partitions=1)
+    size = 1 << 20
+    for number in range(40):
+        zero, length = np.zeros(1, dtype=np.int32), np.array([size], dtype=np.int32)
+        checksum = np.array([crc32(bytes(size))], dtype=np.uint32)
+        batch = build_records(0, number, 7, 1, (zero, zero, length, checksum), bytes(size))
+        replica.handle([Append(0, 1, number, batch.lengths, batch.records)])
+    (reply,) = replica.handle([Read(0, 1, 0, 40, (1 << 31) - 1)])
+    assert isinstance(reply, Records)
+    assert len(reply.records) <= 32 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from waltz_ray.wire.framing import (
     MAGIC_CLIENT,
     MAGIC_HELLO,
     MAGIC_REPLICA,
+    MAX_HELLO_BYTES,
     Frame,
     FrameDecoder,
     Hello,
@@ -227,3 +229,38 @@ def test_the_highest_common_version_is_used() -> None:
         negotiate((5, 4), (7, 6))
     with pytest.raises(WireError, match=r"the peer speaks \[\]"):
         negotiate((5,), ())
+
+
+def test_room_is_made_for_what_has_come_not_for_what_is_announced() -> None:
+    tracemalloc.start()
+    try:
+        decoders = [FrameDecoder(64 << 20) for _ in range(5)]
+        for decoder in decoders:
+            assert decoder.feed(frame_header(MAGIC_CLIENT, 5, 60 << 20)) == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_stranger_is_refused_at_its_first_header() -> None:
+    for first in (frame_header(MAGIC_CLIENT, 5, 60), frame_header(MAGIC_HELLO, 0, MAX_HELLO_BYTES + 1)):
+        with pytest.raises(WireError, match="HELLO"):
+            FrameDecoder(64 << 20, greeted=False).feed(first)
+    decoder = FrameDecoder(64 << 20, greeted=False)
+    large = encode_frame(MAGIC_CLIENT, 5, bytes(100_000))
+    frames = decoder.feed(encode_hello(Hello((5,), "")) + large)
+    assert [len(frame.payload) for frame in frames] == [10, 100_000], "right behind HELLO anything may come"
+    with pytest.raises(WireError, match="a HELLO of 5000 bytes"):
+        decoder.feed(frame_header(MAGIC_HELLO, 0, 5000))
+
+
+@pytest.mark.parametrize("data", ["16", "1603010200010001fc0303"])
+def test_a_tls_client_is_named(data: str) -> None:
+    with pytest.raises(WireError, match="it is a TLS client, and this port speaks the plain protocol"):
+        FrameDecoder(100, greeted=False).feed(bytes.fromhex(data))
+
+
+def test_very_many_versions_are_not_all_named() -> None:
+    with pytest.raises(WireError, match=r"105.* and 84 more$") as error:
+        negotiate((5,), range(100, 200))
+    assert len(str(error.value)) < 200

@@ -93,7 +93,9 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "DISK_FULL": 6,
         "UNKNOWN_PARTITION": 7,
         "LOST_FILES": 8,
-        "OTHER_OWNER": 9,
+        "NO_RESOURCES": 9,
+        "INVALID_REQUEST": 10,
+        "OTHER_OWNER": 11,
     }
 
 
@@ -152,7 +154,7 @@ def test_decoded_records_are_a_view_of_the_payload() -> None:
         (f"05 {ADDRESS} 0000000000000009 00000002 ffffffff 00000051 {'00' * 80}", "do not add up"),
         (f"0f {ADDRESS} 06 01 {'00' * 16} 00000000", "refuses a request of type 6"),
         (f"0f {ADDRESS} 05 00 {'00' * 16} 00000000", "refusal code 0 is unknown"),
-        (f"0f {ADDRESS} 05 63 {'00' * 16} 00000000", "refusal code 99 is unknown"),
+        (f"0f {ADDRESS} 05 7f {'00' * 16} 00000000", "refusal code 127 is unknown"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} ffffffff", "a string is null"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} fffffffe", "a length of -2"),
         (f"0f {ADDRESS} 05 01 {'00' * 16} 7fffffff", "cut short"),

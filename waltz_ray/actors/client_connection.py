@@ -2,21 +2,30 @@
 
 Messages of version 5 are the machine's own vocabulary; versions 0-4 go through ``OriginalDialect``. Requests that
 only read (``client_requests``) are answered in the background so that they never hold up appends.
+
+What a peer can make the server keep is bounded (docs/wire.md, "Limits"): while it takes nothing it is sent no more
+feed and no more answers, and after a while it is closed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, cast
 
-from waltz_ray.actors.client_requests import RpcRequest, answer
+from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.actors.framed_stream import FramedStream
 from waltz_ray.actors.original_dialect import OriginalDialect
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.partition_types import (
     AppendReceived,
     ConnectionClosed,
     CreditReceived,
     Event,
+    FeedPaused,
+    FeedResumed,
     FlushReceived,
     MountReceived,
     ServerMessage,
@@ -31,7 +40,14 @@ from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 if TYPE_CHECKING:
     from waltz_ray.actors.server import Server
 
-__all__ = ["ClientConnection"]
+__all__ = ["CLIENTS_OF_A_CONNECTION", "ClientConnection"]
+
+log = logging.getLogger(__name__)
+
+CLIENTS_OF_A_CONNECTION = 256
+"""Client IDs that may mount over one connection (docs/wire.md, "Limits")."""
+
+_UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
 
 
 class ClientConnection(FramedStream):
@@ -41,13 +57,46 @@ class ClientConnection(FramedStream):
         limit = server.config.max_frame_bytes
         super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, limit, "waltz_ray server", server.outgoing)
         self.connection_id = connection_id
+        self.address = "?"  # of the peer's host
         self._server = server
         self._partitions: set[int] = set()
+        self._clients: set[int] = set()
         self._dialect: OriginalDialect | None = None
+        self._answers = Answers(self, server)
+        self._patience: asyncio.TimerHandle | None = None  # for the HELLO, or for a peer that takes nothing
+        self._stalled = False
 
     # ---- in ---------------------------------------------------------------------------------------------
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        stream = cast(asyncio.Transport, transport)
+        if not self._server.admits(self):
+            stream.abort()
+            return
+        stream.set_write_buffer_limits(high=min(_UNSENT_BYTES, self._server.config.client_unsent_bytes // 2))
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # a client whose machine has vanished must not keep its place for ever
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        super().connection_made(transport)
+        timeout_ms = self._server.config.hello_timeout_ms
+        self._wait(timeout_ms, f"no HELLO for {timeout_ms} ms")
+
+    def _wait(self, timeout_ms: int, reason: str) -> None:
+        def end() -> None:
+            log.warning("closing the connection with %s: %s", self.peer, reason)
+            self.abort(reason)
+
+        self._patience = self._loop.call_later(timeout_ms / 1000, end)
+
+    def _wait_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
     def on_ready(self) -> None:
+        self._wait_no_more()
         if self.version < BATCH_VERSION:
             self._dialect = OriginalDialect(self)
         self._server.connected(self)
@@ -57,37 +106,44 @@ class ClientConnection(FramedStream):
         if isinstance(message, AppendBatch):
             self.tell(message.partition_id, AppendReceived(self.connection_id, message))
         elif isinstance(message, FeedCredit):
+            _check_credit(message.credit_bytes)
             self.tell(message.partition_id, CreditReceived(self.connection_id, message.credit_bytes))
         elif isinstance(message, Mount):
+            _check_credit(message.credit_bytes)
+            self._check_client(message.req_id)
             self.tell(message.req_id.partition_id, MountReceived(self.connection_id, message))
         elif isinstance(message, Unmount):
             self.tell(message.partition_id, UnmountReceived(self.connection_id, message.client_id))
         elif isinstance(message, FlushRequest):
             self.tell(message.req_id.partition_id, FlushReceived(self.connection_id, message.req_id))
         elif isinstance(message, RpcRequest):
-            self._server.spawn(self._answer(message))
+            self._answers.ask(message)
         elif isinstance(message, MountRequest | AppendRequest | FeedRequest) and self._dialect is not None:
+            if isinstance(message, MountRequest):
+                self._check_client(message.req_id)
             self._dialect.receive(message)
         else:
             raise WireError(f"a client must not send {type(message).__name__} in version {self.version}")
+
+    def _check_client(self, req_id: ReqId) -> None:
+        self._clients.add(req_id.client_id)
+        if len(self._clients) > CLIENTS_OF_A_CONNECTION:
+            raise WireError(f"more than {CLIENTS_OF_A_CONNECTION} clients mount over one connection; open another one")
 
     def tell(self, partition_id: int, event: Event) -> None:
         """Hand an event to a partition of this server."""
         if not 0 <= partition_id < self._server.partitions:
             raise WireError(f"partition {partition_id} does not exist: there are {self._server.partitions} partitions")
-        self._partitions.add(partition_id)
-        self._server.driver(partition_id).handle(event)
+        driver = self._server.driver(partition_id)
+        if partition_id not in self._partitions:
+            self._partitions.add(partition_id)
+            if self._stalled:
+                driver.handle(FeedPaused(self.connection_id))
+        driver.handle(event)
 
     def high_water_mark(self, partition_id: int) -> int:
         """The server's mark of one of its partitions."""
         return self._server.driver(partition_id).machine.high_water_mark
-
-    async def _answer(self, request: RpcRequest) -> None:
-        try:
-            self.write(await answer(self._server, request))
-        except Exception:
-            self.abort(f"{type(request).__name__} failed")  # a request without an answer would hang the client
-            raise
 
     # ---- out --------------------------------------------------------------------------------------------
 
@@ -103,13 +159,29 @@ class ClientConnection(FramedStream):
         else:
             self._dialect.deliver(message)
 
-    def deliver_feed(self, message: FeedBatch | FeedRecords, frame: bytes) -> None:
-        """A feed message; ``frame`` is its encoding in version 5, shared with other connections."""
-        if self._dialect is None:
-            self.send(frame)
-        else:
+    def deliver_feed(self, message: FeedBatch | FeedRecords, frames: bytes) -> None:
+        """A feed message; ``frames`` is its encoding in this version, shared with other connections."""
+        self.send(frames)
+        self._server.check_unsent(self)
+        if self._dialect is not None:
             assert isinstance(message, FeedBatch)
-            self._dialect.deliver_feed(message)
+            self._dialect.feed_sent(message)
+
+    def pause_writing(self) -> None:
+        """The peer does not take what is sent: nothing that can wait is sent until it has taken most of it."""
+        self._stalled = True
+        self._answers.pause()
+        for partition_id in self._partitions:
+            self._server.driver(partition_id).handle(FeedPaused(self.connection_id))
+        timeout_ms = self._server.config.client_stall_ms
+        self._wait(timeout_ms, f"it has taken nothing of {self.unsent_bytes} bytes for {timeout_ms} ms")
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self._wait_no_more()
+        self._answers.resume()
+        for partition_id in self._partitions:
+            self._server.driver(partition_id).handle(FeedResumed(self.connection_id))
 
     # ---- end --------------------------------------------------------------------------------------------
 
@@ -117,7 +189,16 @@ class ClientConnection(FramedStream):
         if self.version >= BATCH_VERSION:
             self.write(ErrorMessage(str(error)))
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._wait_no_more()
+        self._server.disconnected(self)
+        super().connection_lost(exc)
+
     def on_closed(self, reason: str) -> None:
         for partition_id in self._partitions:
             self._server.driver(partition_id).handle(ConnectionClosed(self.connection_id))
-        self._server.disconnected(self)
+
+
+def _check_credit(credit_bytes: int) -> None:
+    if credit_bytes < 0:
+        raise WireError(f"a feed credit of {credit_bytes} bytes is impossible")

@@ -1,7 +1,11 @@
-"""Requests that clients and operators ask on the RPC stream: they read, or change preferences; none of them appends."""
+"""Requests that clients and operators ask on the RPC stream: they read, or change preferences; none of them appends.
+
+However many a connection asks, only some are worked on at a time, and none while it does not take the answers.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,9 +40,15 @@ from waltz_ray.wire.client_messages import (
 from waltz_ray.wire.codec import ClientMessage
 
 if TYPE_CHECKING:
+    from waltz_ray.actors.client_connection import ClientConnection
     from waltz_ray.actors.server import Server
 
-__all__ = ["RpcRequest", "answer"]
+__all__ = ["Answers", "RpcRequest", "answer"]
+
+_AT_ONCE, _AT_ONCE_BYTES = 64, 16 * 1024 * 1024  # requests under way, and about what their answers take
+_WAITING = 1024  # with more than these nothing is read from the connection
+_RANGE_BYTES = 4 * 1024 * 1024  # of one answer: a longer one would hold up the loop
+_RECORD_BYTES = 64 * 1024  # what the answer to any other request is taken for
 
 RpcRequest = (
     DataRangeRequest
@@ -51,6 +61,62 @@ RpcRequest = (
     | AddPreferredRequest
     | RemovePreferredRequest
 )
+
+
+class Answers:
+    """The requests of one connection, answered in the background."""
+
+    def __init__(self, connection: ClientConnection, server: Server) -> None:
+        self._connection = connection
+        self._server = server
+        self._waiting: deque[RpcRequest] = deque()
+        self._under_way = 0
+        self._under_way_bytes = 0
+        self._paused = False
+
+    def ask(self, request: RpcRequest) -> None:
+        self._waiting.append(request)
+        self._begin()
+        if len(self._waiting) > _WAITING:
+            self._connection.hold_input("answers")
+
+    def pause(self) -> None:
+        """The peer does not take what has been answered."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and not self._paused:
+            size_bytes = _answer_bytes(self._waiting[0])
+            full = self._under_way == _AT_ONCE or self._under_way_bytes + size_bytes > _AT_ONCE_BYTES
+            if self._under_way and full:
+                break
+            self._under_way += 1
+            self._under_way_bytes += size_bytes
+            self._server.spawn(self._answer(self._waiting.popleft(), size_bytes))
+        if len(self._waiting) <= _WAITING // 2:
+            self._connection.release_input("answers")
+
+    async def _answer(self, request: RpcRequest, size_bytes: int) -> None:
+        try:
+            self._connection.write(await answer(self._server, request))
+        except Exception:
+            self._connection.abort(f"{type(request).__name__} failed")  # without an answer the client would hang
+            raise
+        finally:
+            self._under_way -= 1
+            self._under_way_bytes -= size_bytes
+            if not self._connection.closed:
+                self._begin()
+
+
+def _answer_bytes(request: RpcRequest) -> int:
+    if isinstance(request, DataRangeRequest):
+        return max(_RECORD_BYTES, min(request.max_bytes, _RANGE_BYTES))
+    return _RECORD_BYTES
 
 
 async def answer(server: Server, request: RpcRequest) -> ClientMessage:
@@ -92,7 +158,7 @@ async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeRes
     if request.first_id > mark or request.first_id >= request.end_id:
         nothing = RecordBatch(request.partition_id, request.first_id, np.zeros(0, dtype=np.int32), b"")
         return DataRangeResponse(request.request_id, nothing, mark, None)
-    limit = min(request.max_bytes, server.config.max_frame_bytes // 2)
+    limit = min(request.max_bytes, _RANGE_BYTES, server.config.max_frame_bytes // 2)
     try:
         batch = await server.read(request.partition_id, request.first_id, request.end_id, limit)
     except (ReplicaRefused, ConnectionError) as error:

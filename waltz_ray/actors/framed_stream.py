@@ -2,21 +2,29 @@
 
 Used for both data-plane protocols (magic ``L`` from clients, magic ``R`` to replicas). The subclass gets
 ``on_ready`` after the HELLOs, ``on_payload`` per frame and ``on_closed`` exactly once.
+
+What one peer has sent at once may be thousands of frames. They are worked off for some milliseconds a turn of the loop;
+until all are done nothing more is read from that peer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from typing import cast
 
 from waltz_ray.actors.outgoing import Outgoing, Outlet
+from waltz_ray.actors.watchdog import SLOW_S
 from waltz_ray.errors import WireError
-from waltz_ray.wire.framing import MAGIC_HELLO, FrameDecoder, Hello, decode_hello, encode_hello, negotiate
+from waltz_ray.wire.framing import Frame, FrameDecoder, Hello, decode_hello, encode_hello, negotiate
 
 __all__ = ["FramedStream"]
 
 log = logging.getLogger(__name__)
+
+_TURN_S = SLOW_S / 2
 
 
 class FramedStream(asyncio.Protocol):
@@ -31,8 +39,11 @@ class FramedStream(asyncio.Protocol):
         self.closed = False
         self._versions = versions
         self._greeting = greeting
-        self._decoder = FrameDecoder(max_frame_bytes)
+        self._decoder = FrameDecoder(max_frame_bytes, greeted=False)
+        self._frames: deque[Frame] = deque()  # have come and are not worked off
+        self._holds: set[str] = set()  # why nothing is read from the peer at the moment
         self._outgoing = outgoing
+        self._transport: asyncio.Transport | None = None
         self._outlet: Outlet | None = None
         self._loop = asyncio.get_running_loop()
         self._reason = "closed by the peer"
@@ -51,6 +62,19 @@ class FramedStream(asyncio.Protocol):
 
     def on_closed(self, reason: str) -> None:
         """The connection is gone."""
+
+    def hold_input(self, why: str) -> None:
+        """Read nothing from the peer until ``release_input(why)``; what has been read already is still handled."""
+        if not self._holds and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._holds.add(why)
+
+    def release_input(self, why: str) -> None:
+        if why not in self._holds:
+            return
+        self._holds.remove(why)
+        if not self._holds and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     # ---- out --------------------------------------------------------------------------------------------
 
@@ -80,34 +104,56 @@ class FramedStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.peer = str(transport.get_extra_info("peername"))
-        self._outlet = Outlet(self._outgoing, cast(asyncio.Transport, transport))
+        self._transport = cast(asyncio.Transport, transport)
+        self._outlet = Outlet(self._outgoing, self._transport)
         self._outlet.write(encode_hello(Hello(self._versions, self._greeting)))
 
     def data_received(self, data: bytes) -> None:
         with self._outgoing:
-            self._received(data)
+            try:
+                self._frames.extend(self._decoder.feed(data))
+            except WireError as error:
+                self._frames.clear()
+                self._broken(error)
+            else:
+                self._work_off()
 
-    def _received(self, data: bytes) -> None:
+    def _work_off(self) -> None:
+        frames, until = self._frames, time.monotonic() + _TURN_S
         try:
-            for frame in self._decoder.feed(data):
+            while frames:
                 if self.closed:
                     return
-                if self.version < 0:
-                    self._hello(frame.magic, frame.payload)
-                elif frame.version != self.version or frame.magic != self.magic:
-                    # It came in one piece with the HELLO, and was cut before the decoder knew what to expect.
-                    wanted = f"magic {self.magic:#04x} version {self.version}"
-                    raise WireError(f"expected {wanted}, got {frame.magic:#04x} {frame.version}")
-                else:
-                    self.on_payload(frame.payload)
+                self._take(frames.popleft())
+                if frames and time.monotonic() > until:
+                    self.hold_input("frames")
+                    self._loop.call_soon(self._go_on)
+                    return
         except WireError as error:
-            log.warning("closing the connection with %s: %s", self.peer, error)
-            self.on_protocol_error(error)
-            self.finish(str(error))
+            frames.clear()
+            self._broken(error)
 
-    def _hello(self, magic: int, payload: memoryview) -> None:
-        if magic != MAGIC_HELLO:
-            raise WireError(f"the first frame must be a HELLO, not one with magic {magic:#04x}")
+    def _go_on(self) -> None:
+        self.release_input("frames")
+        with self._outgoing:
+            self._work_off()
+
+    def _take(self, frame: Frame) -> None:
+        if self.version < 0:
+            self._hello(frame.payload)
+        elif frame.version != self.version or frame.magic != self.magic:
+            # It came in one piece with the HELLO, and was cut before the decoder knew what to expect.
+            wanted = f"magic {self.magic:#04x} version {self.version}"
+            raise WireError(f"expected {wanted}, got {frame.magic:#04x} {frame.version}")
+        else:
+            self.on_payload(frame.payload)
+
+    def _broken(self, error: WireError) -> None:
+        log.warning("closing the connection with %s: %s", self.peer, error)
+        self.on_protocol_error(error)
+        self.finish(str(error))
+
+    def _hello(self, payload: memoryview) -> None:
         self.version = negotiate(self._versions, decode_hello(payload).versions)
         self._decoder.expect(self.magic, self.version)
         self.on_ready()
@@ -123,4 +169,5 @@ class FramedStream(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.closed:
             self.closed = True
+            self._frames.clear()
             self.on_closed(str(exc) if exc is not None else self._reason)

@@ -71,19 +71,31 @@ _PER_SERVER_PARTITION = {
 }
 
 
+_PER_SERVER = {
+    "waltz_server_connections": "connections of clients",
+    "waltz_server_slow_steps": "steps of the event loop that took longer than 20 ms since the server started",
+    "waltz_server_longest_step_ms": "the longest of them in milliseconds",
+}
+
+
 class ServerGauges:
-    """The gauges of one partition server, tagged with the cluster, the server and the partition."""
+    """The gauges of one partition server, tagged with the cluster, the server and, of a partition's, the partition."""
 
     def __init__(self, cluster: str, server: str) -> None:
         self._gauges = {
             name: Gauge(name, description=text, tag_keys=("cluster", "server", "partition"))
             for name, text in _PER_SERVER_PARTITION.items()
         }
-        for gauge in self._gauges.values():
+        self._own = {
+            name: Gauge(name, description=text, tag_keys=("cluster", "server")) for name, text in _PER_SERVER.items()
+        }
+        for gauge in (*self._gauges.values(), *self._own.values()):
             gauge.set_default_tags({"cluster": cluster, "server": server})
 
     def server(self, status: Mapping[str, Any]) -> None:
         """Set everything from one ``Server.status()``."""
+        for name, gauge in self._own.items():
+            gauge.set(float(status[name.removeprefix("waltz_server_")]))
         for partition_id, partition in status["partitions"].items():
             values = {**partition, "ready": partition["state"] == "READY", "members": len(partition["members"])}
             for name, gauge in self._gauges.items():

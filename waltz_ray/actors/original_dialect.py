@@ -4,7 +4,8 @@ Two things differ from version 5 and are kept here, per mounted partition:
 
 * *Feed*: the original asks with FEED_REQUEST; it gets at least 100 entries (a mount: everything up to the mark it
   mounted at), then FEED_SUSPENDED. Internally the feed has a credit: a frame's credit is given back as long as the
-  client is entitled to entries, and kept from it while suspended.
+  client is entitled to entries, and kept from it while suspended. One frame of version 5 at a time, then: the next
+  one comes with the partition's next feed turn, so a mount that has to catch up holds nobody up.
 * *Refusals*: the original has no REJECTED. QUEUE_FULL becomes a LOCK_FAILURE at the server's mark (the client
   executes again); everything else closes the connection, after which the client mounts again and finds out.
 """
@@ -32,7 +33,6 @@ from waltz_ray.wire.batches import (
 )
 from waltz_ray.wire.client_messages import (
     AppendRequest,
-    FeedData,
     FeedRequest,
     FeedSuspended,
     FlushResponse,
@@ -50,7 +50,7 @@ __all__ = ["OriginalDialect"]
 FEED_ENTRIES = 100
 """Entries a FEED_REQUEST is good for at the least (WIRE.md)."""
 
-_FRAME_CREDIT = 1  # any positive credit lets exactly one frame through; see _spend
+_FRAME_CREDIT = 1  # any positive credit lets exactly one frame through; see feed_sent
 
 
 @dataclass(slots=True)
@@ -92,18 +92,8 @@ class OriginalDialect:
 
     # ---- to the client ----------------------------------------------------------------------------------
 
-    def deliver_feed(self, feed: FeedBatch) -> None:
-        """One FEED_DATA per transaction; then the frame's credit goes back, or the feed is suspended."""
-        columns = zip(
-            feed.client_ids.tolist(),
-            feed.generations.tolist(),
-            feed.sequence_numbers.tolist(),
-            feed.headers.tolist(),
-            strict=True,
-        )
-        for index, (client_id, generation, sequence_number, header) in enumerate(columns):
-            req_id = ReqId(client_id, generation, feed.partition_id, sequence_number)
-            self._connection.write(FeedData(req_id, feed.first_id + index, header))
+    def feed_sent(self, feed: FeedBatch) -> None:
+        """A FEED_DATA for each of its transactions has been sent: the credit goes back, or the feed is suspended."""
         mounted = self._mounts.get(feed.partition_id)
         if mounted is not None:
             cost = feed_batch_bytes(len(feed))

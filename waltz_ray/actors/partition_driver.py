@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
+from waltz_ray.actors.watchdog import SLOW_S, Watchdog
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
@@ -26,6 +26,8 @@ from waltz_ray.protocol.partition_types import (
     Effect,
     EndTurnAgain,
     Event,
+    FeedAgain,
+    FeedDue,
     FeedRead,
     FeedReadFailed,
     PartitionDropped,
@@ -40,6 +42,7 @@ from waltz_ray.protocol.partition_types import (
 )
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.retained import joined, limited
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
@@ -75,6 +78,7 @@ class Host(Protocol):
     store: ClusterStore
     incarnation: str  # of this process
     links: dict[int, ReplicaLink]
+    watchdog: Watchdog
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""
@@ -87,6 +91,9 @@ class Host(Protocol):
 
     def end_turn_of(self, driver: PartitionDriver) -> None:
         """Call ``driver.end_turn`` when everything that is waiting in the sockets has been handed over."""
+
+    def feed_turn_of(self, driver: PartitionDriver) -> None:
+        """Call ``driver.feed_turn`` after other input, and the other partitions that have asked, had their turn."""
 
     def fatal(self, message: str) -> None:
         """End the process: its memory cannot be trusted; the next session takes everything from the disks."""
@@ -117,8 +124,11 @@ class PartitionDriver:
         self._stepping = True
         try:
             while self._events:
-                for effect in self.machine.step(self._events.popleft()):
+                event, started = self._events.popleft(), time.monotonic()
+                for effect in self.machine.step(event):
                     self._carry_out(effect)
+                if (seconds := time.monotonic() - started) > SLOW_S:
+                    self._host.watchdog.slow(f"partition {self.partition_id}: {type(event).__name__}", seconds)
         except Exception:
             # Half a step done: whatever this partition said from here on could be wrong.
             log.exception("partition %d: a step of its machine failed", self.partition_id)
@@ -138,7 +148,7 @@ class PartitionDriver:
         """Committed records from ``first_id`` (at least one, which must exist), from memory or a member replica."""
         recent = self.machine.recent(first_id, end_id, max_bytes)
         if recent:
-            return _limited(_joined(recent), max_bytes)
+            return limited(joined(recent), max_bytes)
         return await self._read_from_replicas(first_id, min(end_id, self.machine.high_water_mark + 1), max_bytes)
 
     # ---- effects ----------------------------------------------------------------------------------------
@@ -152,6 +162,9 @@ class PartitionDriver:
         self._turn_scheduled = False
         self.handle(TurnEnded())
 
+    def feed_turn(self) -> None:
+        self.handle(FeedDue())
+
     def _carry_out(self, effect: Effect) -> None:
         links, me = self._host.links, self.partition_id
         match effect:
@@ -161,6 +174,8 @@ class PartitionDriver:
                     links[replica_id].append(me, session_id, batch.last_id, frame)
             case EndTurnAgain():
                 self._schedule_end_of_turn()
+            case FeedAgain():
+                self._host.feed_turn_of(self)
             case SendFeed(connection_ids, mode, batch):
                 self._host.send_feed(connection_ids, _feed_message(mode, batch))
             case SendMessage(connection_id, message):
@@ -258,8 +273,8 @@ class PartitionDriver:
     # ---- reads ------------------------------------------------------------------------------------------
 
     async def _read_range(self, order: ReadRange) -> None:
-        max_bytes = min(order.max_bytes, BULK_READ_BYTES)
-        request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, max_bytes)
+        limit = self._answer_limit(min(order.max_bytes, BULK_READ_BYTES))
+        request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, limit)
         try:
             batch = await self._host.links[order.source_id].read(request)
         except (ReplicaRefused, ConnectionError) as error:
@@ -275,12 +290,17 @@ class PartitionDriver:
             return
         self.handle(FeedRead(order.connection_id, order.client_id, batch))
 
+    def _answer_limit(self, max_bytes: int) -> int:
+        """What a read may ask for: a longer answer than a frame may have would end the link, again and again."""
+        return min(max_bytes, self._host.config.max_frame_bytes // 2)
+
     async def _read_from_replicas(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """From the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
         session = self.machine.session
         if session is None:
             raise ConnectionError(f"partition {self.partition_id} is between two sessions")
         error: ReplicaRefused | ConnectionError = ConnectionError("no member replica")
+        max_bytes = self._answer_limit(max_bytes)
         # Spread the partitions' reads over the members.
         members = sorted(session.members, key=lambda r: (r - self.partition_id) % len(self._host.links))
         for replica_id in members:
@@ -304,20 +324,3 @@ def _feed_message(mode: FeedMode, batch: RecordBatch) -> FeedBatch | FeedRecords
         fields["sequence_number"],
         fields["header"],
     )
-
-
-def _joined(batches: list[RecordBatch]) -> RecordBatch:
-    """Consecutive batches as one: a reader far behind must not pay a round trip for each small one."""
-    if len(batches) == 1:
-        return batches[0]
-    lengths = np.concatenate([batch.lengths for batch in batches])
-    records = b"".join(batch.records for batch in batches)
-    return RecordBatch(batches[0].partition_id, batches[0].first_id, lengths, records)
-
-
-def _limited(batch: RecordBatch, max_bytes: int) -> RecordBatch:
-    """The first records of ``batch`` within ``max_bytes``, at least one."""
-    if batch.size_bytes <= max_bytes:
-        return batch
-    count = int(batch.offsets.searchsorted(max_bytes, side="right")) - 1
-    return batch.slice(0, max(1, count))

@@ -141,13 +141,19 @@ class Channel(asyncio.Transport):
         self._sent: tuple[int, bytes] = (-1, b"")  # the last chunk, again if its answer was lost
         self._wake = asyncio.Event()
         self._closed = False
+        self._reading = True
+        self._writing_paused = False
+        self._high = 64 * 1024
         self._connection = server.new_connection()
         self._connection.connection_made(self)
 
     def receive(self, number: int, data: bytes) -> None:
         if number >= self._next_in:
             self._early[number] = data
-        while self._next_in in self._early:
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._reading and self._next_in in self._early:
             chunk = self._early.pop(self._next_in)
             self._next_in += 1
             if not self._closed:
@@ -167,6 +173,9 @@ class Channel(asyncio.Transport):
             return None if self._closed else b""
         chunk, self._out = b"".join(self._out), []
         self._sent = (number, chunk)
+        if self._writing_paused:
+            self._writing_paused = False
+            self._loop.call_soon(self._connection.resume_writing)
         return chunk
 
     # ---- asyncio.Transport, as far as FramedStream uses it -----------------------------------------------
@@ -174,6 +183,22 @@ class Channel(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._out.append(bytes(data))
         self._wake.set()
+        if not self._writing_paused and self.get_write_buffer_size() > self._high:
+            self._writing_paused = True
+            self._connection.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = self._high if high is None else high
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._loop.call_soon(self._hand_over)
+
+    def is_closing(self) -> bool:
+        return self._closed
 
     def get_write_buffer_size(self) -> int:
         return sum(map(len, self._out))

@@ -7,10 +7,16 @@ syncs, the socket fills: it is the queue of the group commit, and no timer is ne
 Records are views of the receive buffer. That is sound because a turn has written them to the file before the
 buffer is used again; a service that kept a view beyond its call would break it.
 
+What a stranger can cost is bounded (docs/wire.md, "Limits"): connections in all and from one address, the time until
+HELLO; a buffer grows with what arrives, never with what a header announces; the answer to a read has been handed to the
+kernel before the next one is read from the disk.
+
 What a failure leaves:
 
 - the peer goes away or breaks the protocol: that connection ends, all others go on. Turns before have been handled
   whole, the turn in which the protocol was broken not at all, and none of it has been acknowledged;
+- no connection can be accepted, or no thread be started, for lack of handles or memory: the endpoint waits a little
+  and goes on, that connection at the most is closed;
 - a sync fails, or the service fails in a way it does not answer itself: memory and disk may disagree, nothing of
   this turn has been acknowledged, and the process ends at once. The next start recovers from the disk.
 """
@@ -18,14 +24,18 @@ What a failure leaves:
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from waltz_ray.actors.refusals import Refusals
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.framing import (
@@ -33,16 +43,19 @@ from waltz_ray.wire.framing import (
     HELLO_VERSION,
     MAGIC_HELLO,
     MAGIC_REPLICA,
+    MAX_HELLO_BYTES,
     Hello,
     decode_hello,
     encode_hello,
     frame_header,
     negotiate,
+    stranger,
 )
 from waltz_ray.wire.primitives import BytesLike
 from waltz_ray.wire.replica_messages import (
     REPLICA_VERSIONS,
     Append,
+    Read,
     ReplicaReply,
     ReplicaRequest,
     decode_replica,
@@ -54,9 +67,13 @@ __all__ = ["EndpointStatistics", "ReplicaEndpoint", "TurnBuffer"]
 log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">Bhi")
-_MAX_HELLO_BYTES = 64 * 1024  # what a stranger can make us allocate before it has said who it is
+_FIRST_BUFFER_BYTES = MAX_HELLO_BYTES + FRAME_HEADER_BYTES
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
+
+_ACCEPT_PAUSE_S = 0.1
+_LONG_BYTES = 128 * 1024
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
 """Takes one turn's requests and an object that names the connection they came over."""
@@ -76,23 +93,30 @@ class EndpointStatistics:
 class TurnBuffer:
     """A receive buffer that hands out whole payloads as views of itself.
 
-    ``room()`` is where the next bytes go; it grows for a frame larger than the buffer, up to ``max_frame_bytes``,
-    so a long frame is never mistaken for the end of the stream. Views from ``frames`` are valid until ``room``.
+    ``room()`` is where the next bytes go. It is small at first and doubles whenever it has been filled: up to
+    ``buffer_bytes``, and for a frame that is longer up to that, so a long frame is never mistaken for the end of the
+    stream. When a long frame is done its room is given up. Views from ``frames`` are valid until ``room``.
     """
 
     def __init__(self, max_frame_bytes: int, buffer_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = memoryview(bytearray(buffer_bytes))
+        self._most_bytes = buffer_bytes
+        self._buffer = memoryview(bytearray(min(buffer_bytes, _FIRST_BUFFER_BYTES)))
+        self._filled = False  # to the end, by what came last
         self._start = self._end = 0
         self._wanted = FRAME_HEADER_BYTES  # the size of the frame at _start, as far as it is known
 
     def room(self) -> memoryview:
         """The free part, never empty."""
-        held = self._end - self._start
-        if self._wanted > len(self._buffer):
-            grown = memoryview(bytearray(self._wanted))
-            grown[:held] = self._buffer[self._start : self._end]
-            self._buffer, self._start, self._end = grown, 0, held
+        held, size = self._end - self._start, len(self._buffer)
+        if self._filled and size < max(self._most_bytes, self._wanted):
+            size = min(2 * size, max(self._most_bytes, self._wanted))
+        elif size > self._most_bytes >= self._wanted and held < self._most_bytes:
+            size = self._most_bytes
+        if size != len(self._buffer):
+            other = memoryview(bytearray(size))
+            other[:held] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = other, 0, held
         elif self._start:
             self._buffer[:held] = self._buffer[self._start : self._end]
             self._start, self._end = 0, held
@@ -101,6 +125,7 @@ class TurnBuffer:
     def received(self, count: int) -> None:
         """``count`` bytes have been put into ``room()``."""
         self._end += count
+        self._filled = self._end == len(self._buffer)
 
     def frames(self, magic: int, version: int, most_bytes: int) -> list[memoryview]:
         """Complete payloads, keep-alives left out, up to the one that reaches ``most_bytes``.
@@ -127,9 +152,9 @@ class TurnBuffer:
         if found_magic != magic or found_version != version:
             raise WireError(
                 f"expected a frame {chr(magic)!r} version {version}, got magic 0x{found_magic:02x} "
-                f"version {found_version}; is this a waltz_ray partition server?"
+                f"version {found_version}; {stranger(found_magic)}"
             )
-        most = _MAX_HELLO_BYTES if magic == MAGIC_HELLO else self._max_frame_bytes
+        most = MAX_HELLO_BYTES if magic == MAGIC_HELLO else self._max_frame_bytes
         if not 0 <= length <= most:
             raise WireError(f"a frame of {length} bytes is impossible here, the limit is {most}")
 
@@ -143,7 +168,8 @@ class ReplicaEndpoint:
     """Listens, and lets ``handle`` answer every connection's turns, each in a thread of its own.
 
     ``handle`` is ``ReplicaService.handle``; it is called from several threads at once. ``on_fatal`` is called with
-    a message when the process must end (the default logs it and calls ``os._exit(1)``).
+    a message when the process must end (the default logs it and calls ``os._exit(1)``). A peer has
+    ``hello_timeout_s`` to say HELLO and ``send_timeout_s`` to take something of its answers.
     """
 
     def __init__(
@@ -155,12 +181,19 @@ class ReplicaEndpoint:
         name: str = "replica",
         max_frame_bytes: int = 64 * 1024 * 1024,
         buffer_bytes: int = 4 * 1024 * 1024,
+        connections: int = 256,
+        connections_per_peer: int = 128,
+        hello_timeout_s: float = 5.0,
+        send_timeout_s: float = 60.0,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._handle = handle
         self._name = name
         self._max_frame_bytes = max_frame_bytes
         self._buffer_bytes = buffer_bytes
+        self._most, self._most_of_one = connections, connections_per_peer
+        self._hello_timeout_s = hello_timeout_s
+        self._send_timeout = struct.pack("@ll", int(send_timeout_s), int(send_timeout_s % 1 * 1e6))
         self._on_fatal = on_fatal or _end_process
         self._listener = socket.create_server((host, port), backlog=128)
         # Inherited by accepted sockets, and only before they are accepted does it set the window.
@@ -168,6 +201,9 @@ class ReplicaEndpoint:
         self.endpoint = Endpoint(host, self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._open_from: Counter[str] = Counter()
+        self._refused = Refusals(name)
+        self._stopped = threading.Event()
         self._statistics = EndpointStatistics()
         self._closing = False
         self._acceptor = threading.Thread(target=self._accept, name=f"{name}-accept", daemon=True)
@@ -184,6 +220,7 @@ class ReplicaEndpoint:
 
     def stop(self) -> None:
         """Stop listening, end every connection, wait for the turns in progress."""
+        self._stopped.set()
         with self._lock:
             self._closing = True
             open_connections = dict(self._connections)
@@ -198,61 +235,102 @@ class ReplicaEndpoint:
                 thread.join()
 
     def _accept(self) -> None:
+        lacking = False
         while True:
             try:
                 connection, peer = self._listener.accept()
+            except ConnectionAbortedError:
+                continue  # it had gone before we came to it
             except OSError as error:
-                if not self._closing:
-                    self._on_fatal(f"{self._name}: cannot accept connections any more: {error}")
-                return
-            thread = threading.Thread(
-                target=self._serve,
-                args=(connection, f"{peer[0]}:{peer[1]}"),
-                name=f"{self._name}-{peer[1]}",
-                daemon=True,
-            )
-            with self._lock:
                 if self._closing:
-                    connection.close()
                     return
-                self._connections[connection] = thread
-                self._statistics.connections += 1
-                thread.start()
+                if error.errno not in _NO_RESOURCES:
+                    self._on_fatal(f"{self._name}: cannot accept connections any more: {error}")
+                    return
+                if not lacking:
+                    log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
+                lacking = True
+                self._stopped.wait(_ACCEPT_PAUSE_S)
+                continue
+            if lacking:
+                log.warning("%s: accepts connections again", self._name)
+            lacking = False
+            self._begin(connection, str(peer[0]), int(peer[1]))
 
-    def _serve(self, connection: socket.socket, peer: str) -> None:
+    def _begin(self, connection: socket.socket, address: str, port: int) -> None:
+        """Serve it in a thread of its own, or close it."""
+        thread = threading.Thread(
+            target=self._serve, args=(connection, address, port), name=f"{self._name}-{port}", daemon=True
+        )
+        with self._lock:
+            full = len(self._connections) >= self._most or self._open_from[address] >= self._most_of_one
+            if self._closing or full:
+                connection.close()
+            else:
+                self._connections[connection] = thread
+                self._open_from[address] += 1
+                self._statistics.connections += 1
+                try:
+                    thread.start()
+                except (RuntimeError, MemoryError) as error:
+                    log.error("%s: no thread for the connection of %s, it is closed: %s", self._name, address, error)
+                    self._end(connection, address)
+        if full:
+            self._refused.refused(address, self._most, self._most_of_one)
+
+    def _end(self, connection: socket.socket, address: str) -> None:
+        """Under the lock."""
+        connection.close()
+        del self._connections[connection]
+        self._open_from[address] -= 1
+        if not self._open_from[address]:
+            del self._open_from[address]
+
+    def _serve(self, connection: socket.socket, address: str, port: int) -> None:
+        peer = f"{address}:{port}"
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
             connection.sendall(encode_hello(Hello(REPLICA_VERSIONS, self._name)))
             self._converse(connection, peer)
         except WireError as error:
             log.warning("%s: connection of %s closed: %s", self._name, peer, error)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             log.info("%s: connection of %s lost: %s", self._name, peer, error)
         finally:
-            connection.close()
             with self._lock:
-                del self._connections[connection]
+                self._end(connection, address)
 
     def _converse(self, connection: socket.socket, peer: str) -> None:
         buffer = TurnBuffer(self._max_frame_bytes, self._buffer_bytes)
-        version: int | None = None
-        while True:
+        version = self._greeted(connection, buffer, peer)
+        while version is not None:
+            while payloads := buffer.frames(MAGIC_REPLICA, version, _TURN_BYTES):
+                for portion in _portions([_request(payload) for payload in payloads]):
+                    self._turn(connection, version, portion)
             count = connection.recv_into(buffer.room())
             if not count:
                 buffer.eof()
                 return
             buffer.received(count)
-            if version is None:
-                hellos = buffer.frames(MAGIC_HELLO, HELLO_VERSION, most_bytes=1)
-                if not hellos:
-                    continue
-                hello = decode_hello(hellos[0])
-                version = negotiate(REPLICA_VERSIONS, hello.versions)
-                log.info("%s: %s (%s) connected, version %d", self._name, peer, hello.message, version)
-            while payloads := buffer.frames(MAGIC_REPLICA, version, _TURN_BYTES):
-                self._turn(connection, version, [_request(payload) for payload in payloads])
+
+    def _greeted(self, connection: socket.socket, buffer: TurnBuffer, peer: str) -> int | None:
+        """The version to speak, once HELLO has come; None if the peer has gone. TimeoutError if it takes too long."""
+        deadline = time.monotonic() + self._hello_timeout_s
+        while not (hellos := buffer.frames(MAGIC_HELLO, HELLO_VERSION, most_bytes=1)):
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            count = connection.recv_into(buffer.room())
+            if not count:
+                buffer.eof()
+                return None
+            buffer.received(count)
+        connection.settimeout(None)
+        hello = decode_hello(hellos[0])
+        version = negotiate(REPLICA_VERSIONS, hello.versions)
+        log.info("%s: %s (%.200r) connected, version %d", self._name, peer, hello.message, version)
+        return version
 
     def _turn(self, connection: socket.socket, version: int, requests: list[ReplicaRequest]) -> None:
         try:
@@ -265,8 +343,8 @@ class ReplicaEndpoint:
             self._on_fatal(f"{self._name}: {type(error).__name__}: {error}; memory and disk may disagree, process ends")
             raise ConnectionAbortedError("the replica ends") from error
         self._count(requests)
-        if replies:
-            connection.sendall(b"".join(_frames(version, replies)))
+        for piece in _joined(_frames(version, replies)):
+            connection.sendall(piece)
 
     def _count(self, requests: list[ReplicaRequest]) -> None:
         records = record_bytes = 0
@@ -289,6 +367,18 @@ def _request(payload: memoryview) -> ReplicaRequest:
     return message
 
 
+def _portions(requests: list[ReplicaRequest]) -> Iterator[list[ReplicaRequest]]:
+    """One turn's requests, cut after each read: its answer may be long, however little was asked for."""
+    portion: list[ReplicaRequest] = []
+    for request in requests:
+        portion.append(request)
+        if type(request) is Read:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
 def _frames(version: int, replies: list[ReplicaReply]) -> list[BytesLike]:
     parts: list[BytesLike] = []
     for reply in replies:
@@ -296,6 +386,21 @@ def _frames(version: int, replies: list[ReplicaReply]) -> list[BytesLike]:
         parts.append(frame_header(MAGIC_REPLICA, version, sum(map(len, payload))))
         parts.extend(payload)
     return parts
+
+
+def _joined(parts: list[BytesLike]) -> Iterator[BytesLike]:
+    """Small parts joined; a long one, the records of a read, goes as it is: a copy costs more than a system call."""
+    small: list[BytesLike] = []
+    for part in parts:
+        if len(part) < _LONG_BYTES:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield part
+    if small:
+        yield b"".join(small)
 
 
 def _end_process(message: str) -> None:

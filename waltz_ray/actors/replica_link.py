@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 
 from waltz_ray.actors.framed_stream import FramedStream
 from waltz_ray.actors.outgoing import Outgoing
@@ -119,7 +120,7 @@ class ReplicaLink:
         self.config = config
         self.outgoing = outgoing
         self.heard_at = 0.0
-        self.sync_acks = 0
+        self.refusals: Counter[str] = Counter()  # by code
         self._queue = queue
         self._cluster_key = cluster_key
         self._deliver = deliver
@@ -146,6 +147,10 @@ class ReplicaLink:
     def endpoint(self) -> Endpoint | None:
         """Where the replica announced itself last."""
         return self._endpoint
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: whether it works, where it leads, and how often the replica has said no, by reason."""
+        return {"up": self._up, "endpoint": str(self._endpoint), "refusals": dict(self.refusals)}
 
     def move_to(self, endpoint: Endpoint) -> None:
         """The replica has announced itself at ``endpoint``."""
@@ -290,7 +295,6 @@ class ReplicaLink:
 
     def on_appended(self, message: Appended) -> None:
         session, last_id = (message.partition_id, message.session_id), message.last_id
-        self.sync_acks += 1
         if self._waiting.get(session, -1) <= last_id:
             self._waiting.pop(session, None)
         self._deliver(message.partition_id, ReplicaAppended(message.session_id, self.replica_id, last_id))
@@ -316,6 +320,7 @@ class ReplicaLink:
             self._on_refused(message)
 
     def _on_refused(self, refused: Refused) -> None:
+        self.refusals[refused.code.name] += 1
         if refused.code in (RefusalCode.FENCED, RefusalCode.OTHER_OWNER):
             fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
             self._deliver(refused.partition_id, fenced)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import uuid
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,7 +23,9 @@ from typing import Any, TypeVar
 from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.actors.refusals import Refusals
 from waltz_ray.actors.replica_link import ReplicaLink
+from waltz_ray.actors.watchdog import SLOW_S, Watchdog
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
@@ -35,6 +39,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import SessionEvent
 from waltz_ray.wire.batches import FeedBatch, FeedRecords
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
+from waltz_ray.wire.feed_data import feed_data_frames
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 from waltz_ray.wire.znodes import ServerDescriptor
 
@@ -66,13 +71,18 @@ class Server:
         self.partitions = self.info.partitions
         self.outgoing = Outgoing()
         self.links: dict[int, ReplicaLink] = {}
-        self._turns: list[PartitionDriver] = []  # whose turn ends when this turn of the loop does
+        self.watchdog = Watchdog()
+        self._turns: deque[PartitionDriver] = deque()  # whose turn ends when this turn of the loop does
+        self._feeding: deque[PartitionDriver] = deque()  # whose subscribers can be told more: one a turn of the loop
         self.assigned: dict[int, int] = {}  # partition -> generation
         self.endpoint: Endpoint | None = None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
         self._drivers: dict[int, PartitionDriver] = {}
-        self._connections: dict[int, ClientConnection] = {}
+        self._connections: dict[int, ClientConnection] = {}  # those that have said HELLO
+        self._open: dict[int, str] = {}  # all of them, and from where
+        self._open_from: Counter[str] = Counter()
+        self._refused = Refusals(f"server {server_id}")
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -196,10 +206,31 @@ class Server:
         self._turns.append(driver)
 
     def _end_turns(self) -> None:
-        turns, self._turns = self._turns, []
+        """Those of all partitions together, so that their frames are; but other input must not wait for too many."""
+        turns, self._turns = self._turns, deque()
+        until = time.monotonic() + SLOW_S / 2
         with self.outgoing:
-            for driver in turns:
-                driver.end_turn()
+            while turns:
+                turns.popleft().end_turn()
+                if turns and time.monotonic() > until:
+                    break
+        if turns:
+            if not self._turns:
+                self._loop.call_soon(self._end_turns)
+            self._turns.extendleft(reversed(turns))
+
+    def feed_turn_of(self, driver: PartitionDriver) -> None:
+        """One partition a turn of the loop, in the order in which they asked."""
+        if not self._feeding:
+            self._loop.call_soon(self._feed_turn)
+        self._feeding.append(driver)
+
+    def _feed_turn(self) -> None:
+        driver = self._feeding.popleft()
+        if self._feeding:
+            self._loop.call_soon(self._feed_turn)
+        with self.outgoing:
+            driver.feed_turn()
 
     def machine_of(self, partition_id: int) -> Partition | None:
         """The machine of a partition this server has, else None."""
@@ -227,11 +258,25 @@ class Server:
         self._next_connection_id += 1
         return connection
 
+    def admits(self, connection: ClientConnection) -> bool:
+        """Whether there is room for one more connection, in all and from its host."""
+        most, most_of_one = self.config.connections, self.config.connections_per_peer
+        if len(self._open) >= most or self._open_from[connection.address] >= most_of_one:
+            self._refused.refused(connection.address, most, most_of_one)
+            return False
+        self._open[connection.connection_id] = connection.address
+        self._open_from[connection.address] += 1
+        return True
+
     def connected(self, connection: ClientConnection) -> None:
         self._connections[connection.connection_id] = connection
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.connection_id, None)
+        if self._open.pop(connection.connection_id, None) is not None:
+            self._open_from[connection.address] -= 1
+            if not self._open_from[connection.address]:
+                del self._open_from[connection.address]
 
     def send(self, connection_id: int, message: ServerMessage) -> None:
         connection = self._connections.get(connection_id)
@@ -239,11 +284,14 @@ class Server:
             connection.deliver(message)
 
     def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
-        frame = encode_frame(MAGIC_CLIENT, BATCH_VERSION, *encode_client(BATCH_VERSION, message))
+        encoded: dict[int, bytes] = {}  # by version
         for connection_id in connection_ids:
             connection = self._connections.get(connection_id)
             if connection is not None:
-                connection.deliver_feed(message, frame)
+                version = connection.version
+                if version not in encoded:
+                    encoded[version] = _feed_frames(version, message)
+                connection.deliver_feed(message, encoded[version])
 
     def check_unsent(self, connection: ClientConnection) -> None:
         if connection.unsent_bytes > self.config.client_unsent_bytes:
@@ -258,7 +306,9 @@ class Server:
             "incarnation": self.incarnation,
             "endpoint": None if self.endpoint is None else str(self.endpoint),
             "connections": len(self._connections),
-            "links": {str(r): {"up": link.up, "endpoint": str(link.endpoint)} for r, link in self.links.items()},
+            "slow_steps": self.watchdog.slow_steps,
+            "longest_step_ms": round(self.watchdog.longest_ms, 1),
+            "links": {str(r): link.status() for r, link in self.links.items()},
             "partitions": {str(p): _partition_status(self._drivers[p].machine) for p in sorted(self.assigned)},
         }
 
@@ -266,6 +316,13 @@ class Server:
 def _end_process(message: str) -> None:
     log.critical("%s; this process ends, the next one opens new sessions from the replicas", message)
     os._exit(1)
+
+
+def _feed_frames(version: int, message: FeedBatch | FeedRecords) -> bytes:
+    if version < BATCH_VERSION:
+        assert isinstance(message, FeedBatch)
+        return feed_data_frames(version, message)
+    return encode_frame(MAGIC_CLIENT, version, *encode_client(version, message))
 
 
 def _partition_status(machine: Partition) -> dict[str, Any]:

@@ -36,7 +36,14 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, ForeignStorage, StorageLocked
+from waltz_ray.errors import (
+    ControlFileMissing,
+    CoordinationError,
+    DiskFull,
+    ForeignStorage,
+    OutOfResources,
+    StorageLocked,
+)
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
@@ -161,7 +168,7 @@ class ReplicaHost:
             try:
                 self._start()
                 return True
-            except (StorageLocked, DiskFull, CoordinationError) as error:
+            except (StorageLocked, DiskFull, OutOfResources, CoordinationError) as error:
                 # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
                 self._because(STARTING, str(error))
             except (ControlFileMissing, ForeignStorage) as error:
@@ -189,7 +196,11 @@ class ReplicaHost:
                     self._store.partition(partition_id)  # recovered before the first server asks
             if self._endpoint is None:
                 self._endpoint = ReplicaEndpoint(
-                    ReplicaService(self._store).handle, self._host, name=f"replica/{self._replica_id}"
+                    ReplicaService(self._store).handle,
+                    self._host,
+                    name=f"replica/{self._replica_id}",
+                    connections=self._config.connections,
+                    connections_per_peer=self._config.connections_per_peer,
                 )
                 self._endpoint.start()
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)

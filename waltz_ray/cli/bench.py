@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from rich.console import Console
 
 from waltz_ray.cli.common import JsonOption, print_json, progress_line
+from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ConfigError, InvalidInput
 
 __all__ = ["register"]
@@ -55,8 +58,8 @@ def _part(module: str, *needs: str) -> Any:
 def _run(directory: str, as_json: bool, action: Callable[[Path, Callable[[str], None]], dict[str, Any]]) -> None:
     """``action`` in a directory that is gone afterwards; what it found is printed."""
     scratch, report = _part("cluster"), _part("report")
-    with progress_line(as_json) as progress, scratch.scratch_directory(directory) as place:
-        found = action(place, progress)
+    with progress_line(as_json) as progress, scratch.scratch_directory(directory) as place, redirect_stdout(sys.stderr):
+        found = action(place, progress)  # Ray reports killed processes on stdout, which is for the result
     if as_json:
         print_json(found)
     else:
@@ -280,6 +283,29 @@ def growth(
     part = _part("growth")
     sizes = part.rising(_numbers(millions, "--millions"))
     _run_on_cluster(directory, "", as_json, lambda waltz, progress: part.growth(waltz, sizes, runs, seconds, progress))
+
+
+@_bench.command()
+def smoke(
+    directory: DirOption = "",
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 20.0,
+    kill_every: Annotated[float, typer.Option(min=1, help="Seconds between two kills.")] = 20.0,
+    checkpoint: Annotated[int, typer.Option(min=1, help="Transactions between two checkpoints.")] = 3_000,
+    outstanding: Annotated[int, typer.Option(min=1, help="Appends under way in each of four partitions.")] = 16,
+    size: Annotated[int, typer.Option(min=16, help="Bytes of a record.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Appends while processes are killed: pauses, refusals, sessions, memory, and everything acknowledged compared."""
+    part, cluster = _part("smoke"), _part("cluster")
+    options = part.SmokeOptions(minutes, kill_every, outstanding, size)
+    server = ServerConfig(checkpoint_interval=checkpoint)
+
+    def run(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+        with cluster.waltz_cluster(place, "", progress, 4, server) as waltz:
+            found: dict[str, Any] = part.smoke(waltz, options, progress)
+            return found
+
+    _run(directory, as_json, run)
 
 
 @_bench.command("all")

@@ -1,7 +1,8 @@
 """From what clients propose to what the log takes: coalesce, check data, check locks, give IDs, make record bytes.
 
 All batches that arrived in one turn of the server's loop are admitted together, in arrival order, in pieces of at
-most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas work on different pieces at one time.
+most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas work on different pieces at one time. Nor
+has a piece more than ``MAX_BATCH_RECORDS``, however short they are: the loop must not stand still for it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,19 @@ from waltz_ray.protocol.records import (
 )
 from waltz_ray.protocol.value import value
 
-__all__ = ["MAX_BATCH_BYTES", "Admitted", "Arrival", "admit", "admit_columns", "pieces"]
+__all__ = [
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_RECORDS",
+    "Admitted",
+    "Arrival",
+    "admit",
+    "admit_columns",
+    "arrivals",
+    "pieces",
+]
 
 MAX_BATCH_BYTES = 1024 * 1024
+MAX_BATCH_RECORDS = 8192
 
 Hashes = Sequence[int]
 Integer = TypeVar("Integer", bound=np.integer[Any])
@@ -57,16 +68,49 @@ class Admitted:
     estimates: Int64s | None = None  # of each record: the last transaction under one of its locks; None = no locks
 
 
+def arrivals(connection_id: int, batch: AppendBatch) -> list[Arrival]:
+    """``batch``, cut where it has too many records for one piece. Each part has its own fate."""
+    if len(batch) <= MAX_BATCH_RECORDS:
+        return [Arrival(connection_id, batch)]
+    starts = range(0, len(batch), MAX_BATCH_RECORDS)
+    offsets = offsets_of(batch.lengths)
+    return [Arrival(connection_id, _part(batch, start, start + MAX_BATCH_RECORDS, offsets)) for start in starts]
+
+
+def _part(batch: AppendBatch, start: int, end: int, offsets: Int64s) -> AppendBatch:
+    end = min(end, len(batch))
+    return AppendBatch(
+        batch.client_id,
+        batch.generation,
+        batch.partition_id,
+        batch.sequence_numbers[start:end],
+        batch.client_marks[start:end],
+        batch.headers[start:end],
+        batch.lengths[start:end],
+        batch.checksums[start:end],
+        memoryview(batch.body)[int(offsets[start]) : int(offsets[end])],
+        *(_part_of_locks(locks, start, end) for locks in (batch.write_locks, batch.read_locks, batch.append_locks)),
+    )
+
+
+def _part_of_locks(locks: LockColumns, start: int, end: int) -> LockColumns:
+    if not len(locks.hashes):
+        return locks
+    offsets = locks.offsets[start : end + 1]
+    return LockColumns(offsets - offsets[0], locks.hashes[int(offsets[0]) : int(offsets[-1])])
+
+
 def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
-    """Runs of arrivals of about MAX_BATCH_BYTES (one arrival is never split)."""
+    """Runs of arrivals of about MAX_BATCH_BYTES and MAX_BATCH_RECORDS (one arrival is never split)."""
     run: list[Arrival] = []
-    size = 0
+    size = count = 0
     for arrival in arrivals:
-        if run and size + len(arrival.batch.body) > MAX_BATCH_BYTES:
-            yield run
-            run, size = [], 0
-        run.append(arrival)
         size += len(arrival.batch.body)
+        count += len(arrival.batch.lengths)
+        if run and (size > MAX_BATCH_BYTES or count > MAX_BATCH_RECORDS):
+            yield run
+            run, size, count = [], len(arrival.batch.body), len(arrival.batch.lengths)
+        run.append(arrival)
     if run:
         yield run
 

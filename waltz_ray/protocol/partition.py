@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, pieces
+from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
 from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
@@ -43,8 +43,11 @@ from waltz_ray.protocol.partition_types import (
     Effect,
     EndTurnAgain,
     Event,
+    FeedDue,
+    FeedPaused,
     FeedRead,
     FeedReadFailed,
+    FeedResumed,
     FlushReceived,
     MountReceived,
     PartitionDropped,
@@ -92,6 +95,7 @@ _RECORD_COST_BYTES = 64
 
 _BATCHES_IN_FLIGHT = 2
 _MOST_FLUSHES = 64  # of one connection at a time; a client has one
+_RECENT_BATCHES = 1024  # in one answer to a reader, however small they are
 
 _BACKOFF_TIMER, _FEED_TIMER, _LINES_TIMER = "backoff", "feed", "lines"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS, _FEED_RETRY_MS = 50, 2_000, 200
@@ -168,7 +172,7 @@ class Partition:
         self._held_failures = HeldFailures()
         self._lines_timer = False  # it runs
         self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
-        self._feed = FeedHub(partition_id)
+        self._feed = FeedHub(partition_id, config.max_frame_bytes // 2)
         self._effects: list[Effect] = []
 
     # ---- the surface ------------------------------------------------------------------------------------
@@ -200,10 +204,11 @@ class Partition:
         return len(self._feed)
 
     def recent(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch] | None:
-        """Committed records [first_id, end_id) from memory; None if they are (partly) no longer there."""
+        """The first committed records of [first_id, end_id) from memory; None if they are no longer there."""
         if self._log is None or first_id < self._log.retained.first_id:
             return None
-        return self._log.retained.between(first_id, min(end_id, self._log.high_water_mark + 1), max_bytes)
+        end_id = min(end_id, self._log.high_water_mark + 1)
+        return self._log.retained.between(first_id, end_id, max_bytes, _RECENT_BATCHES)
 
     def step(self, event: Event) -> list[Effect]:
         """Take one fact in; get the orders it leads to."""
@@ -218,7 +223,15 @@ class Partition:
                 self._step_session(event)
             case CreditReceived(connection_id, credit_bytes):
                 self._feed.add_credit(connection_id, credit_bytes)
+                self._feed_later()
+            case FeedDue():
+                self._feed.turn_has_come()
                 self._advance_feed()
+            case FeedPaused(connection_id):
+                self._feed.pause(connection_id)
+            case FeedResumed(connection_id):
+                self._feed.resume(connection_id)
+                self._feed_later()
             case MountReceived(connection_id, mount):
                 self._on_mount(connection_id, mount)
             case UnmountReceived(connection_id, client_id):
@@ -237,7 +250,7 @@ class Partition:
                 self._on_flush(connection_id, req_id)
             case FeedRead(connection_id, client_id, records):
                 self._effects += self._feed.read(client_id, connection_id, records, self.high_water_mark)
-                self._advance_feed()
+                self._feed_later()
             case FeedReadFailed(connection_id, client_id, reason):
                 self._feed.read_failed(client_id, connection_id)
                 self._warn(f"reading for a subscriber failed, trying again: {reason}")
@@ -391,7 +404,8 @@ class Partition:
         if name == _BACKOFF_TIMER and self.stage is Stage.BACKOFF:
             self._read_record()
         elif name == _FEED_TIMER:
-            self._advance_feed()
+            self._feed.try_again()
+            self._feed_later()
         elif name == _LINES_TIMER:
             self._lines_timer = False
             self._tell_all(self._held_failures.pause_over())
@@ -467,7 +481,7 @@ class Partition:
         elif not self._queue.has_room(self._in_flight_bytes, len(batch.body)):
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
-            self._arrivals.append(Arrival(connection_id, batch))
+            self._arrivals += arrivals(connection_id, batch)
             self._waiting_bytes += len(batch.body)
             self._hold(len(batch.body))
             return
@@ -497,8 +511,8 @@ class Partition:
             self._admit(run)
 
     def _admit_all(self) -> None:
-        arrivals, self._arrivals = self._arrivals, []
-        for run in pieces(arrivals):
+        waiting, self._arrivals = self._arrivals, []
+        for run in pieces(waiting):
             self._admit(run)
 
     def _admit(self, run: list[Arrival]) -> None:
@@ -641,7 +655,7 @@ class Partition:
                 NO_TRANSACTION if from_now else target,
             )
         )
-        self._advance_feed()
+        self._feed_later()
 
     def _on_flush(self, connection_id: int, req_id: ReqId) -> None:
         if self._log is None:
@@ -664,6 +678,10 @@ class Partition:
     def _advance_feed(self) -> None:
         if self._log is not None:
             self._effects += self._feed.advance(self._log.high_water_mark, self._log.retained)
+
+    def _feed_later(self) -> None:
+        """Whatever a client asks, it gets its feed piece by piece, and other input comes in between."""
+        self._effects += self._feed.ask_for_turn()
 
     def _reject(self, connection_id: int, batch: AppendBatch, code: RejectionCode, why: str) -> None:
         self._send(connection_id, Rejected(self.partition_id, self.generation, code, batch.sequence_numbers, why))

@@ -2,7 +2,7 @@
 
 A connection is named by an opaque number; the shell owns the sockets. Every effect that waits ends in exactly
 one event: ReadRecord in RecordRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired; ConfirmSession,
-per replica, in SessionConfirmed, ReplicaLost or ReplicaFenced.
+per replica, in SessionConfirmed, ReplicaLost or ReplicaFenced; FeedAgain in FeedDue.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ __all__ = [
     "Effect",
     "EndTurnAgain",
     "Event",
+    "FeedAgain",
+    "FeedDue",
+    "FeedPaused",
     "FeedRead",
     "FeedReadFailed",
+    "FeedResumed",
     "FlushReceived",
     "MountReceived",
     "PartitionDropped",
@@ -113,6 +117,25 @@ class CreditReceived:
 
 
 @value()
+class FeedPaused:
+    """The connection's peer does not take what is sent to it: no more feed for it for now, whatever its credit."""
+
+    connection_id: int
+
+
+@value()
+class FeedResumed:
+    """It has taken most of it."""
+
+    connection_id: int
+
+
+@value()
+class FeedDue:
+    """Other input and other partitions have had their turn: the next piece of the feed may go out."""
+
+
+@value()
 class FeedRead:
     """At least one record, from the ID that was asked for."""
 
@@ -148,6 +171,9 @@ PartitionEvent = (
     | TurnEnded
     | FlushReceived
     | CreditReceived
+    | FeedPaused
+    | FeedResumed
+    | FeedDue
     | FeedRead
     | FeedReadFailed
     | SessionConfirmed
@@ -198,6 +224,11 @@ class EndTurnAgain:
 
 
 @value()
+class FeedAgain:
+    """Somebody can be told more: FeedDue is to come once what else waits has had its turn. One at a time."""
+
+
+@value()
 class ConfirmSession:
     """Ask each of these replicas whether ``session_id`` is still the highest it has accepted."""
 
@@ -224,6 +255,7 @@ Effect = (
     | SendFeed
     | ReadFeed
     | EndTurnAgain
+    | FeedAgain
     | ConfirmSession
     | PartitionReady
     | PartitionDropped

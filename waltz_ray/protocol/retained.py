@@ -14,7 +14,7 @@ import numpy as np
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 
-__all__ = ["RetainedRecords"]
+__all__ = ["RetainedRecords", "joined", "limited"]
 
 
 _first_id = attrgetter("first_id")
@@ -61,8 +61,12 @@ class RetainedRecords:
         """All held records with IDs >= ``first_id``, which must be held (or be the end)."""
         return self.between(first_id, self.end_id)
 
-    def between(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch]:
+    def between(
+        self, first_id: int, end_id: int, max_bytes: int | None = None, max_batches: int | None = None
+    ) -> list[RecordBatch]:
         """The held records of [first_id, end_id); with ``max_bytes`` at least one batch, and none that goes beyond it.
+
+        ``max_batches`` limits the work where the batches are small.
 
         The cost is that of what is returned, not of what is held: batches are found by bisection.
         """
@@ -76,7 +80,7 @@ class RetainedRecords:
             start = max(self._forgotten, bisect_right(batches, first_id, lo=self._forgotten, key=_first_id) - 1)
         for position in range(start, len(batches)):
             batch = batches[position]
-            if batch.first_id >= end_id:
+            if batch.first_id >= end_id or len(found) == max_batches:
                 break
             piece = batch.slice(max(0, first_id - batch.first_id), min(len(batch), end_id - batch.first_id))
             size_bytes += piece.size_bytes
@@ -85,3 +89,20 @@ class RetainedRecords:
             if len(piece):
                 found.append(piece)
         return found
+
+
+def joined(batches: list[RecordBatch]) -> RecordBatch:
+    """Consecutive batches as one: a reader far behind must not pay a round trip for each small one."""
+    if len(batches) == 1:
+        return batches[0]
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    records = b"".join(batch.records for batch in batches)
+    return RecordBatch(batches[0].partition_id, batches[0].first_id, lengths, records)
+
+
+def limited(batch: RecordBatch, max_bytes: int, max_records: int | None = None) -> RecordBatch:
+    """The first records of ``batch`` within the limits, at least one."""
+    count = len(batch) if max_records is None else min(len(batch), max_records)
+    if batch.size_bytes > max_bytes:
+        count = min(count, int(batch.offsets.searchsorted(max_bytes, side="right")) - 1)
+    return batch.slice(0, max(1, count))

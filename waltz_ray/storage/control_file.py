@@ -6,8 +6,16 @@ On-disk story (bytes in FORMATS.md)
     old, new or torn; the other one is whole and is what the next start finds, so nothing that was answered is
     forgotten. The next start writes a torn slot again from the good one.
 
+    A failed flush ends the process, but leaves the new slot in the page cache, where it looks like any other and is on
+    no disk. So a start writes all entries once more as it finds them, and flushes. In each entry at most the slot that
+    was being written differs from the disk, so a crash while that is done can tear only that one, as before.
+
     "Current" is the valid slot with the higher session ID, then the higher low-water mark. Lowering a mark within
     a session would therefore leave the old slot current, so then both slots are written, one after the other.
+
+    Which of the two layouts a file has its checksums say, not its length: the offline tools of Waltz 0.13 lengthen a
+    file of ours to the length that one of theirs would have. What lies behind the last entry does no harm; the next
+    start cuts it off. A crash leaves the file as long as it was, or cut: no entry is touched by that.
 
     The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
     A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
@@ -16,6 +24,7 @@ On-disk story (bytes in FORMATS.md)
 
 from __future__ import annotations
 
+import logging
 import struct
 import uuid
 from typing import NamedTuple
@@ -26,6 +35,7 @@ from waltz_ray.storage.disk import Disk, DurableDisk
 
 __all__ = [
     "CONTROL_FILE",
+    "NEVER_OPENED",
     "ORIGINAL_COPY",
     "ControlEntry",
     "ControlFile",
@@ -34,6 +44,8 @@ __all__ = [
     "create_control_file",
     "read_control_image",
 ]
+
+log = logging.getLogger(__name__)
 
 CONTROL_FILE = "waltz-storage.ctl"
 ORIGINAL_COPY = "waltz-storage.ctl.waltz-0.13"
@@ -59,7 +71,10 @@ class ControlEntry(NamedTuple):
     local_low_water_mark: int
 
 
-_NEVER_OPENED = ControlEntry(-1, -1, -1)
+NEVER_OPENED = ControlEntry(-1, -1, -1)
+
+
+Slots = tuple[ControlEntry | None, ControlEntry | None]
 
 
 class ControlImage(NamedTuple):
@@ -69,8 +84,9 @@ class ControlImage(NamedTuple):
     original: bool  # 76-byte entries of Waltz 0.13
     created_ms: int
     cluster_key: uuid.UUID
-    slots: list[tuple[ControlEntry | None, ControlEntry | None]]
+    slots: list[Slots]
     currents: list[int]  # 0 or 1: the current slot; -1: neither is valid
+    trailing_bytes: int  # behind the last entry: not ours
 
     def current(self, partition_id: int) -> ControlEntry | None:
         """The entry in force, or None if neither slot is valid."""
@@ -99,9 +115,10 @@ def _encode(created_ms: int, cluster_key: uuid.UUID, entries: list[ControlEntry 
 
 
 def read_control_image(disk: Disk, directory: str) -> ControlImage:
-    """Read and check the control file; the two formats are told apart by size.
+    """Read and check the control file; the two layouts are told apart by the checksums of their slots.
 
-    ControlFileMissing, or Corruption for a header or a size that is not a control file's. A wrong slot is no error.
+    ControlFileMissing, or Corruption for a header or a size that is not a control file's. A wrong slot is no error, nor
+    is what lies behind the last entry.
     """
     path = f"{directory}/{CONTROL_FILE}"
     if not disk.exists(path):
@@ -121,30 +138,69 @@ def read_control_image(disk: Disk, directory: str) -> ControlImage:
     wrong = next((at for at in range(32, _HEADER_BYTES) if raw[at]), None)
     if wrong is not None:
         raise Corruption(path, wrong, "a reserved byte of the header is not zero")
-    body = len(raw) - _HEADER_BYTES
-    if count < 1 or body not in (count * _ENTRY_BYTES, count * _ORIGINAL_ENTRY_BYTES):
+    entries = _entries(raw, path, count)
+    slots, currents = [slots for slots, _ in entries.read], [current for _, current in entries.read]
+    trailing = len(raw) - entries.end
+    return ControlImage(path, entries.original, created_ms, uuid.UUID(bytes=key), slots, currents, trailing)
+
+
+class _Entries(NamedTuple):
+    """``count`` entries read as being of one layout: per partition the slots and which one is current."""
+
+    original: bool
+    read: list[tuple[Slots, int]]
+
+    @property
+    def entry_bytes(self) -> int:
+        return _ORIGINAL_ENTRY_BYTES if self.original else _ENTRY_BYTES
+
+    @property
+    def end(self) -> int:
+        return _HEADER_BYTES + len(self.read) * self.entry_bytes
+
+    @property
+    def valid_slots(self) -> int:
+        return sum(slot is not None for slots, _ in self.read for slot in slots)
+
+
+def _entries(raw: bytes, path: str, count: int) -> _Entries:
+    """In the layout in which more slots are valid; if none is in either, in the one that has this length."""
+    room = len(raw) - _HEADER_BYTES
+    possible = [
+        _Entries(original, [_read_entry(raw, original, partition_id) for partition_id in range(count)])
+        for original, size in ((False, _ENTRY_BYTES), (True, _ORIGINAL_ENTRY_BYTES))
+        if 0 < count * size <= room
+    ]
+    best = max(possible, key=lambda entries: (entries.valid_slots, entries.end == len(raw)), default=None)
+    if best is None or (not best.valid_slots and best.end != len(raw)):
         raise Corruption(path, 28, f"{count} partitions do not fit a file of {len(raw)} bytes")
-    original = body != count * _ENTRY_BYTES
-    slots, currents = _read_entries(raw, path, original, count)
-    return ControlImage(path, original, created_ms, uuid.UUID(bytes=key), slots, currents)
-
-
-def _read_entries(
-    raw: bytes, path: str, original: bool, count: int
-) -> tuple[list[tuple[ControlEntry | None, ControlEntry | None]], list[int]]:
-    slots, currents = [], []
-    size = _ORIGINAL_ENTRY_BYTES if original else _ENTRY_BYTES
     for partition_id in range(count):
-        at = _HEADER_BYTES + partition_id * size
+        at = _HEADER_BYTES + partition_id * best.entry_bytes
         stored = _INT.unpack_from(raw, at)[0]
         if stored != partition_id:
             raise Corruption(path, at, f"entry {partition_id} is of partition {stored}")
-        read = _original_slot if original else _slot
-        width = _ORIGINAL_SLOT_BYTES if original else _SLOT_BYTES
-        (first, first_rank), (second, second_rank) = (read(raw, at + 4), read(raw, at + 4 + width))
-        slots.append((first, second))
-        currents.append(-1 if first is second is None else int(second_rank > first_rank))
-    return slots, currents
+    further = range(count, (len(raw) - _HEADER_BYTES) // best.entry_bytes)
+    if any(_is_entry(raw, best, partition_id) for partition_id in further):
+        # The number has rotted. Were they taken for bytes of no meaning, they would be cut off, fences and all.
+        raise Corruption(path, 28, f"{count} partitions, but there are entries of more")
+    return best
+
+
+def _is_entry(raw: bytes, entries: _Entries, partition_id: int) -> bool:
+    stored = _INT.unpack_from(raw, _HEADER_BYTES + partition_id * entries.entry_bytes)[0]
+    return bool(stored == partition_id and _read_entry(raw, entries.original, partition_id)[1] >= 0)
+
+
+def _read_entry(raw: bytes, original: bool, partition_id: int) -> tuple[Slots, int]:
+    """(the slots in file order, which one is current or -1)."""
+    if original:
+        at = _HEADER_BYTES + partition_id * _ORIGINAL_ENTRY_BYTES + 4
+        read = _original_slot(raw, at), _original_slot(raw, at + _ORIGINAL_SLOT_BYTES)
+    else:
+        at = _HEADER_BYTES + partition_id * _ENTRY_BYTES + 4
+        read = _slot(raw, at), _slot(raw, at + _SLOT_BYTES)
+    (first, first_rank), (second, second_rank) = read
+    return (first, second), -1 if first is second is None else int(second_rank > first_rank)
 
 
 _NO_RANK = (-2, -2)
@@ -181,7 +237,7 @@ def _write_whole_file(disk: DurableDisk, directory: str, name: str, content: byt
 
 def create_control_file(disk: DurableDisk, directory: str, cluster_key: uuid.UUID, partitions: int) -> None:
     """A control file of ``partitions`` entries that never had a session. The directory exists."""
-    content = _encode(disk.disk.now_ms(), cluster_key, [_NEVER_OPENED] * partitions)
+    content = _encode(disk.disk.now_ms(), cluster_key, [NEVER_OPENED] * partitions)
     _write_whole_file(disk, directory, CONTROL_FILE, content)
 
 
@@ -206,10 +262,31 @@ class ControlFile:
         self._current = list(image.currents)
         self._entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
         self._handle = disk.disk.open(image.path, "write")
-        for partition_id, (first, second) in enumerate(image.slots):
+        try:
+            self._write_again()
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_again(self) -> None:
+        """Everything as it was found, but for a slot that a crash tore, which was never answered: durable now."""
+        image = self._image
+        if image.trailing_bytes:
+            log.warning(
+                "%s: %d bytes behind the last entry are cut off (a tool of Waltz 0.13 has lengthened the file?)",
+                image.path,
+                image.trailing_bytes,
+            )
+            self._disk.truncate(self._handle, image.path, _HEADER_BYTES + len(self) * _ENTRY_BYTES)
+        content = bytearray(self._disk.disk.pread(self._handle, _HEADER_BYTES + len(self) * _ENTRY_BYTES, 0))
+        for partition_id, slots in enumerate(image.slots):
             entry = self._entries[partition_id]
-            if entry is not None and (first is None or second is None):
-                self._write(partition_id, entry)  # a crash tore the other slot: it was never answered
+            for slot in (0, 1):
+                if entry is not None and slots[slot] is None:
+                    offset = image.slot_offset(partition_id, slot)
+                    content[offset : offset + _SLOT_BYTES] = _encode_slot(entry)
+        self._disk.pwrite(self._handle, image.path, bytes(content), 0)
+        self._disk.fdatasync(self._handle, image.path)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -232,8 +309,15 @@ class ControlFile:
             # The old slot would still win at the next start (or tie): it must go too.
             self._write(partition_id, entry)
 
+    def make_anew(self, partition_id: int, entry: ControlEntry) -> None:
+        """``entry``, durably, where neither slot was valid. A crash leaves it so, or the new entry."""
+        for slot in (0, 1):
+            self._write_slot(partition_id, slot, entry)
+
     def _write(self, partition_id: int, entry: ControlEntry) -> None:
-        slot = 1 - self._current[partition_id]
+        self._write_slot(partition_id, 1 - self._current[partition_id], entry)
+
+    def _write_slot(self, partition_id: int, slot: int, entry: ControlEntry) -> None:
         offset = self._image.slot_offset(partition_id, slot)
         self._disk.pwrite(self._handle, self._image.path, _encode_slot(entry), offset)
         self._disk.fdatasync(self._handle, self._image.path)

@@ -4,7 +4,8 @@ Nothing else in ``storage`` touches ``os``, ``open``, ``fcntl``, ``pathlib`` or 
 whole package can run on a disk that tears, loses, rots, fills up or fails: ``tests/storage/faulty_disk.py``.
 
 Paths are strings with ``/``. Handles are small integers. Errors are ``OSError`` as the kernel gives them; what
-they mean is decided in one place, ``DurableDisk``, which also remembers a failed flush for ever.
+they mean is decided here: by ``DurableDisk``, which also remembers a failed flush for ever, and for what only reads by
+``enough_resources``: a process without file handles or memory to spare has neither lost nor damaged anything.
 """
 
 from __future__ import annotations
@@ -13,18 +14,42 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
+from collections.abc import Iterator
 from typing import Literal, Protocol
 
-from waltz_ray.errors import DiskFull, StorageError, SyncFailed
+from waltz_ray.errors import DiskFull, OutOfResources, StorageError, SyncFailed
 
-__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable"]
+__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable", "enough_resources"]
 
 Mode = Literal["read", "write", "create"]
 Writable = bytes | memoryview
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)
+NO_RESOURCES = (*NO_HANDLES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 _ZEROS = bytes(32 * 1024)
+
+
+@contextlib.contextmanager
+def enough_resources(path: str) -> Iterator[None]:
+    """Around what opens or reads ``path``: a lack of handles or memory becomes OutOfResources, all else passes."""
+    try:
+        yield
+    except MemoryError as error:
+        raise _out_of_resources(path, "Cannot allocate memory") from error
+    except OSError as error:
+        if error.errno not in NO_RESOURCES:
+            raise
+        raise _out_of_resources(path, error.strerror) from error
+
+
+def _out_of_resources(path: str, why: str | None) -> OutOfResources:
+    return OutOfResources(
+        f"{path}: cannot be opened or read just now ({why}); nothing was changed, raise the process's limits "
+        "(ulimit -n) if it lasts"
+    )
 
 
 class Disk(Protocol):
@@ -137,17 +162,25 @@ class OsDisk:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return self._mode(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: str) -> int | None:
+        """None where there is nothing. ``os.path`` says so, too, when the disk does not answer: that is an error."""
+        try:
+            return os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
 
     def free_bytes(self, path: str) -> int:
-        stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, shared: bool) -> int:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -167,6 +200,7 @@ class DurableDisk:
 
     After a failed flush (or any write error but "no space") the kernel may have dropped dirty pages, and a second
     flush that succeeds would prove nothing: every later call raises SyncFailed and the process has to end.
+    A file or directory that could not even be opened for lack of handles or memory is no such failure.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -199,9 +233,11 @@ class DurableDisk:
         return self._fail(what, path, error)
 
     def create(self, path: str) -> int:
+        """OutOfResources, DiskFull: there may be an empty file now."""
         self.check()
         try:
-            return self.disk.open(path, "create")
+            with enough_resources(path):
+                return self.disk.open(path, "create")
         except OSError as error:
             raise self._write_error("create", path, error) from error
 
@@ -271,8 +307,11 @@ class DurableDisk:
             raise self._fail("fsync", path, error) from error
 
     def fsync_directory(self, path: str) -> None:
+        """OutOfResources: it could not be opened, so nothing was flushed and nothing is lost."""
         self.check()
         try:
             self.disk.fsync_directory(path)
         except OSError as error:
+            if error.errno in NO_HANDLES:  # no fsync fails so
+                raise _out_of_resources(path, error.strerror) from error
             raise self._fail("fsync of the directory", path, error) from error

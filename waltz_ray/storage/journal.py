@@ -29,11 +29,19 @@ forget (before a log is cut) both headers old, one, or both new: the     as abov
 
 An entry is physical ("these bytes, there"), so writing it again changes nothing as long as what was in the segment
 since has been appended behind it. Only a cut breaks that, therefore ``forget`` comes before every cut.
+
+After a failed sync the page cache may show entries, headers and segment pages that are not on the disk, and no later
+sync would write them. So a start believes none of it: it writes what every entry says into the segments, also where
+that is to be read there already, and syncs them; then both headers with numbers that were never used, and syncs those.
+Until then the headers on the disk are valid still, and their entries true. Entries that were acknowledged are on the
+disk, whatever became of their segments' pages; those that are in the page cache only were not acknowledged, and are
+durable in their segments before anybody hears of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 import threading
 import uuid
@@ -41,12 +49,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import DiskFull
+from waltz_ray.errors import DiskFull, OutOfResources
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.layout import segment_path
 
 __all__ = ["Journal", "JournalEntry", "journal_entries", "journal_path", "replay"]
+
+log = logging.getLogger(__name__)
 
 _HEADER = struct.Struct(">i16sq")
 _HEADER_BYTES = 64
@@ -129,8 +139,8 @@ def replay(disk: DurableDisk, directory: str, cluster_key: uuid.UUID) -> int:
                     continue
                 handles[path] = disk.disk.open(path, "write")
                 stack.callback(disk.disk.close, handles[path])
-            if disk.disk.pread(handles[path], len(entry.data), entry.offset) != entry.data:
-                disk.pwrite(handles[path], path, entry.data, entry.offset)
+            # Written also where it is to be read: a failed sync may have left it in the page cache only.
+            disk.pwrite(handles[path], path, entry.data, entry.offset)
             count += 1
         for path, handle in handles.items():
             disk.fdatasync(handle, path)
@@ -182,13 +192,17 @@ class Journal:
     def write(self, entries: Sequence[JournalEntry]) -> bool:
         """Make ``entries`` durable, in one sync with what other threads are writing; SyncFailed.
 
-        False: there is no room on the disk for a journal, nothing was done.
+        False: there is no room on the disk for a journal, or no handle for its files or for segments that must be
+        synced first; nothing was done.
         """
         size_bytes = sum(_ENTRY_BYTES + len(entry.data) for entry in entries)
         with self._changed:
-            if not self._made():
+            try:
+                if not self._made():
+                    return False
+                file = self._room_for(size_bytes)
+            except OutOfResources:
                 return False
-            file = self._room_for(size_bytes)
             self._disk.pwrite(file.handle, file.path, _encode(file.number, entries), file.end)
             file.end += size_bytes
             for entry in entries:
@@ -204,7 +218,10 @@ class Journal:
             return partition_id in self._partitions
 
     def forget(self, partition_id: int) -> None:
-        """To be called before a partition's log is cut: no entry must bring back what is cut; SyncFailed."""
+        """To be called before a partition's log is cut: no entry must bring back what is cut.
+
+        SyncFailed; OutOfResources: it must not be cut yet.
+        """
         with self._changed:
             if partition_id in self._partitions:
                 self._settle()
@@ -222,11 +239,22 @@ class Journal:
     # ---- with the lock ------------------------------------------------------------------------------------
 
     def _old_files(self) -> list[_File]:
-        paths = [journal_path(self._directory, index) for index in (0, 1)]
-        return [_File(path, self._disk.disk.open(path, "write")) for path in paths if self._disk.disk.exists(path)]
+        disk, files = self._disk.disk, list[_File]()
+        try:
+            for path in (journal_path(self._directory, index) for index in (0, 1)):
+                if disk.exists(path):
+                    files.append(_File(path, disk.open(path, "write")))
+        except OSError:
+            for file in files:
+                disk.close(file.handle)
+            raise
+        return files
 
     def _made(self) -> bool:
-        """Make the files unless they are there. False if the disk has no room; that is not tried again."""
+        """Make the files unless they are there. False if the disk has no room; that is not tried again.
+
+        OutOfResources: not made, this time.
+        """
         if self._usable and not self._files:
             try:
                 for index in (0, 1):
@@ -237,8 +265,10 @@ class Journal:
                     self._disk.fsync(file.handle, path)
                 self._renew(self._files)
                 self._disk.fsync_directory(self._directory)
-            except DiskFull:
+            except (DiskFull, OutOfResources) as error:
                 self._remove()
+                if isinstance(error, OutOfResources):
+                    raise
                 self._usable = False
         return self._usable
 
@@ -260,9 +290,9 @@ class Journal:
         return file
 
     def _turn_over(self) -> _File:
-        self._files.reverse()
-        file = self._files[0]
+        file = self._files[1]
         self._flush(file)
+        self._files.reverse()
         self._write_header(file)  # durable with the first entry behind it
         return file
 
@@ -286,7 +316,10 @@ class Journal:
             self._durable = max(self._durable, covered)
 
     def _flush_some(self, size_bytes: int) -> None:
-        """Sync as many segments of the other file as are due, so that none is left when its space is needed."""
+        """Sync as many segments of the other file as are due, so that none is left when its space is needed.
+
+        One that cannot be opened for lack of handles stays due: its entries are in the journal until it is synced.
+        """
         file, other = self._files
         room = max(size_bytes, self._size_bytes - file.end)
         due = -(-len(other.dirty) * size_bytes // room)
@@ -297,11 +330,16 @@ class Journal:
             del other.dirty[path]
         self._flushing += 1
         self._changed.release()
+        done = 0
         try:
             for path in paths:
                 self._flush_segment(path)
+                done += 1
+        except OutOfResources as error:
+            log.warning("the journal's segments are synced later: %s", error)
         finally:
             self._changed.acquire()
+            other.dirty.update(dict.fromkeys(paths[done:]))
             self._flushing -= 1
             self._changed.notify_all()
 
@@ -311,7 +349,8 @@ class Journal:
         file.dirty.clear()
 
     def _flush_segment(self, path: str) -> None:
-        handle = self._disk.disk.open(path, "write")
+        with enough_resources(path):
+            handle = self._disk.disk.open(path, "write")
         try:
             self._disk.fdatasync(handle, path)
         finally:

@@ -13,16 +13,29 @@ roll                         old segment complete; the new one absent,   removes
                              without header, or empty
 open_session                 the old fence or the new one; the records   nothing. The first segment is made before the
                              that made the vote are durable either way   first fence: "fence but no files" is damage
+make_anew                    records partly or all gone, the fence       "lost" again (and makes it anew again), or an
+                             still lost; or the new one, and no record   empty log with the new fence
 truncate                     marks lowered; newest files gone in order   log ends anywhere between old and new end, the
                                                                          caller was not answered and cuts again
 set_low_water_mark           old or new marks                            nothing
 ===========================  ==========================================  ==========================================
 
+A partition whose fence is lost (both slots of its control entry damaged, ``fence_lost``) takes part in nothing: it
+could take orders of a server that was replaced long ago, and without its low-water mark a rotten record would look like
+a torn one. It can only be made anew, empty, and only when ZooKeeper says that this replica never joined a session:
+nobody counts on it then, whatever it had promised, exactly as for a replica that comes with an empty disk.
+
 Nothing is reported durable before the flush that covers it. A failed flush ends the store (``DurableDisk``).
+Between an append and its flush other threads may take its records away: a cut, a damage that a reader finds. Each of
+these changes ``_line``, the number that ``append`` returns; ``is_durable`` says whether what was appended under it is
+still there, all of it, and flushed. Only then may it be acknowledged.
 
 Locking: one lock per partition for the state below. ``fdatasync`` of records and all reading happen without it;
 at most one sync runs at a time (``_syncing``), and whatever closes or shortens files waits for it to finish.
 A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
+
+A lack of file handles or memory is no damage: a read then raises OutOfResources and the log stays as it is. Where it
+(or a full disk) interrupts a roll or a cut, no segment is active; whatever needs one next cuts to ``last_id`` again.
 """
 
 from __future__ import annotations
@@ -33,17 +46,30 @@ import uuid
 import numpy as np
 
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.errors import (
+    Corruption,
+    DiskFull,
+    Fenced,
+    InvalidInput,
+    NotContiguous,
+    OutOfResources,
+    PartitionDamaged,
+)
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
-from waltz_ray.storage.control_file import ControlEntry, ControlFile
-from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
+from waltz_ray.storage.disk import DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, JournalEntry
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
 
-__all__ = ["PartitionLog", "PendingSync"]
+__all__ = ["MOST_SESSIONS_MISSED", "PartitionLog", "PendingSync"]
+
+MOST_SESSIONS_MISSED = 1_000_000_000
+"""How far ahead of its own a replica takes a session number. ZooKeeper counts sessions one by one, so a real one can be
+ahead only by what the replica has missed: so many are one a millisecond for eleven days. A number further ahead is a
+stranger's or a bug's, and would fence every real session off for ever (``waltz fence`` lowers what was accepted)."""
 
 _ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
 
@@ -78,8 +104,9 @@ class PartitionLog:
     """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
     ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
-    ``damaged`` what is wrong with the records after ``last_id``, or None. ``is_open``: a session was opened since
-    this object was made. All methods raise SyncFailed once a flush has failed.
+    ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
+    of the control entry are damaged (then ``damaged`` says so, too). ``is_open``: a session was opened since this
+    object was made. All methods raise SyncFailed once a flush has failed.
     """
 
     def __init__(
@@ -100,14 +127,30 @@ class PartitionLog:
         self._quiet_again = threading.Condition(self._lock)
         self._waiters = 0
         self._syncing = False
-        self._epoch = 0
-        self._entry = control.entry(partition_id)
-        self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
+        self._epoch = 0  # of the files: a reader whose files were changed under it starts over
+        self._line = 0  # of the records: how often any that had been appended were taken away again
+        self.last_id = -1
+        self.fence_lost: Corruption | None = None
+        try:
+            self._entry = control.entry(partition_id)
+        except Corruption as lost:
+            self.fence_lost, self._entry = lost, NEVER_OPENED
+            self._adopt(Recovered([], None, -1, lost))
+            return
+        with enough_resources(folder):
+            self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
 
     def _adopt(self, found: Recovered) -> None:
+        if found.last_id < self.last_id or found.damaged is not None:
+            self._line += 1
         self._segments, self._active = found.segments, found.active
         self.last_id = self.synced_id = found.last_id
         self.damaged = found.damaged
+
+    def _shorten(self, last_id: int) -> None:
+        """What is behind ``last_id`` is not there any more, or not right."""
+        self._line += 1
+        self.last_id, self.synced_id = last_id, min(self.synced_id, last_id)
 
     @property
     def session_id(self) -> int:
@@ -131,11 +174,12 @@ class PartitionLog:
         """Fence off every lower session, durably; the records held become durable too, for they are a vote.
 
         Returns the session that was current before. Fenced if ``session_id`` is lower than that; equal is a reconnect.
+        InvalidInput if it is absurdly far ahead; PartitionDamaged if the fence is lost.
         """
         with self._quiet():
+            self.check_fence()
             previous = self.session_id
-            if session_id < previous or session_id < 0:
-                raise Fenced(self.partition_id, session_id, previous)
+            self._check_plausible(session_id, previous)
             self._sync_here()
             if self.damaged is None:
                 self._make_writable()
@@ -145,23 +189,55 @@ class PartitionLog:
             self.is_open = True
             return previous
 
-    def append(self, session_id: int, batch: RecordBatch) -> None:
-        """Write ``batch`` behind the last record. Not durable before ``sync``.
+    def make_anew(self, session_id: int) -> None:
+        """Begin again with ``session_id`` and no records, where the fence was lost. ZooKeeper's word that this replica
+        has never joined a session (or has been replaced since) is the caller's to have.
+
+        Fenced or InvalidInput for a session number that cannot be.
+        """
+        with self._quiet():
+            self._disk.check()
+            assert self.fence_lost is not None
+            self._check_plausible(session_id, self.session_id)
+            self._adopt(self._cut(-1))  # before there is a fence: nothing that is left may ever vote
+            entry = ControlEntry(session_id, -1, -1)
+            self._control.make_anew(self.partition_id, entry)
+            self._entry, self.fence_lost, self.is_open = entry, None, True
+
+    def check_fence(self) -> None:
+        """PartitionDamaged if the fence is lost."""
+        if self.fence_lost is not None:
+            raise PartitionDamaged(
+                f"{self.fence_lost}: the fence and the marks of partition {self.partition_id} are lost, so this "
+                "replica serves it no more; let it be copied from its peers: waltz replace-replica"
+            )
+
+    def _check_plausible(self, session_id: int, previous: int) -> None:
+        if session_id < previous or session_id < 0:
+            raise Fenced(self.partition_id, session_id, previous)
+        if session_id > max(previous, 0) + MOST_SESSIONS_MISSED:
+            raise InvalidInput(
+                f"partition {self.partition_id}: session {session_id} is refused: it is more than "
+                f"{MOST_SESSIONS_MISSED} ahead of {previous}, the highest so far, so ZooKeeper cannot have given it"
+            )
+
+    def append(self, session_id: int, batch: RecordBatch) -> int:
+        """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.
 
         Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
-        DiskFull: in each case nothing of the batch is left and a later append may succeed.
+        DiskFull, OutOfResources: in each case nothing of the batch is left and a later append may succeed.
         """
         with self._lock:
             while self._syncing and self._may_roll(batch):
                 self._wait()
             self._check_append(session_id, batch)
             if not len(batch):
-                return
+                return self._line
             started = self._make_writable()
             before = started.mark()
             try:
                 self._write(batch)
-            except DiskFull:
+            except (DiskFull, OutOfResources):
                 if self._active is started:
                     started.undo(before)
                     if not self._syncing:  # a running sync is writing index entries itself
@@ -170,6 +246,13 @@ class PartitionLog:
                     self._adopt(self._cut(self.last_id))
                 raise
             self.last_id = batch.last_id
+            return self._line
+
+    def is_durable(self, session_id: int, line: int, last_id: int) -> bool:
+        """Whether the records up to ``last_id`` that ``append`` returned ``line`` for are all there still, and
+        durable, and their session is the one in force."""
+        with self._lock:
+            return line == self._line and last_id <= self.synced_id and session_id == self.session_id
 
     def _check_append(self, session_id: int, batch: RecordBatch) -> None:
         self._disk.check()
@@ -198,6 +281,7 @@ class PartitionLog:
         return self._active
 
     def _check_session(self, session_id: int) -> None:
+        self.check_fence()
         if session_id != self.session_id or session_id < 0:
             raise Fenced(self.partition_id, session_id, self.session_id)
 
@@ -254,7 +338,7 @@ class PartitionLog:
             target = self.last_id
             self.wait_until_quiet()
             self._disk.check()
-            if self.synced_id >= target or self._active is None:
+            if self.synced_id >= min(target, self.last_id) or self._active is None:  # less, if it was cut meanwhile
                 return None
             self._syncing = True
             return PendingSync(self._disk, self.partition_id, self._active, self.synced_id + 1, self.last_id)
@@ -286,9 +370,11 @@ class PartitionLog:
     def _sync_here(self) -> None:
         """Sync with the lock held and nothing else going on."""
         self._disk.check()
-        if self._active is not None and self.synced_id < self.last_id:
-            self._disk.fdatasync(self._active.handle, self._active.path)
-            self.synced_id = self.last_id
+        if self.synced_id < self.last_id:
+            active = self._make_writable()
+            if self.synced_id < self.last_id:  # not if it had to be opened again: that syncs, too
+                self._disk.fdatasync(active.handle, active.path)
+                self.synced_id = self.last_id
 
     def _quiet(self) -> _Quiet:
         return _Quiet(self)
@@ -309,12 +395,13 @@ class PartitionLog:
         """Records from ``first_id`` on: one at least, whole, below ``end_id``, up to ``max_bytes``, of one segment.
 
         Every record is checked. Corruption (and the partition is ``damaged`` from then on) if one is bad;
-        InvalidInput if ``first_id`` is not in the log or the range is empty.
+        InvalidInput if ``first_id`` is not in the log or the range is empty; OutOfResources.
         """
         mended = False
         while True:
             with self._lock:
                 self._disk.check()
+                self.check_fence()
                 if self.damaged is not None:
                     raise self.damaged
                 if not 0 <= first_id <= self.last_id or end_id <= first_id:
@@ -330,8 +417,9 @@ class PartitionLog:
                 view = self._active.snapshot() if newest and self._active else None
                 path = segment_path(self._folder, self._segments[position])
             try:
-                view = view or self._closed(position)
-                return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
+                with enough_resources(path):
+                    view = view or self._closed(position)
+                    return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
             except (Corruption, OSError) as error:
                 damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
                 self._explain(damage, epoch, position, first_id, mended)
@@ -350,10 +438,11 @@ class PartitionLog:
             active = self._active if position == len(self._segments) - 1 else None
             good_id, rotten = first_id - 1, damage
             try:
-                view = active.snapshot() if active is not None else self._closed(position)
-                scan = scan_view(self._disk.disk, view, self.partition_id)
-                if scan.reason is None and not mended:
-                    return self._mend_index(active, position, scan.offsets)
+                with enough_resources(damage.file):
+                    view = active.snapshot() if active is not None else self._closed(position)
+                    scan = scan_view(self._disk.disk, view, self.partition_id)
+                    if scan.reason is None and not mended:
+                        return self._mend_index(active, position, scan.offsets)
                 if scan.reason is not None:
                     good_id = view.first_id + len(scan.offsets) - 1
                     rotten = Corruption(view.path, scan.end, scan.reason)
@@ -361,8 +450,7 @@ class PartitionLog:
                 good_id = self._segments[position] - 1
                 rotten = Corruption(damage.file, damage.offset, f"{damage.reason} ({error})")
             self.damaged = rotten
-            self.last_id = min(self.last_id, good_id)
-            self.synced_id = min(self.synced_id, self.last_id)
+            self._shorten(min(self.last_id, good_id))
             raise rotten
 
     def _mend_index(self, active: ActiveSegment | None, position: int, offsets: np.typing.NDArray[np.int64]) -> None:
@@ -393,7 +481,7 @@ class PartitionLog:
                 local_low_water_mark=min(entry.local_low_water_mark, last_id),
             )
             self._set_entry(lowered)
-            self.last_id, self.synced_id = last_id, min(self.synced_id, last_id)
+            self._shorten(last_id)
             self._adopt(self._cut(last_id))
             if self.damaged is not None:
                 raise self.damaged
@@ -433,12 +521,13 @@ class PartitionLog:
         self._entry = entry
 
     def _cut(self, last_id: int) -> Recovered:
-        self._journal.forget(self.partition_id)
         self._epoch += 1
         if self._active is not None:
             self._active.abandon()
             self._active = None
-        return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
+        self._journal.forget(self.partition_id)
+        with enough_resources(self._folder):
+            return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
 
     def close(self) -> None:
         """Give back space written ahead, complete the index, close the files."""

@@ -10,6 +10,27 @@
 * no segment at all where a session was once opened is damage: the first segment is made before the first fence.
 
 Damage changes nothing on disk, so that a person can look at it; truncating below it makes the partition whole again.
+
+After a failed sync
+    The kernel has marked the pages clean that it could not write. They read as they should, the next sync succeeds and
+    writes nothing of them, and when the power goes they are not there. So what a start reads proves nothing: not as a
+    vote, not below what is appended behind it. It writes what is not proven once more, syncs, and only then takes it
+    for durable (``ActiveSegment.settle``). Proven are
+
+    * closed segments: ``finish`` syncs a segment before its successor is made, also where the journal had made its
+      records durable; names and lengths are kept by the file system's journal, late perhaps, but not lost;
+    * of the newest segment what its index has, for an entry is only written for a record that is durable. That holds
+      whether or not the entry itself is on the disk. Entries of another segment that once had the name do not count:
+      they are told by the header, which must be ours to the creation time. An entry of a record that only the journal
+      had made durable counts, too: ``replay`` has written it into the segment before, and synced;
+    * everything, if the local low-water mark is where the log ends: records are synced before a mark is written.
+
+    What follows the last index entry is at most ``index_flush_interval`` records and what was appended after the last
+    sync, so a start stays cheap; it is all of the segment only where the index is lost or is not ours. The header is
+    written again, too: a segment may have been made by a process that failed in just that. Bytes that were durable are
+    the same on the disk, so a crash while they are written again changes nothing; the others nobody was told of.
+    The index is written after the sync of the records that it speaks for, from the last checkpoint on (where it was
+    synced itself): entries in the page cache only would be missing in the middle of a segment that is closed later.
 """
 
 from __future__ import annotations
@@ -109,14 +130,14 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
         why = "the records end" if reason in (None, "end") else reason
         short = Corruption(path, active.end, f"{why}, below the local low-water mark {entry.local_low_water_mark}")
         return Recovered(ids, None, active.last_id, short)
-    _settle(active)
-    folder.disk.fsync_directory(folder.path)  # killed while making this segment, a process leaves a name that is not
+    _settle(active, folder)
     return Recovered(ids, active, active.last_id, None)
 
 
-def _settle(active: ActiveSegment) -> None:
+def _settle(active: ActiveSegment, folder: _Folder) -> None:
     try:
         active.settle()
+        folder.disk.fsync_directory(folder.path)  # a process killed while making the segment left a name that is not
     except BaseException:  # a full disk above all: whoever opens the partition tries again
         active.abandon()
         raise
@@ -245,7 +266,7 @@ def cut_files(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id
         active.abandon()
         short = Corruption(newest, active.end, f"{reason}, so the log cannot be cut to transaction {last_id}")
         return Recovered(ids, None, active.last_id, short)
-    _settle(active)
+    _settle(active, folder)
     return Recovered(ids, active, last_id, None)
 
 

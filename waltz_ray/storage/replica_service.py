@@ -3,16 +3,31 @@
 A *turn* is everything that was waiting in a socket. Appends are written in the order they came; one sync then covers
 all of them and one cumulative ``Appended`` per partition and session reports it. Any other request of the turn
 waits for that sync, so the order of effects is the order of requests and no answer runs ahead of the disk.
+
+Other connections have turns of their own at the same time, and what this one has written they may cut (after opening
+the session again, or a higher one) or find damaged before it is synced. So after the sync the log is asked whether
+exactly these records are durable now, and what is not is refused, with the reason that holds at that moment.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import Corruption, DiskFull, Fenced, InvalidInput, NotContiguous, PartitionDamaged
+from waltz_ray.errors import (
+    Corruption,
+    DiskFull,
+    Fenced,
+    InvalidInput,
+    NotContiguous,
+    OutOfResources,
+    PartitionDamaged,
+)
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.storage.partition_log import PartitionLog
@@ -38,6 +53,9 @@ from waltz_ray.wire.replica_messages import (
 )
 
 __all__ = ["ReplicaService"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 # The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
 REQUEST_TYPES: dict[type[object], int] = {
@@ -72,8 +90,10 @@ class ReplicaService:
     process and must open the session again before anything else.
     """
 
-    def __init__(self, store: ReplicaStore) -> None:
+    def __init__(self, store: ReplicaStore, max_frame_bytes: int = 64 * 1024 * 1024) -> None:
+        """No answer to a Read has more records than fit in half a frame (a single one may have more)."""
         self.store = store
+        self.read_limit_bytes = max_frame_bytes // 2
         self._connections: dict[int, object] = {}  # that may change a partition
         self._owners: dict[int, str] = {}  # of the sessions that are open
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
@@ -105,13 +125,13 @@ class ReplicaService:
             if request.session_id != NO_SESSION:
                 self._check_change(log, request, connection)
             log.sync()
-            return _state(log, request.session_id, log.session_id)
+            return _state(log, request.session_id, log.session_id)  # others may append: it tells what is durable
 
     def _check_owner(self, log: PartitionLog, request: Open) -> None:
         open_here = log.is_open and log.session_id == request.session_id
         if open_here and self._owners.get(log.partition_id) != request.owner:
             raise _No(
-                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 9 came with the owner
+                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 11 came with the owner
                 f"partition {log.partition_id}: session {request.session_id} was opened by another process, which had "
                 "taken the same number; take a higher one",
             )
@@ -121,13 +141,13 @@ class ReplicaService:
         log: PartitionLog,
         request: Append | Truncate | SetLowWaterMark,
         connection: object,
-        action: Callable[[], None],
-    ) -> None:
+        action: Callable[[], T],
+    ) -> T:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
         with self._guards[log.partition_id]:
             self._check_change(log, request, connection)
             with _refusing:
-                action()
+                return action()
 
     def _check_change(
         self, log: PartitionLog, request: State | Append | Truncate | SetLowWaterMark, connection: object
@@ -140,6 +160,16 @@ class ReplicaService:
             )
 
 
+@dataclass
+class _Written:
+    """Appends of one partition and session in the log, not synced: ``line`` is what the log said at the first."""
+
+    log: PartitionLog
+    line: int
+    last_id: int = NO_TRANSACTION
+    appends: list[Append] = field(default_factory=list)
+
+
 class _Turn:
     """Appends not yet written (``_waiting``: one partition, one session) and not yet synced (``_written``)."""
 
@@ -149,7 +179,7 @@ class _Turn:
         self._store = service.store
         self.replies: list[ReplicaReply] = []
         self._waiting: list[Append] = []
-        self._written: dict[tuple[int, int], int] = {}
+        self._written: dict[tuple[int, int], _Written] = {}
 
     def take(self, request: ReplicaRequest) -> None:
         if isinstance(request, Append):
@@ -171,7 +201,7 @@ class _Turn:
         if isinstance(request, State):
             return self._service.state(log, request, self._connection)
         if isinstance(request, Read):
-            return _read(log, request)
+            return _read(log, request, min(request.max_bytes, self._service.read_limit_bytes))
         if isinstance(request, Truncate):
             cut_id = request.last_id
             self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
@@ -193,7 +223,12 @@ class _Turn:
         if not self._written:
             return
         self._store.sync(dict.fromkeys(partition_id for partition_id, _ in self._written))
-        self.replies += [Appended(*key, last_id) for key, last_id in self._written.items()]
+        for (partition_id, session_id), written in self._written.items():
+            if written.log.is_durable(session_id, written.line, written.last_id):
+                self.replies.append(Appended(partition_id, session_id, written.last_id))
+            else:
+                no = _taken_away(written.log, session_id)
+                self.replies += [self._refusal(append, no) for append in written.appends]
         self._written = {}
 
     def _write(self) -> None:
@@ -204,23 +239,39 @@ class _Turn:
         try:
             log = _log_of(self._store, first)
             batch = _merge(appends)
-            self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
+            line = self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
         except _No as no:
             self._acknowledge()  # what came before these is answered before them
             self.replies += [self._refusal(append, no) for append in appends]
         else:
-            self._written[first.partition_id, first.session_id] = batch.last_id
+            key = first.partition_id, first.session_id
+            written = self._written.get(key) or self._written.setdefault(key, _Written(log, line))
+            written.last_id = batch.last_id
+            written.appends += appends
 
     def _refusal(self, request: ReplicaRequest, no: _No) -> Refused:
         current, last_id = NO_SESSION, NO_TRANSACTION
         if request.partition_id in self._store.partition_ids and no.code is not RefusalCode.WRONG_CLUSTER:
             try:
                 log = self._store.partition(request.partition_id)
-                current, last_id = log.session_id, log.last_id
-            except Corruption:
-                pass  # the control entry is lost, so nothing is known: -1 says so
+                current, last_id = log.session_id, log.last_id  # -1 where the control entry is lost: nothing is known
+            except OutOfResources:
+                pass  # not recovered yet, so nothing is known
         kind = REQUEST_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
+
+
+def _taken_away(log: PartitionLog, session_id: int) -> _No:
+    """Why what this session has written is not there any more."""
+    if log.session_id > session_id:
+        return _No(RefusalCode.FENCED, str(Fenced(log.partition_id, session_id, log.session_id)))
+    if log.damaged is not None:
+        return _No(RefusalCode.DAMAGED, f"partition {log.partition_id} was found damaged meanwhile: {log.damaged}")
+    return _No(
+        RefusalCode.NOT_OPEN,
+        f"partition {log.partition_id}: session {session_id} was opened again elsewhere, and the log was cut, before "
+        "these records were durable",
+    )
 
 
 def _follows(before: Append, request: Append) -> bool:
@@ -243,6 +294,9 @@ def _merge(appends: list[Append]) -> RecordBatch:
 class _Refusing:
     """``with _refusing:`` what storage refuses becomes a refusal. SyncFailed is none and passes."""
 
+    def __init__(self, invalid: RefusalCode) -> None:
+        self._invalid = invalid
+
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -251,18 +305,23 @@ class _Refusing:
                 return
             case Fenced():
                 code = RefusalCode.FENCED
-            case NotContiguous() | InvalidInput():
+            case NotContiguous():
                 code = RefusalCode.NOT_CONTIGUOUS
+            case InvalidInput():
+                code = self._invalid
             case PartitionDamaged() | Corruption():
                 code = RefusalCode.DAMAGED
             case DiskFull():
                 code = RefusalCode.DISK_FULL
+            case OutOfResources():
+                code = RefusalCode.NO_RESOURCES
             case _:
                 return
         raise _No(code, str(error)) from error
 
 
-_refusing = _Refusing()
+_refusing = _Refusing(RefusalCode.NOT_CONTIGUOUS)
+_refusing_open = _Refusing(RefusalCode.INVALID_REQUEST)
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
@@ -270,7 +329,10 @@ def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
         count = len(store.partition_ids)
         raise _No(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
     with _refusing:
-        return store.partition(request.partition_id)
+        log = store.partition(request.partition_id)
+        if not isinstance(request, Open):
+            log.check_fence()
+        return log
 
 
 def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
@@ -289,6 +351,10 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             RefusalCode.WRONG_CLUSTER,
             f"{store.directory} belongs to the cluster with key {store.cluster_key}, not to {request.cluster_key}",
         )
+    if log.fence_lost is not None and request.joined_session_id == NO_SESSION:
+        return _open_anew(log, request)
+    with _refusing:
+        log.check_fence()
     if log.session_id < request.joined_session_id:
         raise _No(
             RefusalCode.LOST_FILES,
@@ -296,18 +362,26 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
             f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
             "operator says `waltz replace-replica`",
         )
-    with _refusing:
+    with _refusing_open:
         previous = log.open_session(request.session_id)
     return _state(log, request.session_id, previous)
+
+
+def _open_anew(log: PartitionLog, request: Open) -> StateReply:
+    """The fence is lost, and ZooKeeper says that nobody counts on what this replica has: it may begin empty."""
+    _log.warning("%s; it has joined no session, so session %d makes it anew", log.fence_lost, request.session_id)
+    with _refusing_open:
+        log.make_anew(request.session_id)
+    return _state(log, request.session_id, NO_SESSION)
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:
     marks = log.low_water_mark, log.local_low_water_mark
     damaged = log.damaged is not None
-    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.last_id, damaged)
+    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
-def _read(log: PartitionLog, request: Read) -> Records:
+def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:
     """A session reads all it has; anybody (session -1) what is known to be committed: up to the low-water mark."""
     end_id = request.end_id
     if request.session_id == NO_SESSION:
@@ -316,6 +390,7 @@ def _read(log: PartitionLog, request: Read) -> Records:
         _check_session(log, request)
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
+            end_id = min(end_id, log.synced_id + 1)  # others may append meanwhile
     with _refusing:
-        batch = log.read(request.first_id, end_id, request.max_bytes)
+        batch = log.read(request.first_id, end_id, max_bytes)
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)

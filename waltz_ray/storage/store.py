@@ -11,9 +11,10 @@ On-disk story
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import ControlFileMissing, ForeignStorage, InvalidInput, StorageError, StorageLocked
@@ -24,7 +25,7 @@ from waltz_ray.storage.control_file import (
     create_control_file,
     read_control_image,
 )
-from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, replay
 from waltz_ray.storage.partition_log import PartitionLog, PendingSync
 
@@ -37,6 +38,18 @@ def lock_directory(disk: Disk, directory: str, shared: bool = False) -> int:
         return disk.lock(directory, shared)
     except BlockingIOError as error:
         raise StorageLocked(f"{directory}: another process has this storage directory open; stop it first") from error
+
+
+@contextlib.contextmanager
+def _locked(disk: Disk, directory: str) -> Iterator[int]:
+    """The directory's lock, given back if the start that goes on inside fails."""
+    with enough_resources(directory):
+        lock = lock_directory(disk, directory)
+        try:
+            yield lock
+        except BaseException:
+            disk.close(lock)
+            raise
 
 
 def _make_directories(disk: DurableDisk, directory: str) -> None:
@@ -85,8 +98,7 @@ class ReplicaStore:
         durable = DurableDisk(disk)
         directory = _absolute(directory)
         _make_directories(durable, directory)
-        lock = lock_directory(disk, directory)
-        try:
+        with _locked(disk, directory) as lock:
             if disk.exists(f"{directory}/{CONTROL_FILE}"):
                 raise StorageError(f"{directory}: there is a storage directory already; open it instead")
             left = [name for name in disk.listdir(directory) if name.isdigit() or name.endswith((".seg", ".idx"))]
@@ -97,25 +109,19 @@ class ReplicaStore:
                 )
             create_control_file(durable, directory, cluster_key, partitions)
             return cls._open_locked(durable, directory, cluster_key, lock, config)
-        except BaseException:
-            disk.close(lock)
-            raise
 
     @classmethod
     def open(cls, disk: Disk, directory: str, cluster_key: uuid.UUID, config: StorageConfig) -> ReplicaStore:
         """Open an existing storage directory.
 
-        StorageLocked, ControlFileMissing, ForeignStorage (another cluster's), Corruption (of the control file).
+        StorageLocked, ControlFileMissing, ForeignStorage (another cluster's), Corruption (of the control file),
+        OutOfResources.
         """
         directory = _absolute(directory)
         if not disk.is_directory(directory):
             raise ControlFileMissing(f"{directory}: there is no such directory; is the right disk mounted?")
-        lock = lock_directory(disk, directory)
-        try:
+        with _locked(disk, directory) as lock:
             return cls._open_locked(DurableDisk(disk), directory, cluster_key, lock, config)
-        except BaseException:
-            disk.close(lock)
-            raise
 
     @classmethod
     def _open_locked(
@@ -133,11 +139,16 @@ class ReplicaStore:
         if image.original:
             image = convert_original(disk, directory, image)
         replay(disk, directory, cluster_key)
-        return cls(disk, directory, cluster_key, ControlFile(disk, image), lock, config)
+        control = ControlFile(disk, image)
+        try:
+            return cls(disk, directory, cluster_key, control, lock, config)
+        except BaseException:
+            control.close()
+            raise
 
     def partition(self, partition_id: int) -> PartitionLog:
-        """The partition, recovered on first use. InvalidInput if there is none of that number, Corruption if its
-        control entry is lost."""
+        """The partition, recovered on first use. InvalidInput if there is none of that number; OutOfResources (to be
+        tried again). One that is damaged, or whose control entry is, says so itself: the others serve."""
         known = self._partitions.get(partition_id)
         if known is not None:
             return known

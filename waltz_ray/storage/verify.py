@@ -53,8 +53,9 @@ class PartitionReport:
 
 @dataclass
 class VerifyReport:
-    """``damages``: the first of the control file and of each partition, in that order. ``running``: the directory was
-    in use, so that the end of each partition may have moved while it was read."""
+    """``damages``: the first of the control file and of each partition, in that order. ``notes``: what is odd and does
+    no harm. ``running``: the directory was in use, so that the end of each partition may have moved while it was read.
+    """
 
     directory: str
     cluster_key: uuid.UUID | None = None
@@ -62,6 +63,7 @@ class VerifyReport:
     control: list[ControlEntry | None] = field(default_factory=list)
     partitions: dict[int, PartitionReport] = field(default_factory=dict)
     damages: list[Corruption] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -116,6 +118,11 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
                 offset = image.slot_offset(partition_id, slot)
                 why = f"slot {slot} of partition {partition_id} has a wrong checksum (a torn write leaves this, too)"
                 report.damages.append(Corruption(image.path, offset, why))
+    if image.trailing_bytes:
+        report.notes.append(
+            f"{image.path}: {image.trailing_bytes} bytes behind the last entry (a tool of Waltz 0.13 lengthens the "
+            "file); the replica's next start cuts them off"
+        )
     directory = image.path[: -len(CONTROL_FILE) - 1]
     for name in disk.listdir(directory):
         if name.isdigit() and int(name) >= len(image.slots):

@@ -5,7 +5,8 @@ side is HELLO (magic ``H``, version 0): ``int n | short[n] versions | string mes
 both sides know is used from then on.
 
 Nothing is believed before it is checked: a wrong magic, an unknown version or an impossible length is an error as
-soon as it has arrived, before any of the payload is waited for or room is made for it.
+soon as it has arrived, before any of the payload is waited for. Room is made for what has arrived, never for what a
+header announces.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "FRAME_HEADER_BYTES",
     "HELLO_VERSION",
     "KNOWN_VERSIONS",
+    "MAX_HELLO_BYTES",
     "MAGIC_CLIENT",
     "MAGIC_HELLO",
     "MAGIC_REPLICA",
@@ -33,6 +35,7 @@ __all__ = [
     "encode_hello",
     "frame_header",
     "negotiate",
+    "stranger",
 ]
 
 MAGIC_HELLO = 0x48  # 'H'
@@ -46,6 +49,11 @@ KNOWN_VERSIONS: dict[int, frozenset[int]] = {
     MAGIC_REPLICA: frozenset((1,)),
 }
 
+MAX_HELLO_BYTES = 4096
+"""Of a HELLO's payload: what somebody may send before it has said who it is."""
+
+_TLS_HANDSHAKE = 0x16
+_MOST_NAMED = 16  # versions of a peer, in a message
 _HEADER = struct.Struct(">Bhi")
 FRAME_HEADER_BYTES = _HEADER.size  # 7
 _INT = struct.Struct(">i")
@@ -64,6 +72,16 @@ def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
     return b"".join((frame_header(magic, version, sum(map(len, parts))), *parts))
 
 
+def stranger(magic: int) -> str:
+    """Who may have sent a first byte that is none of ours, for the log."""
+    if magic == _TLS_HANDSHAKE:
+        return (
+            "it is a TLS client, and this port speaks the plain protocol: connect without TLS, or put something in "
+            "front that ends TLS (docs/wire.md)"
+        )
+    return "is this the right port?"
+
+
 class Frame(NamedTuple):
     """One frame as it came. ``payload`` is read-only and never changes."""
 
@@ -77,16 +95,18 @@ class FrameDecoder:
 
     ``max_frame_bytes`` limits a payload. Until ``expect`` is called every version this code knows is let through,
     because a peer may send its first messages right behind its HELLO; the connection checks that a HELLO came first.
+    ``greeted=False``: the first frame has to be a HELLO, and any other is refused at its header.
     After an error the decoder stays broken: the stream has lost its beat, only closing it helps.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, greeted: bool = True) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._greeted = greeted
         self._versions = KNOWN_VERSIONS
         self._header = b""  # the beginning of a header, when a piece ended inside one
         self._magic = self._version = 0  # of the payload that is being gathered
-        self._payload: memoryview | None = None  # room for a payload that did not come whole
-        self._filled = 0  # bytes of it that are there
+        self._payload: bytearray | None = None  # what has come of a payload that did not come whole
+        self._length = 0  # of the whole of it
         self._broken: str | None = None
 
     def expect(self, magic: int, version: int) -> None:
@@ -115,7 +135,7 @@ class FrameDecoder:
         if self._payload is not None:
             raise WireError(
                 f"the peer closed the connection inside a frame: "
-                f"{self._filled} of {len(self._payload)} payload bytes had come"
+                f"{len(self._payload)} of {self._length} payload bytes had come"
             )
         if self._header:
             raise WireError(
@@ -143,6 +163,8 @@ class FrameDecoder:
                 position += FRAME_HEADER_BYTES
             if version not in self._versions.get(magic, ()) or not 0 <= length <= self.max_frame_bytes:
                 self._check(magic, version, length)
+            if magic == MAGIC_HELLO or not self._greeted:
+                self._check_hello(magic, length)
             if not length:
                 continue
             if length <= end - position:
@@ -150,27 +172,33 @@ class FrameDecoder:
                 frames.append(Frame(magic, version, payload if shared else memoryview(bytes(payload))))
                 position += length
             else:
-                self._magic, self._version = magic, version
-                self._payload, self._filled = memoryview(bytearray(length)), 0
+                self._magic, self._version, self._length = magic, version, length
+                self._payload = bytearray()
                 position = self._fill(data, position, frames)
         return frames
 
     def _fill(self, data: memoryview, position: int, frames: list[Frame]) -> int:
         """Put what belongs to the unfinished payload into it; the position after that."""
         assert self._payload is not None
-        taken = min(len(self._payload) - self._filled, len(data) - position)
-        self._payload[self._filled : self._filled + taken] = data[position : position + taken]
-        self._filled += taken
-        if self._filled == len(self._payload):
-            frames.append(Frame(self._magic, self._version, self._payload.toreadonly()))
+        taken = min(self._length - len(self._payload), len(data) - position)
+        self._payload += data[position : position + taken]
+        if len(self._payload) == self._length:
+            frames.append(Frame(self._magic, self._version, memoryview(self._payload).toreadonly()))
             self._payload = None
         return position + taken
+
+    def _check_hello(self, magic: int, length: int) -> None:
+        if magic != MAGIC_HELLO:
+            raise WireError(f"the first frame must be a HELLO, not one with magic {magic:#04x}")
+        if length > MAX_HELLO_BYTES:
+            raise WireError(f"a HELLO of {length} bytes, the limit is {MAX_HELLO_BYTES}")
+        self._greeted = True
 
     def _check_magic(self, magic: int) -> frozenset[int]:
         versions = self._versions.get(magic)
         if versions is None:
             wanted = ", ".join(f"0x{known:02X} '{chr(known)}'" for known in self._versions)
-            raise WireError(f"frame magic 0x{magic:02X} is not one of ours here ({wanted}); is this the right port?")
+            raise WireError(f"frame magic 0x{magic:02X} is not one of ours here ({wanted}); {stranger(magic)}")
         return versions
 
     def _check(self, magic: int, version: int, length: int) -> None:
@@ -225,5 +253,7 @@ def negotiate(ours: Iterable[int], theirs: Iterable[int]) -> int:
     """The highest version that both sides know. ``WireError`` names both sets if there is none."""
     our_set, their_set = set(ours), set(theirs)
     if not our_set & their_set:
-        raise WireError(f"no common version: we speak {sorted(our_set)}, the peer speaks {sorted(their_set)}")
+        named = str(sorted(their_set)[:_MOST_NAMED])
+        more = f" and {len(their_set) - _MOST_NAMED} more" if len(their_set) > _MOST_NAMED else ""
+        raise WireError(f"no common version: we speak {sorted(our_set)}, the peer speaks {named}{more}")
     return max(our_set & their_set)

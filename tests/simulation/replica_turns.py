@@ -1,0 +1,59 @@
+"""Turns that a replica is handling, and who they are of."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from waltz_ray.wire.replica_messages import Append, Appended, ReplicaReply, ReplicaRequest, Truncate
+
+__all__ = ["Copier", "Peer", "Turn"]
+
+
+class Peer(Protocol):
+    """Who a turn is of. ``peer``: its name."""
+
+    peer: str
+
+    def answer(self, replies: list[ReplicaReply]) -> None: ...
+
+
+class Copier:
+    """Somebody who reads beside the servers that are there, as one does that copies to another replica."""
+
+    peer = "a copier"
+
+    def answer(self, replies: list[ReplicaReply]) -> None:
+        """It has seen them."""
+
+
+class Turn:
+    """A turn that is being handled.
+
+    ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
+    """
+
+    def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
+        self.connection, self.requests = connection, requests
+        self.cut: set[int] = set()
+        self.surely_cut: dict[int, int] = {}
+
+    @property
+    def copies(self) -> bool:
+        return isinstance(self.connection, Copier)
+
+    def cuts(self) -> dict[int, int]:
+        """Partition -> the last ID that is to be left of it."""
+        return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+
+    def only_appends_to(self, partition_id: int) -> bool:
+        """So that nothing comes between the decision to acknowledge and the answer."""
+        return all(type(request) is Append and request.partition_id == partition_id for request in self.requests)
+
+    def record(self, appended: Appended) -> bytes:
+        """The last one of those that are acknowledged."""
+        for request in reversed(self.requests):
+            if isinstance(request, Append) and request.partition_id == appended.partition_id:
+                end_id = request.first_id + len(request.lengths)
+                if request.session_id == appended.session_id and end_id == appended.last_id + 1:
+                    return bytes(request.records)[-int(request.lengths[-1]) :]
+        raise AssertionError(f"{appended} acknowledges what was not asked for: {self.requests}")

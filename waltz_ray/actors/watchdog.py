@@ -1,0 +1,37 @@
+"""Measures what blocks a server's event loop: appends, acknowledgements and HELLOs of everybody wait meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+__all__ = ["SLOW_S", "Watchdog"]
+
+log = logging.getLogger(__name__)
+
+SLOW_S = 0.02
+"""No step may take longer, whatever a client asks. What is worked off piece by piece ends its turn at half of it."""
+
+_LOG_EVERY_S = 1.0
+
+
+class Watchdog:
+    """Counts the steps that took longer than ``SLOW_S`` and logs them, one line a second at the most."""
+
+    def __init__(self) -> None:
+        self.slow_steps = 0
+        self.longest_ms = 0.0
+        self._silent_until = 0.0
+        self._unsaid = 0
+
+    def slow(self, what: str, seconds: float) -> None:
+        """``what`` (the machine and its event) took ``seconds``, which is longer than ``SLOW_S``."""
+        self.slow_steps += 1
+        self.longest_ms = max(self.longest_ms, seconds * 1000)
+        now = time.monotonic()
+        if now < self._silent_until:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
+        log.warning("%s took %.0f ms, everything else on this server waited%s", what, seconds * 1000, more)
+        self._silent_until, self._unsaid = now + _LOG_EVERY_S, 0
