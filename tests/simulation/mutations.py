@@ -238,7 +238,7 @@ def ready_without_what_is_in_flight(patch: Patch) -> None:
 def mounts_are_not_confirmed(patch: Patch) -> None:
     def confirm(self: Partition) -> None:
         if self._held_mounts and self.session is not None and self.session.published:
-            mounts, self._held_mounts = self._held_mounts, []
+            mounts, self._held_mounts = list(self._held_mounts.values()), {}
             for held in mounts:
                 self._attach(held)
 
