@@ -159,7 +159,7 @@ class SimReplica(Process):
         """The next order to truncate is met late, after its connection was lost."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
-            for shares in ([0.0, 0.1, 0.5], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+            for shares in ([0.0, 0.05, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
         )
         """How often somebody copies from a partition while something else is done with it; how often a connection's
         thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
@@ -316,12 +316,12 @@ class SimReplica(Process):
         log = self.log(partition_id)
         if log is None or not log.is_open or log.last_id < 0:
             return
-        first_id = log.last_id
+        first_id, max_bytes = log.last_id, 400
         if not newest and self.random.random() < 0.5:
             first_id = self.random.randrange(log.last_id + 1)
             for path in self.disk.rotten_in(partition_id)[-1:]:
-                first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
-        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
+                first_id, max_bytes = min(first_id, int(path.rpartition("/")[2].partition(".")[0])), 1 << 20
+        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, max_bytes)]))
 
     def _in_thread(self, turn: Turn) -> Afterwards:
         assert self.service is not None
