@@ -179,42 +179,48 @@ class Dramas:
         return True
 
     def damage_in_danger(self) -> bool:
-        """One replica lags, one is damaged, and the only whole one is away while a session opens.
+        """Some replicas lag, one is damaged, and the whole ones are away while a session opens.
 
-        Nothing may be decided without it: what the damaged one has lost, or is about to have copied, must not count
+        Nothing may be decided without those: what the damaged one has lost, or is about to have copied, must not count
         as all there was.
         """
         world, random = self.world, self.random
         partition_id = random.randrange(world.partitions)
         assigned = [world.replicas[replica_id] for replica_id in sorted(world.operator.assigned(partition_id))]
-        up = [replica for replica in assigned if replica.up and not replica.paused]
-        if len(up) < 3:
+        damaged, *others = random.sample(assigned, len(assigned))
+        if len(assigned) < 3 or not world.operator.may_spoil(damaged) or not all(r.up for r in assigned):
             return False
-        damaged, whole, *lagging = random.sample(up, len(up))
-        if not rot_below_the_mark(world, damaged, partition_id, random):
-            return False
-        lag_s = random.uniform(0.1, 0.3)
+        whole, lagging = others[: quorum_of(len(assigned)) - 1], others[quorum_of(len(assigned)) - 1 :]
         servers = [server.host for server in world.servers]
-        for replica in lagging:
-            world.network.partition(replica.host, servers, lag_s + 0.1)
-        found_late = random.random() < 0.5
+        timeout_s = world.servers[0].config.replica_timeout_ms / 1000
+        lag_s = min(timeout_s, 0.6) * random.uniform(0.5, 0.9)
+
+        def lag() -> None:
+            if rot_below_the_mark(world, damaged, partition_id, random):
+                for replica in lagging:
+                    world.network.partition(replica.host, servers, lag_s + 0.05)
+                world.scheduler.after(lag_s, self._unless_over, strike)
 
         def strike() -> None:
-            if found_late:  # it votes, is found damaged, and opens the same session again
-                whole.kill("killed, it had everything")
-                whole.start_later(4.0)
+            if random.random() < 0.5:  # it votes, is found damaged, and opens the same session again
                 for replica in lagging:
-                    world.network.partition(replica.host, servers, 1.0)
+                    world.network.partition(replica.host, servers, 0.7)
+                kill_the_whole()
                 world.scheduler.after(random.uniform(0.2, 0.6), self._unless_over, self._find_damage, damaged)
             else:  # it is known to be damaged when the session opens, and the others are slow to copy
                 self._find_damage(damaged)
-                whole.slow_until_s = world.scheduler.now + 3.0
-                world.scheduler.after(random.uniform(0.05, 0.8), self._unless_over, whole.kill, "killed, it had all")
-                whole.start_later(5.0)
-                for replica in [whole, *lagging]:
+                for replica in whole:
+                    replica.slow_until_s = world.scheduler.now + 2.0
                     self._cut_from_servers(replica)
+                world.scheduler.after(random.uniform(0.05, 0.8), self._unless_over, kill_the_whole)
 
-        world.scheduler.after(lag_s, self._unless_over, strike)
+        def kill_the_whole() -> None:
+            for replica in whole:
+                replica.kill("killed, it had everything")
+                replica.start_later(6.0)
+
+        self._cut_from_servers(lagging[0])  # a session opens, and with it the marks rise
+        world.scheduler.after(0.5, self._unless_over, lag)
         return True
 
     def _find_damage(self, replica: SimReplica) -> None:
