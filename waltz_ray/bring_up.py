@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from waltz_ray.actors.supervision import (
     replica_name,
     restart_actor,
     running_actors,
+    statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
 from waltz_ray.client import ray_lookup
@@ -45,9 +46,17 @@ from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, RayNotRunning, WaltzError
+from waltz_ray.errors import (
+    ClusterMismatch,
+    ClusterNotFound,
+    ConfigError,
+    PartitionNotReady,
+    RayNotRunning,
+    StorageError,
+    WaltzError,
+)
 
-__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "take_down"]
+__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "status_without_manager", "take_down"]
 
 Progress = Callable[[str], None]
 
@@ -149,21 +158,105 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
     return status
 
 
-def replace_replica(name: str, zookeeper: str, replica_id: int) -> None:
+def status_without_manager(name: str, reason: str) -> dict[str, Any]:
+    """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
+    names = [actor for actor in running_actors(name) if actor not in (MANAGER, ZOOKEEPER)]
+    answers = statuses(name, names)
+
+    def of(kind: str) -> dict[str, Any]:
+        return {n.partition("/")[2]: answer for n, answer in answers.items() if n.startswith(f"{kind}/")}
+
+    servers = of("server")
+    partitions = [
+        {
+            "partition": int(partition_id),
+            "server": int(server_id),
+            "generation": partition["generation"],
+            "session": partition["session"],
+            "members": partition["members"],
+        }
+        for server_id, server in servers.items()
+        for partition_id, partition in server.get("partitions", {}).items()
+    ]
+    return {
+        "cluster": name,
+        "partitions": sorted(partitions, key=lambda partition: int(partition["partition"])),
+        "servers": servers,
+        "replicas": of("replica"),
+        "manager": {"pid": None, "leading": None, "supervision_error": "", "reason": reason},
+    }
+
+
+def replace_replica(
+    name: str,
+    zookeeper: str,
+    replica_id: int,
+    *,
+    partitions: Sequence[int] | None = None,
+    files_aside: bool = False,
+    progress: Progress = lambda text: None,
+    deadline_s: float = 60.0,
+) -> None:
     """Let replica ``replica_id`` be rebuilt from its peers: it forgets what it had joined and starts again.
 
-    CoordinationError, and nothing is changed, while the replica is a member of a partition's last session.
+    ``partitions``: only what it has of these. Returns when it serves all of its partitions; one that was damaged is
+    served again when a server has opened a session with it. CoordinationError, and nothing is changed, while the
+    replica is a member of a partition's last session. StorageError, saying why, if it cannot serve with the files that
+    it has; ``files_aside``: those are renamed, and it begins with none.
     """
     client = KazooZooKeeper(zookeeper)
     try:
         store = ClusterStore(client, name)
         if replica_id not in store.info().replica_ids:
             raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
+        before = _replica_status(name, replica_id).get("incarnation")
         with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
-            store.replace_replica(replica_id)
+            store.replace_replica(replica_id, partitions)
     finally:
         client.close()
     restart_actor(name, replica_name(replica_id))  # it reads its new standing in ZooKeeper when it starts
+    _wait_until_replaced(name, replica_id, before, files_aside, progress, deadline_s)
+
+
+def _replica_status(name: str, replica_id: int) -> dict[str, Any]:
+    actor = replica_name(replica_id)
+    return statuses(name, [actor])[actor]
+
+
+def _wait_until_replaced(
+    name: str, replica_id: int, before: str | None, files_aside: bool, progress: Progress, deadline_s: float
+) -> None:
+    deadline = time.monotonic() + deadline_s
+    while True:
+        status = _replica_status(name, replica_id)
+        again = status.get("incarnation") not in (None, before)
+        why_not = _why_not_whole(status) if again else "its new process has not answered yet"
+        if not why_not:
+            return
+        lasting = again and status["state"] == "REFUSED"  # STARTING passes by itself, damage goes with a session
+        if lasting and files_aside:
+            progress(f"set aside: {ask(name, replica_name(replica_id), 'set_files_aside', 30)}")
+            files_aside = False
+        elif lasting:
+            raise StorageError(
+                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status['directory']} set "
+                f"aside (renamed, not deleted) with: waltz replace-replica {replica_id} --set-files-aside"
+            )
+        elif time.monotonic() > deadline:
+            raise StorageError(
+                f"replica {replica_id} was declared replaceable, but it does not serve after {deadline_s:g} s: "
+                f"{why_not}; it goes on trying: see waltz status"
+            )
+        progress(f"waiting for replica {replica_id}: {why_not}")
+        time.sleep(_POLL_S)
+
+
+def _why_not_whole(status: dict[str, Any]) -> str:
+    """ "" if the replica serves all of its partitions."""
+    if status["state"] != "SERVING":
+        return f"is {status['state']}: {status.get('reason')}"
+    damaged = {p: partition["damaged"] for p, partition in status["partitions"].items() if partition["damaged"]}
+    return "" if not damaged else f"does not serve partition {next(iter(damaged))}: {next(iter(damaged.values()))}"
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class ServerConfig:
         _require(self, "replica_lag_bytes", 1, 1 << 34)
         _require(self, "join_grace_ms", 0, 60_000)
         _require(self, "replica_timeout_ms", 10, 600_000)
-        _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
+        _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)  # what replicas take
         _require(self, "zookeeper_session_ms", 500, 600_000)
         _require(self, "port", 0, 65_535)
         _require(self, "connections", 1, 1_000_000)

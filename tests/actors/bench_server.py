@@ -123,6 +123,9 @@ class _Replica:
     up = True
     endpoint = None
 
+    def status(self) -> dict[str, object]:
+        return {"up": True}
+
     def __init__(self, server: Server, replica_id: int) -> None:
         self._server, self._replica_id = server, replica_id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ def test_the_view_is_json_of_what_zookeeper_says(rig: Rig) -> None:
     manager = rig.manager()
     servers = [rig.server(0), rig.server(1)]
     until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
-    view = manager.view()
+    view = manager.view(20)
     assert view["registered_servers"] == {str(s): str(servers[s].endpoint) for s in range(2)}
     assert [p["partition"] for p in view["partitions"]] == [0, 1, 2, 3]
     assert view["partitions"][0]["generation"] == 1
@@ -201,3 +202,45 @@ def test_settings_survive_zookeeper_and_say_what_is_wrong() -> None:
         from_json({})
     with pytest.raises(ConfigError, match="did you mean 'partitions'"):
         from_json({"config": {"partition": 3}, "placement": {}})
+
+
+def test_the_view_comes_in_time_also_when_zookeeper_hangs(rig: Rig) -> None:
+    client = rig.new_client()
+    manager = ManagerHost(client, rig.cluster, rig.supervisor, 20.0)
+    release = threading.Event()
+    try:
+        known = manager.view(20)
+        assert known["zookeeper_state"]["view_age_s"] < 20
+
+        def hanging(path: str) -> tuple[bytes, int]:
+            assert release.wait(20)
+            raise CoordinationError("it hung")
+
+        client.get = hanging  # type: ignore[method-assign]
+        before = time.monotonic()
+        view = manager.view(0.05)
+        assert time.monotonic() - before < 5
+        assert view["partitions"] == known["partitions"], "what is known is shown"
+        assert view["zookeeper_state"]["view_age_s"] >= 0
+        assert view["zookeeper_state"]["view_error"] == ""
+        release.set()
+        until(lambda: manager.view(1)["zookeeper_state"]["view_error"] == "it hung", "the reason is shown")
+    finally:
+        release.set()
+        manager.close()
+
+
+def test_a_view_before_anything_was_read_has_the_clusters_shape(rig: Rig) -> None:
+    client = rig.new_client()
+    manager = ManagerHost(client, rig.cluster, rig.supervisor, 20.0)
+    release = threading.Event()
+    client.get = lambda path: (b"", int(release.wait(20)))  # type: ignore[method-assign]
+    try:
+        view = manager.view(0.05)
+        assert [(p["partition"], p["server"], p["members"]) for p in view["partitions"]] == [
+            (partition, None, []) for partition in range(4)
+        ]
+        assert view["zookeeper_state"]["view_age_s"] is None
+    finally:
+        release.set()
+        manager.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 import zlib
 from pathlib import Path
@@ -91,11 +92,66 @@ def test_verify_is_ok_for_a_cluster_and_for_one_replica(
 ) -> None:
     assert run("verify", str(cluster_directory)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[1].split(",")[0] for line in lines] == ["ok", "ok"]
+    assert [line.split(": ")[1].split(",")[0] for line in lines[:2]] == ["ok", "ok"]
+    assert lines[-2].split("│")[1:-1] == [" 1         ", " 9         ", " 9         ", " 9         ", " ok       "]
     assert run("verify", str(cluster_directory / "replica-1"), "--json") == 0
     (report,) = json.loads(capsys.readouterr().out)
     assert report["ok"]
     assert report["partitions"][1]["records"] == 10
+    assert report["partitions"][1]["compared"] is None
+
+
+def cut(directory: Path, last_id: int) -> None:
+    """As an attacker would: records gone, and every file in order."""
+    store = ReplicaStore.open(OsDisk(), str(directory), uuid.UUID(int=7), StorageConfig(preallocate_bytes=0))
+    store.partition(1).open_session(3)
+    store.partition(1).truncate(3, last_id)
+    store.close()
+
+
+def test_verify_of_a_cluster_tells_a_copy_that_was_cut(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(cluster_directory / "replica-1", cluster_directory / "replica-2")
+    cut(cluster_directory / "replica-1", 3)
+    assert run("verify", str(cluster_directory)) == 0
+    told = capsys.readouterr().out
+    assert "3, behind by 6" in told
+    assert "BEHIND" in told
+    assert run("verify", str(cluster_directory), "--json") == 0
+    compared = [report["partitions"][1]["compared"] for report in json.loads(capsys.readouterr().out)]
+    assert [(one["verdict"], one["behind"]) for one in compared] == [("BEHIND", 0), ("BEHIND", 6), ("BEHIND", 0)]
+
+
+def test_verify_of_a_cluster_fails_when_fewer_than_a_quorum_have_what_was_committed(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = str(cluster_directory / "replica-0")
+    store = ReplicaStore.open(OsDisk(), directory, uuid.UUID(int=7), StorageConfig(preallocate_bytes=0))
+    store.partition(1).open_session(3)
+    store.partition(1).set_low_water_mark(3, 9, 9)
+    store.close()
+    cut(cluster_directory / "replica-1", 3)
+    assert run("verify", str(cluster_directory)) == 1
+    assert "partition 1: transaction 9 was committed, and 1 of 2 copies have it; 2 of 2 must" in capsys.readouterr().err
+
+
+def test_verify_of_a_cluster_says_what_is_not_there_and_goes_on(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster_directory / "replica-0" / "waltz-storage.ctl").unlink()
+    assert run("verify", str(cluster_directory)) == 1
+    captured = capsys.readouterr()
+    assert "replica-0: DAMAGED" in captured.out
+    assert "replica-1: ok" in captured.out
+    assert "there is no control file" in captured.err
+
+
+def test_replicas_of_different_clusters_are_told(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(cluster_directory / "replica-2")
+    ReplicaStore.create(OsDisk(), directory, uuid.UUID(int=8), 2, StorageConfig(preallocate_bytes=0)).close()
+    assert run("verify", str(cluster_directory)) == 1
+    assert "belong to different clusters" in capsys.readouterr().err
 
 
 def test_verify_names_the_damage_and_exits_1(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,17 @@ class Lifecycle:
         assert "Traceback" not in done.stderr
         return done
 
+    def waltz_code(self, command: str) -> int:
+        """The exit code of a command that may go either way."""
+        arguments = [sys.executable, "-m", "waltz_ray", command, "--dir", str(self.directory)]
+        return subprocess.run(arguments, capture_output=True, timeout=200, check=False).returncode
+
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self.waltz("status", "--dir", str(self.directory), "--json").stdout)
+        """What it says, whatever its exit code says of it."""
+        command = [sys.executable, "-m", "waltz_ray", "status", "--dir", str(self.directory), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        assert done.stdout, done.stderr
+        status: dict[str, Any] = json.loads(done.stdout)
         return status
 
     def file(self) -> cluster_file.ClusterFile:
@@ -157,6 +167,40 @@ def test_the_manager_and_zookeeper_come_back(life: Lifecycle, store: ClusterStor
     assert manager["pid"] != pid
 
 
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """These processes hang, as far as anybody can tell."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
+    def told(whom: str) -> str:
+        before = time.monotonic()
+        text = life.waltz("status", "--dir", str(life.directory), code=1).stdout
+        assert time.monotonic() - before < 15, f"10 s, and room for a loaded machine: {text}"
+        assert whom in text
+        return text
+
+    status = life.status()
+    zookeeper = EmbeddedZooKeeper(life.directory / "zookeeper").pid
+    assert zookeeper is not None
+    with stopped(zookeeper, status["servers"]["0"]["pid"], status["replicas"]["0"]["pid"]):
+        text = told("server 0: NO ANSWER: does not answer for")
+        assert "replica 0: NO ANSWER: does not answer for" in text
+        until(lambda: "ZooKeeper: does not answer for" in told("replica 0"), "ZooKeeper's silence is told")
+    until(lambda: life.waltz_code("status") == 0, "everything serves again", 90)
+    with stopped(life.status()["manager"]["pid"]):
+        text = told("manager: cluster-manager of cluster 'life' does not answer within")
+        assert "SERVING" in text, "the others are asked without it"
+    until(lambda: life.waltz_code("status") == 0, "everything serves again", 90)
+
+
 def test_an_unknown_replica_cannot_be_replaced_nor_a_member(life: Lifecycle) -> None:
     unknown = life.waltz("replace-replica", "7", "--dir", str(life.directory), code=1)
     assert "has no replica 7" in unknown.stderr
@@ -169,13 +213,29 @@ def test_a_replica_that_lost_its_disk_is_refused_until_replaced_and_then_copied(
     (life.directory / "replica-2").rename(life.directory / "lost")
     os.kill(life.status()["replicas"]["2"]["pid"], signal.SIGKILL)
     until(lambda: life.status()["replicas"]["2"]["state"] == "REFUSED", "the empty replica is refused")
-    assert "waltz replace-replica 2" in life.waltz("status", "--dir", str(life.directory)).stdout
+    assert "waltz replace-replica 2" in life.waltz("status", "--dir", str(life.directory), code=1).stdout
     until(lambda: all(p["members"] == [0, 1] for p in life.status()["partitions"]), "sessions go on without it")
     life.waltz("replace-replica", "2", "--dir", str(life.directory))
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
     replicas = life.status()["replicas"]
     last_ids = [replicas[n]["partitions"]["0"]["last_id"] for n in "012"]
     assert last_ids == [len(life.payloads) - 1] * 3
+
+
+def test_a_damaged_control_file_is_told_by_replace_replica_and_can_be_set_aside(life: Lifecycle) -> None:
+    control = life.directory / "replica-1" / "waltz-storage.ctl"
+    control.write_bytes(b"\xff" * 300)
+    os.kill(life.status()["replicas"]["1"]["pid"], signal.SIGKILL)
+    until(lambda: life.status()["replicas"]["1"]["state"] == "REFUSED", "the damaged replica is refused")
+    until(lambda: all(p["members"] == [0, 2] for p in life.status()["partitions"]), "sessions go on without it")
+    refused = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
+    assert "replica 1 was declared replaceable, but it is REFUSED" in refused
+    assert str(control) in refused
+    assert "--set-files-aside" in refused
+    life.waltz("replace-replica", "1", "--dir", str(life.directory), "--set-files-aside")
+    until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
+    (aside,) = life.directory.glob("aside-replica-1-*")
+    assert (aside / "waltz-storage.ctl").read_bytes() == b"\xff" * 300
 
 
 def test_down_ends_everything_and_up_has_it_all_again(life: Lifecycle) -> None:

@@ -102,7 +102,7 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
             if not status.stdout:  # Ray may have placed the manager on the node that was lost: it is moving
                 assert "cluster-manager" in status.stderr
                 return False
-            replica = json.loads(status.stdout)["replicas"]["1"]
+            replica = json.loads(status.stdout)["replicas"].get("1", {})
             return bool(replica.get("partitions", {}).get("0", {}).get("last_id", -1) >= 199)
 
         wait_until(back, "replica 1 is back on its node and has caught up", 90)

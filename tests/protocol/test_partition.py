@@ -14,6 +14,7 @@ import pytest
 from tests.protocol.checkers import Sent
 from tests.protocol.model_client import append_batch
 from waltz_ray.config import ServerConfig
+from waltz_ray.protocol.admission import MAX_BATCH_RECORDS
 from waltz_ray.protocol.feed import feed_frame_bytes
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.partition import FROM_NOW, Partition, Stage
@@ -265,6 +266,8 @@ def test_what_an_older_connection_had_sent_is_settled_before_ready() -> None:
     bench.mount()
     bench.append(0, free(), turn=False)
     assert bench.mount(connection_id=2) == []
+    bench.append(1, free())  # over the older connection, later than the mount
+    assert [r.code for r in bench.told(Rejected, 1)] == [RejectionCode.NOT_MOUNTED]
     bench.settle()
     assert bench.fed(2) == [0]
 
@@ -435,10 +438,50 @@ def test_a_flush_waits_for_what_came_before_it() -> None:
     assert bench.told(FlushResponse) == [FlushResponse(ReqId(1, G, 0, 50), -1)]
     bench.append(0, free(), turn=False)
     bench.step(FlushReceived(1, ReqId(1, G, 0, 51)))
+    bench.step(TurnEnded())
     assert len(bench.told(FlushResponse)) == 1
     bench.settle()
     assert bench.told(FlushResponse)[1:] == [FlushResponse(ReqId(1, G, 0, 51), 0)]
     assert isinstance(bench.sent[-1][1], FlushResponse), "after the feed entry"
+
+
+def test_a_flush_and_a_mount_wait_behind_what_came_before_them_and_no_step_admits_it_all() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    for number in range(40):  # two pieces go out, the rest waits
+        batch = append_batch(1, G, 300 * number, [free()] * 300)
+        bench.step(AppendReceived(1, replace(batch)))
+    bench.step(TurnEnded())
+    bench.step(FlushReceived(1, ReqId(1, G, 0, 1)))
+    assert bench.mount(connection_id=2, client_id=2) == []
+    assert bench.partition.next_id <= 2 * MAX_BATCH_RECORDS, "neither has admitted what waits"
+    bench.deaf = set()
+    while bench.partition.high_water_mark < 11_999:
+        bench.settle()
+        bench.step(TurnEnded())
+    assert [m.high_water_mark for m in bench.told(FlushResponse)] == [11_999]
+    assert [(m.state, m.high_water_mark) for m in bench.told(Mounted, 2)] == [(MountState.READY, 11_999)]
+
+
+def test_a_client_that_mounts_again_has_one_mount_waiting() -> None:
+    bench = Bench().open()
+    bench.unsure = {0, 1, 2}
+    for _ in range(100):
+        bench.mount()
+    assert len(bench.partition._held_mounts) == 1
+    assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY] * 99
+
+
+def test_records_without_data_fill_the_queue() -> None:
+    bench = Bench(ServerConfig(lock_table_size=1000, join_grace_ms=0, append_queue_bytes=10_000)).open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    for number in range(100):
+        batch = append_batch(1, G, 10 * number, [free()] * 10)
+        empty = np.zeros(10, np.int32)
+        bench.step(AppendReceived(1, replace(batch, body=b"", lengths=empty, checksums=empty.astype(np.uint32))))
+    assert RejectionCode.QUEUE_FULL in {r.code for r in bench.told(Rejected)}
 
 
 def test_flushes_go_with_their_connection_and_are_few() -> None:
@@ -829,7 +872,7 @@ def test_the_partitions_of_a_server_share_its_memory() -> None:
 
 
 def test_what_is_in_flight_is_counted_for_all_partitions_together() -> None:
-    queue = Pool(400)
+    queue = Pool(2000)
     queue.sharers = 4
     bench = Bench(queue=queue).open()
     bench.mount()
@@ -839,7 +882,7 @@ def test_what_is_in_flight_is_counted_for_all_partitions_together() -> None:
     assert not bench.told(Rejected), "nobody else needs the room"
     own_bytes = queue.used_bytes
     assert own_bytes == bench.partition.in_flight_bytes > 100
-    queue.used_bytes = 400  # others have taken the rest
+    queue.used_bytes = 2000  # others have taken the rest
     bench.append(20, free())
     [rejected] = bench.told(Rejected)
     assert (rejected.code, rejected.sequence_numbers.tolist()) == (RejectionCode.QUEUE_FULL, [20])

@@ -382,6 +382,16 @@ def test_every_open_names_the_session_the_replica_had_joined() -> None:
     assert [e.joined_session_id for e in bench.orders if isinstance(e, OpenReplica)] == [P, 3, -1]
 
 
+def test_a_replica_that_is_joining_must_remember_this_session() -> None:
+    """Its entry may be written already: come back without files, it is no replica that never joined."""
+    bench = open_bench({0: MEMBER, 1: MEMBER, 2: ReplicaEntry(-1, UNRESOLVED)}, {0: 9, 1: 9})
+    bench.opened(2, -1)
+    bench.copied(bench.last_read())
+    assert isinstance(bench.orders[-1], WriteRecord), "it is being registered"
+    bench.lost(2)
+    assert only(bench.back(2), OpenReplica).joined_session_id == S
+
+
 @pytest.mark.parametrize(("members", "votes"), [(3, 2), (2, 1), (5, 3), (4, 2), (3, 1)])
 def test_votes_must_meet_every_committing_quorum(members: int, votes: int) -> None:
     replicas = 3 if (members, votes) in [(3, 2), (2, 1)] else 5

@@ -31,8 +31,9 @@ __all__ = ["LOCKS", "DiskThreads", "GatedDisk", "Lock", "MayStop", "RLock"]
 
 T = TypeVar("T")
 Afterwards = Callable[[], None]
+Range = tuple[float, float]
 
-_SHORT_S, _SLOW_S, _LONG_S = (1e-5, 1e-3), (1e-4, 0.03), (1e-3, 0.3)  # pauses
+_SHORT_S, _LONG_S = (1e-5, 1e-3), (1e-3, 0.3)  # pauses
 _PAUSES = 12  # of one thread; afterwards only one in ten: a turn of a hundred segments must not take for ever
 
 
@@ -50,13 +51,18 @@ class MayStop:
         chance = random.choice([0.0, 0.05, 0.2, 0.6])
         return cls(chance, random.choice([0.0, 0.003, 0.03]) / max(chance, 0.05))
 
-    def draw_s(self, random: Random, slow: bool) -> float:
-        """For how long now; 0 = not at all."""
-        if random.random() >= (max(self.chance, 0.5) if slow else self.chance):
+    def draw_s(self, random: Random, slow: Range | None) -> float:
+        """For how long now, within ``slow`` if that is given; 0 = not at all."""
+        if random.random() >= (self.chance if slow is None else max(self.chance, 0.5)):
             return 0.0
         is_long = not self.calm and random.random() < self.long
-        shortest, longest = _LONG_S if is_long else _SLOW_S if slow else _SHORT_S
-        return shortest * math.exp(random.random() * math.log(longest / shortest))
+        return drawn_s(random, slow or (_LONG_S if is_long else _SHORT_S))
+
+
+def drawn_s(random: Random, between: Range) -> float:
+    """Short ones as often as long ones."""
+    shortest, longest = between
+    return shortest * math.exp(random.random() * math.log(longest / shortest))
 
 
 class _Thread:
@@ -64,7 +70,7 @@ class _Thread:
 
     running: ClassVar[_Thread | None] = None
 
-    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards], slow: bool) -> None:
+    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards], slow: Range | None) -> None:
         self.threads, self.slow = threads, slow
         self.pauses = 0
         self._greenlet = greenlet(work)
@@ -109,10 +115,10 @@ class DiskThreads:
         self._due: dict[_Thread, asyncio.TimerHandle] = {}  # that will go on by themselves
         self.switches = 0
 
-    def start(self, work: Callable[[], Afterwards], slow: bool = False) -> None:
+    def start(self, work: Callable[[], Afterwards], slow: Range | None = None) -> None:
         """Run ``work`` in a new thread, until it is put aside for the first time or has ended.
 
-        ``slow``: it is put aside more often, and for longer.
+        ``slow``: it is put aside more often, and for so long.
         """
         thread = _Thread(self, work, slow)
         self._alive[thread] = None
@@ -162,10 +168,13 @@ class DiskThreads:
         thread = self._may_pause()
         when = self._random.randrange(3) if thread is not None else -1
         if thread is not None and when != 1:
-            self._pause(thread, self._sync_s())
+            self._pause(thread, self._takes_s(thread))
         sync()
         if thread is not None and when != 0:
-            self._pause(thread, self._sync_s())
+            self._pause(thread, self._takes_s(thread))
+
+    def _takes_s(self, thread: _Thread) -> float:
+        return self._sync_s() if thread.slow is None else drawn_s(self._random, thread.slow)
 
     def _may_pause(self) -> _Thread | None:
         thread = _Thread.running

@@ -59,9 +59,13 @@ from tests.simulation.mutations_storage import (
     votes_are_not_made_durable,
 )
 from tests.simulation.mutations_threads import (
+    acknowledged_though_cut_meanwhile,
     cut_does_not_wait_for_a_running_sync,
+    journal_is_emptied_under_a_running_sync,
     journal_sync_covers_what_came_during_it,
+    orders_are_not_guarded,
     reads_during_a_cut_are_not_started_over,
+    roll_does_not_wait_for_a_running_sync,
     segment_sync_covers_what_came_during_it,
 )
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -234,7 +238,7 @@ def ready_without_what_is_in_flight(patch: Patch) -> None:
 def mounts_are_not_confirmed(patch: Patch) -> None:
     def confirm(self: Partition) -> None:
         if self._held_mounts and self.session is not None and self.session.published:
-            mounts, self._held_mounts = self._held_mounts, []
+            mounts, self._held_mounts = list(self._held_mounts.values()), {}
             for held in mounts:
                 self._attach(held)
 
@@ -373,7 +377,11 @@ MUTATIONS: dict[str, Mutation] = {
         journal_is_not_replayed,
         journal_survives_a_cut,
         journal_is_used_again_too_early,
+        acknowledged_though_cut_meanwhile,
         journal_sync_covers_what_came_during_it,
+        journal_is_emptied_under_a_running_sync,
+        orders_are_not_guarded,
+        roll_does_not_wait_for_a_running_sync,
         segment_sync_covers_what_came_during_it,
         reads_during_a_cut_are_not_started_over,
         cut_does_not_wait_for_a_running_sync,

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 
 from waltz_ray.errors import Corruption
+from waltz_ray.storage import replica_service
 from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.partition_log import PartitionLog, PendingSync
 
 __all__ = [
+    "acknowledged_though_cut_meanwhile",
     "cut_does_not_wait_for_a_running_sync",
     "journal_sync_covers_what_came_during_it",
+    "journal_is_emptied_under_a_running_sync",
+    "orders_are_not_guarded",
     "reads_during_a_cut_are_not_started_over",
+    "roll_does_not_wait_for_a_running_sync",
     "segment_sync_covers_what_came_during_it",
 ]
 
@@ -50,6 +55,36 @@ def segment_sync_covers_what_came_during_it(patch: Patch) -> None:
 
     original = PartitionLog.synced
     patch.setattr(PartitionLog, "synced", synced)
+
+
+def acknowledged_though_cut_meanwhile(patch: Patch) -> None:
+    """What has been written is acknowledged, whatever became of it before it was synced."""
+    patch.setattr(PartitionLog, "is_durable", lambda *arguments: True)
+
+
+def roll_does_not_wait_for_a_running_sync(patch: Patch) -> None:
+    patch.setattr(PartitionLog, "_may_roll", lambda self, batch: False)
+
+
+def journal_is_emptied_under_a_running_sync(patch: Patch) -> None:
+    def settle(self: Any) -> None:
+        for file in self._files:
+            self._flush(file)
+        self._renew(self._files)
+        self._partitions.clear()
+
+    patch.setattr(Journal, "_settle", settle)
+
+
+def orders_are_not_guarded(patch: Patch) -> None:
+    """Between the look at who may change a log and the change another connection may open it."""
+
+    def change(self: Any, log: PartitionLog, request: Any, connection: object, action: Any) -> Any:
+        self._check_change(log, request, connection)
+        with replica_service._refusing:
+            return action()
+
+    patch.setattr(replica_service.ReplicaService, "change", change)
 
 
 def reads_during_a_cut_are_not_started_over(patch: Patch) -> None:

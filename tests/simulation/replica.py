@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop
+from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Range
 from tests.simulation.network import Stream
 from tests.simulation.process import Process
 from tests.simulation.replica_turns import Copier, Turn
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
+_COPIES_S, _MEETING_S, _ABANDONED_S = (1e-4, 0.02), (1e-3, 0.03), (0.005, 0.5)  # pauses of slow threads
 
 
 class _Connection(asyncio.Protocol):
@@ -92,7 +93,12 @@ class _Connection(asyncio.Protocol):
                     self._waiting.append(cast(ReplicaRequest, decode_replica(frame.payload)))
         except WireError as error:
             self._replica.world.scheduler.fail(error)  # nobody damages bytes here, so it is a bug
-        if not self._busy:
+        if self._busy:
+            return
+        if self._replica.happens(self._replica.late):
+            self._busy = True
+            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.03), self._turn)
+        else:
             self._turn()
 
     def _turn(self) -> None:
@@ -101,14 +107,23 @@ class _Connection(asyncio.Protocol):
         if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
             self._late(requests)
         elif requests:
-            self._handle(requests)
+            turn = Turn(self, requests)
+            if turn.appends and self._replica.happens(self._replica.abandoned):
+                turn.abandoned = True
+                self._lose()
+                self._replica.tell(f"takes its time for {len(requests)} requests of {self.peer}, which has gone")
+            self._replica.handle(turn)
+
+    def _lose(self) -> None:
+        """The server loses this connection now."""
+        assert self._transport is not None
+        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
 
     def _late(self, requests: list[ReplicaRequest]) -> None:
         """The server loses this connection now; the replica comes to these orders, still in its buffer, later."""
-        assert self._transport is not None
         self._replica.delays_truncate = False
         self._replica.tell(f"is late with {requests}, and {self.peer} has gone")
-        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
+        self._lose()
         asyncio.get_running_loop().call_later(self._replica.random.uniform(0.05, 0.8), self._handle, requests)
 
     def _handle(self, requests: list[ReplicaRequest]) -> None:
@@ -143,10 +158,19 @@ class SimReplica(Process):
         """Per partition the last ID it has answered for and was not told to cut since: durable, whatever happens."""
         self.delays_truncate = False
         """The next order to truncate is met late, after its connection was lost."""
-        self.copied = self.random.choice([0.0, 0.0, 0.1, 0.5]) if self.may_stop.chance else 0.0
-        """How often somebody copies from a partition while something else is done with it."""
+        self.copied, self.late, self.abandoned = (
+            self.random.choice(shares) if self.may_stop.chance else 0.0
+            for shares in ([0.0, 0.1, 0.5], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+        )
+        """How often somebody copies from a partition while something else is done with it; how often a connection's
+        thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
+        while a turn is handled, which then takes its time."""
         self.lost_files = False
         """It has told a server so, since it was replaced last."""
+
+    def happens(self, share: float) -> bool:
+        """Not after the world was healed."""
+        return share > 0.0 and not self.may_stop.calm and self.random.random() < share
 
     def disk_delay_s(self) -> float:
         if self.world.scheduler.now < self.slow_until_s:
@@ -270,31 +294,37 @@ class SimReplica(Process):
         for request in turn.requests:
             if isinstance(request, Open):
                 self.world.history.opens(turn.connection, request.partition_id, request.session_id)
-        slow = turn.copies or self._let_somebody_copy(turn)
-        self.threads.start(lambda: self._in_thread(turn), slow)
+        self.threads.start(lambda: self._in_thread(turn), self._meet_others(turn))
 
-    def _let_somebody_copy(self, turn: Turn) -> bool:
-        """At times somebody reads what the turn is about to change. Whether the turn is to be slow, so that they meet:
-        where damage is to be found."""
-        if self.may_stop.calm or self.random.random() >= self.copied:
-            return False
+    def _meet_others(self, turn: Turn) -> Range | None:
+        """At times somebody reads what the turn is about to change. How slow the turn is to be, so that they meet:
+        where damage is to be found, or something is to be synced in the midst of it."""
+        if turn.copies:
+            return _COPIES_S
+        if turn.abandoned:
+            return _ABANDONED_S
         request = self.random.choice(turn.requests)
-        partition_id = request.partition_id
-        rotten = partition_id not in self._damaged and self.disk.rotten_in(partition_id)
+        partition_id, again = request.partition_id, turn.comes_back_to()
+        rotten = self.copied and partition_id not in self._damaged and self.disk.rotten_in(partition_id)
+        if self.may_stop.calm or not (rotten or self.random.random() < self.copied):
+            return None
         if isinstance(request, Truncate):
             self._copy(partition_id)
-        else:
-            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id)
-        return bool(rotten)
+            return None
+        for one in [*again, partition_id]:
+            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, one, bool(again))
+        return _MEETING_S if again or rotten else None
 
-    def _copy(self, partition_id: int) -> None:
+    def _copy(self, partition_id: int, newest: bool = False) -> None:
         """What a server does that copies from this replica to another one."""
         log = self.log(partition_id)
         if log is None or not log.is_open or log.last_id < 0:
             return
-        first_id = self.random.choice([log.last_id, self.random.randrange(log.last_id + 1)])
-        for path in self.disk.rotten_in(partition_id)[-1:]:
-            first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
+        first_id = log.last_id
+        if not newest and self.random.random() < 0.5:
+            first_id = self.random.randrange(log.last_id + 1)
+            for path in self.disk.rotten_in(partition_id)[-1:]:
+                first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
         self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
 
     def _in_thread(self, turn: Turn) -> Afterwards:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
 from typing import Protocol
 
 from waltz_ray.wire.replica_messages import Append, Appended, ReplicaReply, ReplicaRequest, Truncate
@@ -30,12 +32,14 @@ class Turn:
     """A turn that is being handled.
 
     ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
+    ``abandoned``: its connection is lost while it is handled.
     """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
         self.connection, self.requests = connection, requests
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
+        self.abandoned = False
 
     @property
     def copies(self) -> bool:
@@ -44,6 +48,16 @@ class Turn:
     def cuts(self) -> dict[int, int]:
         """Partition -> the last ID that is to be left of it."""
         return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+
+    @property
+    def appends(self) -> bool:
+        return any(type(request) is Append for request in self.requests)
+
+    def comes_back_to(self) -> list[int]:
+        """Partitions that it appends to, leaves, and appends to again."""
+        appended = [request.partition_id for request in self.requests if type(request) is Append]
+        pieces = [partition_id for partition_id, _ in groupby(appended)]
+        return [partition_id for partition_id, count in Counter(pieces).items() if count > 1]
 
     def only_appends_to(self, partition_id: int) -> bool:
         """So that nothing comes between the decision to acknowledge and the answer."""

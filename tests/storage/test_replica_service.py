@@ -148,6 +148,24 @@ def test_a_restarted_replica_wants_to_be_opened_again() -> None:
     assert replica.handle([Open(0, 1, KEY), append(0, 1, 1)])[1] == Appended(0, 1, 1)
 
 
+def test_no_refusal_tells_a_stranger_the_cluster_key() -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    stranger = uuid.uuid4()
+    replica.handle([append(0, 0, 3)])
+    replica.store.close()
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 12)  # the first byte of the key in the segment's header
+    replica = ReplicaService(reopen(disk))
+    asked: list[ReplicaRequest] = [Open(1, 2, stranger), Read(0, -1, 0, 1, 10), State(0, -1), Open(0, 2, stranger)]
+    told = [reply for request in asked for reply in replica.handle([request])]
+    assert [reply.code for reply in told if isinstance(reply, Refused)].count(RefusalCode.WRONG_CLUSTER) == 2
+    for reply in told:
+        encoded = b"".join(bytes(part) for part in encode_replica(reply))
+        assert str(KEY).encode() not in encoded
+        assert KEY.hex.encode() not in encoded
+        assert KEY.bytes not in encoded
+
+
 def test_refusals() -> None:
     disk = FaultyDisk()
     replica = service(disk)

@@ -93,9 +93,9 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "DISK_FULL": 6,
         "UNKNOWN_PARTITION": 7,
         "LOST_FILES": 8,
-        "NO_RESOURCES": 9,
-        "INVALID_REQUEST": 10,
-        "OTHER_OWNER": 11,
+        "OTHER_OWNER": 9,
+        "NO_RESOURCES": 10,
+        "INVALID_REQUEST": 11,
     }
 
 

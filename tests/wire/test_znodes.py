@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from waltz_ray.errors import CoordinationError, InvalidInput
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
 from waltz_ray.wire import znodes
-from waltz_ray.wire.znodes import AssignmentNode, RootNode, ServerDescriptor
+from waltz_ray.wire.znodes import (
+    AssignmentNode,
+    PartitionMetadata,
+    ReplicaState,
+    RootNode,
+    ServerDescriptor,
+    StoreParams,
+)
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "waltz-0.13-storage.tgz"
 
@@ -41,6 +49,52 @@ def dump() -> dict[str, bytes]:
         lines = member.read().decode().splitlines()
     matches = [re.fullmatch(r"(\S+) .* data=(\w*)", line) for line in lines]
     return {match[1]: bytes.fromhex(match[2]) for match in matches if match}
+
+
+def test_what_the_originals_tools_read_is_written_in_its_bytes(dump: dict[str, bytes]) -> None:
+    store = "/waltz_cluster/store"
+    params = znodes.decode_store_params(store, dump[store])
+    assert params == StoreParams(uuid.UUID("ae7968ef-3b42-479f-9fe3-a49b2ba8ff33"), 2)
+    assert znodes.encode_store_params(params) == dump[store]
+    names = ["localhost:25280", "localhost:25290", "localhost:25300"]
+    for node in ("/group", "/connection"):
+        numbers = znodes.decode_numbers(node, dump[store + node])
+        assert sorted(numbers) == names
+        # The original lists entries in the order of its hash map; we sort them: the same bytes, in another order.
+        assert sorted(znodes.encode_numbers(numbers)) == sorted(dump[store + node])
+    assignments = znodes.decode_replica_assignments("a", dump[store + "/assignment"])
+    assert assignments == dict.fromkeys(names, (0, 1))
+    assert sorted(znodes.encode_replica_assignments(assignments)) == sorted(dump[store + "/assignment"])
+    for p in (0, 1):
+        raw = dump[f"{store}/partition/{p}"]
+        metadata = znodes.decode_partition_metadata("p", p, raw)
+        assert metadata == PartitionMetadata(1, 0, {name: ReplicaState(0, None) for name in names})
+        assert sorted(znodes.encode_partition_metadata(p, metadata)) == sorted(raw)
+
+
+def test_the_frozen_bytes_of_what_the_originals_tools_read() -> None:
+    key = uuid.UUID("ae7968ef-3b42-479f-9fe3-a49b2ba8ff33")
+    params = bytes.fromhex("01ae7968ef3b42479f9fe3a49b2ba8ff3300000002")
+    assert znodes.encode_store_params(StoreParams(key, 2)) == params
+    numbers = bytes.fromhex("01000000010003613a31000062c1")
+    assert znodes.encode_numbers({"a:1": 0x62C1}) == numbers
+    assert znodes.encode_numbers({}) == bytes.fromhex("0100000000")
+    assignments = bytes.fromhex("01000000010003613a31000000020000000000000001")
+    assert znodes.encode_replica_assignments({"a:1": (1, 0)}) == assignments
+    metadata = PartitionMetadata(1, 3, {"a:1": ReplicaState(3, None), "b:2": ReplicaState(2, 9)})
+    partition = bytes.fromhex(
+        "0100000001000000000000000300000002"
+        "0101000000050003613a3100000000000000038000000000000000"
+        "0101000000050003623a3200000000000000020000000000000009"
+    )
+    assert znodes.encode_partition_metadata(5, metadata) == partition
+    assert znodes.decode_partition_metadata("p", 5, partition) == metadata
+    with pytest.raises(CoordinationError, match="an entry of partition 5 in the node of partition 4"):
+        znodes.decode_partition_metadata("p", 4, partition)
+    with pytest.raises(CoordinationError, match="format version 2 where 1 is known"):
+        znodes.decode_store_params("s", b"\x02" + params[1:])
+    with pytest.raises(CoordinationError, match="1 bytes left over"):
+        znodes.decode_replica_assignments("a", assignments + b"\0")
 
 
 def test_the_originals_dump_is_read_and_written_alike(dump: dict[str, bytes]) -> None:

@@ -18,6 +18,7 @@ import os
 import queue
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -43,6 +44,7 @@ from waltz_ray.actors.manager_logic import (
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import CoordinationError, VersionConflict
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
@@ -52,6 +54,7 @@ log = logging.getLogger(__name__)
 _SETTLE_S = 5.0
 _RETRY_S = 0.5
 _SUPERVISE_INTERVAL_S = 2.0
+_VIEW_TIMEOUT_S = 1.0
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
 
 
@@ -78,6 +81,9 @@ class ManagerHost:
         self._order = itertools.count()
         self._probes: dict[int, EndpointProbe] = {}
         self._closing = threading.Event()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="manager-view")
+        self._reading: Future[dict[str, Any]] | None = None
+        self._last_view: tuple[float, dict[str, Any]] | None = None
         self._supervision = threading.Event()  # set while the actors are to be looked after
         self.supervision_error = ""
         self._threads = [
@@ -91,6 +97,7 @@ class ManagerHost:
                 ServersSeen({s: Registered(server.endpoint, tuple(server.preferred)) for s, server in servers.items()})
             )
         )
+        self._pulse = ZooKeeperPulse(zookeeper, f"/{cluster}")
         self._leadership = self._store.lead(
             f"pid {os.getpid()}", lambda: self._events.put(Elected()), lambda: self._events.put(LeadershipLost())
         )
@@ -105,6 +112,8 @@ class ManagerHost:
             return
         self._closing.set()
         self._supervision.set()
+        self._pulse.close()
+        self._reader.shutdown(wait=False, cancel_futures=True)
         self._watch.cancel()
         self._leadership.cancel()
         self._events.put(None)
@@ -113,8 +122,41 @@ class ManagerHost:
         for probe in self._probes.values():
             probe.stop()
 
-    def view(self) -> dict[str, Any]:
-        """What ZooKeeper says about the cluster, as JSON: who has what, and who was in the last sessions."""
+    def view(self, timeout_s: float) -> dict[str, Any]:
+        """What ZooKeeper says about the cluster, as JSON: who has what, and who was in the last sessions.
+
+        After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang.
+        """
+        reading = self._reading
+        if reading is None or reading.done():
+            reading = self._reading = self._reader.submit(self._read_view)
+        wait([reading], timeout_s)
+        failure = reading.exception() if reading.done() else None
+        read_at, view = self._last_view or (None, self._unknown())
+        return view | {
+            "zookeeper_state": self._pulse.view()
+            | {
+                "view_age_s": None if read_at is None else round(time.monotonic() - read_at, 1),
+                "view_error": str(failure or ""),
+            },
+            "placement": {str(r): resource for r, resource in self.settings.placement.items()},
+            "manager": {
+                "pid": os.getpid(),
+                "leading": self.leading,
+                "supervision_error": self.supervision_error,
+            },
+            "config": asdict(self.settings.config),
+        }
+
+    def _unknown(self) -> dict[str, Any]:
+        """The view before ZooKeeper was read for the first time."""
+        info = self._store.info()
+        nothing: dict[str, Any] = {"server": None, "generation": 0, "session": -1, "members": []}
+        partitions = [{"partition": partition} | nothing for partition in range(info.partitions)]
+        named = {"cluster": info.name, "cluster_key": str(info.cluster_key), "partitions": partitions}
+        return named | {"registered_servers": {}, "announced_replicas": {}}
+
+    def _read_view(self) -> dict[str, Any]:
         info = self._store.info()
         assignment, _ = self._store.assignment()
         servers, replicas = self._store.servers(), self._store.replicas()
@@ -132,20 +174,15 @@ class ManagerHost:
                     "members": members,
                 }
             )
-        return {
+        view = {
             "cluster": info.name,
             "cluster_key": str(info.cluster_key),
             "partitions": partitions,
             "registered_servers": {str(s): str(server.endpoint) for s, server in servers.items()},
             "announced_replicas": {str(r): str(replica.endpoint) for r, replica in replicas.items()},
-            "placement": {str(r): resource for r, resource in self.settings.placement.items()},
-            "manager": {
-                "pid": os.getpid(),
-                "leading": self.leading,
-                "supervision_error": self.supervision_error,
-            },
-            "config": asdict(self.settings.config),
         }
+        self._last_view = time.monotonic(), view
+        return view
 
     # -- the machine's thread ---------------------------------------------------------------------------
 
@@ -244,13 +281,20 @@ class ClusterManager:
     """The actor; see ``ManagerHost``. ``zookeeper`` is a connect string."""
 
     def __init__(self, cluster: str, zookeeper: str) -> None:
-        from waltz_ray.actors.supervision import RaySupervisor
+        from waltz_ray.actors.supervision import RaySupervisor, pulse_of, replica_name, server_name
+        from waltz_ray.coordination.original_nodes import OriginalNodes
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
         logging.basicConfig(level=logging.INFO)
         self._cluster, self._connect_string = cluster, zookeeper
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
+        self._replicas = {str(r): replica_name(r) for r in self._host.settings.placement}
+        self._servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
+        self._pulse = pulse_of(cluster, [*self._replicas.values(), *self._servers.values()])
+        self._pulse.start()
+        self._for_the_original = OriginalNodes(self._zookeeper, cluster)
+        self._for_the_original.start()
 
     def zookeeper(self) -> str:
         """The connect string; what a client asks for first."""
@@ -260,16 +304,20 @@ class ClusterManager:
         return "LEADING" if self._host.leading else "FOLLOWING"
 
     def status(self) -> dict[str, Any]:
-        """For ``waltz status --json``: ZooKeeper's view, and what every server and replica says of itself."""
-        from waltz_ray.actors.supervision import replica_name, server_name, statuses
+        """For ``waltz status --json``: ZooKeeper's view, and what every server and replica says of itself.
 
-        replicas = {str(r): replica_name(r) for r in self._host.settings.placement}
-        servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
-        answers = statuses(self._cluster, [*replicas.values(), *servers.values()])
-        return self._host.view() | {
+        Answers within seconds whoever hangs.
+        """
+        from waltz_ray.actors.supervision import statuses
+
+        answers = statuses(self._cluster, [*self._replicas.values(), *self._servers.values()])
+        for name, answer in answers.items():
+            if answer["state"] == "NO ANSWER":
+                answer["silent_s"] = round(self._pulse.silent_s(name), 1)
+        return self._host.view(_VIEW_TIMEOUT_S) | {
             "zookeeper": self._connect_string,
-            "servers": {s: {"state": "SERVING"} | answers[name] for s, name in servers.items()},
-            "replicas": {r: answers[name] for r, name in replicas.items()},
+            "servers": {s: answers[name] for s, name in self._servers.items()},
+            "replicas": {r: answers[name] for r, name in self._replicas.items()},
         }
 
     def set_preferred(self, server_id: int, partitions: list[int]) -> None:
@@ -278,6 +326,8 @@ class ClusterManager:
 
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
+        self._pulse.close()
+        self._for_the_original.close()
         self._host.close()
         self._zookeeper.close()
 

@@ -56,7 +56,8 @@ class Gauges:
         for partition_id, partition in status["partitions"].items():
             tags = {"partition": partition_id}
             for name in ("last_id", "low_water_mark", "session"):
-                self._gauges[f"waltz_replica_{name}"].set(partition[name], tags=tags)
+                if partition[name] is not None:
+                    self._gauges[f"waltz_replica_{name}"].set(partition[name], tags=tags)
             self._gauges["waltz_replica_damaged"].set(int(partition["damaged"] is not None), tags=tags)
 
 

@@ -17,6 +17,7 @@ from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_norm
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
 __all__ = ["Channel", "PartitionServer"]
@@ -39,7 +40,9 @@ class PartitionServer:
         self._config = replace(config, host=host)
         self._server: Server | None = None
         self._client: KazooZooKeeper | None = None
+        self._pulse: ZooKeeperPulse | None = None
         self._starting: asyncio.Task[Server] | None = None
+        self._failure = ""
         self._channels: dict[str, Channel] = {}
         self._metrics: asyncio.Task[None] | None = None
 
@@ -53,9 +56,11 @@ class PartitionServer:
         return self._server is not None
 
     async def status(self) -> dict[str, Any]:
-        """See ``Server.status``, with the process's ID."""
-        server = await self._started()
-        return {**server.status(), "pid": os.getpid()}
+        """See ``Server.status``, with the process's ID, and whether ZooKeeper answers. Waits for nothing."""
+        if self._server is None or self._pulse is None:
+            reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
+            return {"state": "STARTING", "reason": reason, "pid": os.getpid(), "partitions": {}}
+        return {**self._server.status(), "state": "SERVING", "pid": os.getpid(), "zookeeper": self._pulse.view()}
 
     async def shutdown(self) -> None:
         """Leave the cluster; the actor is of no use afterwards."""
@@ -64,6 +69,8 @@ class PartitionServer:
         if self._server is not None:
             await self._server.close()
             self._server = None
+        if self._pulse is not None:
+            self._pulse.close()
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
             self._client = None
@@ -73,7 +80,8 @@ class PartitionServer:
             self._starting = asyncio.ensure_future(self._start())
         try:
             return await asyncio.shield(self._starting)
-        except BaseException:
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
             if self._starting is not None and self._starting.done():
                 self._starting = None  # the next call tries again
             raise
@@ -89,6 +97,8 @@ class PartitionServer:
         store = await asyncio.to_thread(connect)
         server = Server(self._server_id, store, self._config)
         await server.start()
+        assert self._client is not None
+        self._pulse = ZooKeeperPulse(self._client, f"/{self._cluster}")
         self._server = server
         quieten_garbage_collector()
         gauges = ServerGauges(self._cluster, str(self._server_id))

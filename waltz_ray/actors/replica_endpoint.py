@@ -389,7 +389,7 @@ def _frames(version: int, replies: list[ReplicaReply]) -> list[BytesLike]:
 
 
 def _joined(parts: list[BytesLike]) -> Iterator[BytesLike]:
-    """Small parts joined; a long one, the records of a read, goes as it is: a copy costs more than a system call."""
+    """Small parts joined. A long one, the records of a read, goes as it is: a copy costs more than a system call."""
     small: list[BytesLike] = []
     for part in parts:
         if len(part) < _LONG_BYTES:

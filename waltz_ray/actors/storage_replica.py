@@ -10,14 +10,27 @@ A replica without its disk is an impostor. It is told apart like this:
 | missing, and no partition folders | none ever joined a session | first start: creates the storage |
 | missing | one has joined a session | refused: a person decides (``waltz replace-replica``) |
 
-A refused replica stays alive and says why in ``status()``: an actor that died of it would only be started again. It
-looks again every few seconds, so mounting the right disk is enough.
-What may pass by itself (ZooKeeper away, a full disk, the predecessor's lock not released yet) leaves it STARTING, with
-the reason.
+A replica that cannot start stays alive, says why and since when in ``status()``, and looks again: an actor that died
+of it would only be started again. No reason is final, so mounting the right disk, or a disk that heals, is enough.
+
+| reason | state | looks again after |
+|---|---|---|
+| ZooKeeper away, disk full, the predecessor's lock not released yet | STARTING | 0.2 s |
+| no storage, another cluster's, a damaged control file | REFUSED | 2 s |
+| the disk fails (EIO, EROFS, EACCES, a failed sync ...), or the unforeseen | REFUSED | 0.2 s, doubled up to 5 s |
+
+A store whose sync has failed is never used again, but another start of the same process may be made. What a failed
+sync leaves in doubt is the kernel's page cache, which outlives the process: ending it would prove nothing. It is
+recovery that must not take what it can read for what is on the disk, and every attempt begins with a wholly new store
+(new handles, nothing remembered) and the whole of recovery. Once the replica serves, a failed sync ends the process.
+
+One damaged partition is refused and shown in ``status()``, the others are served. A disk that fills up later is a
+``problem`` of a SERVING replica: appends are refused, reads go on.
 
 Crash story: killed before its first joined session, whatever it created is opened or created again. Killed while it
 serves: the next start takes the lock, recovers, listens on a new port and announces that; servers follow the
-announcement. An announcement of a dead replica points at a closed port and does no harm.
+announcement. An announcement of a dead replica points at a closed port and does no harm. Killed while files are set
+aside: one rename has happened or not.
 """
 
 from __future__ import annotations
@@ -25,11 +38,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from waltz_ray.actors.full_disk import FullDisk, few
 from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
@@ -39,15 +54,20 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
     ControlFileMissing,
     CoordinationError,
+    Corruption,
     DiskFull,
     ForeignStorage,
     OutOfResources,
+    StorageError,
     StorageLocked,
+    WaltzError,
 )
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk, OsDisk
+from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.storage.store import ReplicaStore, lock_directory
+from waltz_ray.wire.replica_messages import ReplicaReply, ReplicaRequest
 
 __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 
@@ -55,6 +75,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _REFUSED_RETRY_S = 2.0
+_LONGEST_RETRY_S = 5.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
 
@@ -78,7 +99,7 @@ def open_storage(
         if joined:
             raise ControlFileMissing(
                 f"replica {replica_id}: {directory} holds no storage, but ZooKeeper says the replica has joined "
-                f"sessions of partitions {_few(joined)}: mount its disk, or have the replica rebuilt from its peers "
+                f"sessions of partitions {few(joined)}: mount its disk, or have the replica rebuilt from its peers "
                 f"with: waltz replace-replica {replica_id}"
             ) from error
         return ReplicaStore.create(disk, directory, info.cluster_key, info.partitions, config)
@@ -91,10 +112,6 @@ def _joined_partitions(store: ClusterStore, partitions: int, replica_id: int) ->
         for partition, record in records.items()
         if replica_id in record.replicas and record.replicas[replica_id].session_id != NO_SESSION
     ]
-
-
-def _few(partitions: list[int]) -> str:
-    return ", ".join(map(str, partitions[:5])) + (" ..." if len(partitions) > 5 else "")
 
 
 class ReplicaHost:
@@ -111,11 +128,16 @@ class ReplicaHost:
         self._directory = replica_directory(directory, replica_id)
         self._config, self._host = config, host
         self._incarnation = uuid.uuid4().hex
-        self._state, self._reason = STARTING, "has not begun"
+        self._state, self._reason, self._since_ms = STARTING, "has not begun", _now_ms()
         self._disk = OsDisk()
+        self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
         self._endpoint: ReplicaEndpoint | None = None
+        self._full = FullDisk()
+        self._pause_s = _RETRY_S
+        self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"replica-{replica_id}", daemon=True)
         self._thread.start()
 
@@ -130,6 +152,8 @@ class ReplicaHost:
             "replica": self._replica_id,
             "state": self._state,
             "reason": self._reason,
+            "since_ms": self._since_ms,
+            "problem": self._full.problem(),
             "pid": os.getpid(),
             "incarnation": self._incarnation,
             "directory": self._directory,
@@ -143,71 +167,164 @@ class ReplicaHost:
     def shutdown(self) -> None:
         """Stop serving and close the storage; the process may be ended after it. Idempotent."""
         self._stopping.set()
+        self._wake.set()
         self._thread.join()
-        if self._endpoint is not None:
-            self._endpoint.stop()
-            self._endpoint = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        self._state, self._reason = STOPPED, "shut down"
+        with self._changing:
+            self._close()
+            self._because(STOPPED, "shut down")
+
+    def set_files_aside(self) -> str:
+        """Rename the directory, so that the replica begins anew and is copied from its peers; the new name.
+
+        Only while it is REFUSED, so that no server can make it a member meanwhile, and only if ZooKeeper says that it
+        has joined no session: then nobody counts on these files. StorageError, and nothing is changed, else.
+        """
+        with self._changing:
+            if self._state != REFUSED:
+                raise StorageError(
+                    f"replica {self._replica_id} is {self._state}, not REFUSED: its files stay where they are"
+                )
+            self._check_never_joined()
+            aside = self._rename_directory()
+            self._because(STARTING, f"its files were set aside: {aside}")
+        self._wake.set()
+        return aside
+
+    def _check_never_joined(self) -> None:
+        zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
+        try:
+            store = ClusterStore(zookeeper, self._cluster)
+            joined = _joined_partitions(store, store.info().partitions, self._replica_id)
+        finally:
+            zookeeper.close()
+        if joined:
+            raise StorageError(
+                f"replica {self._replica_id} has joined sessions of partitions {few(joined)}: its files stay where "
+                f"they are until it is replaced, by: waltz replace-replica {self._replica_id}"
+            )
+
+    def _rename_directory(self) -> str:
+        parent, _, name = self._directory.rpartition("/")
+        aside = f"{parent}/aside-{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{self._incarnation[:4]}"
+        try:
+            lock = lock_directory(self._disk, self._directory)
+            try:
+                self._disk.rename(self._directory, aside)
+                self._disk.fsync_directory(parent)
+            finally:
+                self._disk.close(lock)
+        except OSError as error:
+            raise StorageError(
+                f"{self._directory} cannot be renamed ({error.strerror}): move it away by hand"
+            ) from error
+        return aside
 
     def _run(self) -> None:
         take_normal_priority()
-        if not self._start_until_it_serves():
-            return
-        quieten_garbage_collector()
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
-        while not self._stopping.wait(_METRICS_INTERVAL_S):
-            gauges.replica(self.status())
-
-    def _start_until_it_serves(self) -> bool:
-        """False if there is no sense in trying again."""
         while not self._stopping.is_set():
-            pause_s = _RETRY_S
-            try:
+            pause_s = _METRICS_INTERVAL_S if self._state == SERVING else self._try_to_start()
+            if pause_s > _RETRY_S:
+                gauges.replica(self.status())
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+    def _try_to_start(self) -> float:
+        """For how long to wait afterwards."""
+        try:
+            with self._changing:
                 self._start()
-                return True
-            except (StorageLocked, DiskFull, OutOfResources, CoordinationError) as error:
-                # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
-                self._because(STARTING, str(error))
-            except (ControlFileMissing, ForeignStorage) as error:
-                self._because(REFUSED, str(error))
-                pause_s = _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
-            except Exception as error:  # above all SyncFailed, which must not be tried again by this process
+        except (StorageLocked, DiskFull, OutOfResources, CoordinationError) as error:
+            # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
+            self._because(STARTING, str(error))
+            return _RETRY_S
+        except (ControlFileMissing, ForeignStorage, Corruption) as error:
+            self._because(REFUSED, str(error))
+            return _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
+        except Exception as error:  # whatever it is: a replica that never looks again is lost for good
+            reason = _told(error)
+            if not isinstance(error, (OSError, WaltzError)) and reason not in self._reason:
                 log.exception("replica %d: cannot start", self._replica_id)
-                self._because(REFUSED, f"replica {self._replica_id}: {type(error).__name__}: {error}; see its log")
-                return False
-            self._stopping.wait(pause_s)
-        return False
+            self._because(REFUSED, f"replica {self._replica_id}: {reason}; it looks again every few seconds")
+            pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_RETRY_S)
+            return pause_s
+        self._pause_s = _RETRY_S
+        quieten_garbage_collector()
+        return 0.0
 
     def _because(self, state: str, reason: str) -> None:
-        if reason != self._reason:
+        if reason and reason != self._reason:
             log.warning("replica %d: %s: %s", self._replica_id, state, reason)
+        if state != self._state:
+            self._since_ms = _now_ms()
         self._state, self._reason = state, reason
 
     def _start(self) -> None:
         zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
         try:
             cluster_store = ClusterStore(zookeeper, self._cluster)
-            if self._store is None:
-                self._store = open_storage(self._disk, self._directory, cluster_store, self._replica_id, self._config)
-                for partition_id in self._store.partition_ids:
-                    self._store.partition(partition_id)  # recovered before the first server asks
             if self._endpoint is None:
-                self._endpoint = ReplicaEndpoint(
-                    ReplicaService(self._store).handle,
-                    self._host,
-                    name=f"replica/{self._replica_id}",
-                    connections=self._config.connections,
-                    connections_per_peer=self._config.connections_per_peer,
-                )
-                self._endpoint.start()
+                self._open(cluster_store)
+            assert self._endpoint is not None
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)
         finally:
             zookeeper.close()  # nothing of a running replica needs ZooKeeper
         self._because(SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
+
+    def _open(self, cluster_store: ClusterStore) -> None:
+        """The storage, recovered before the first server asks, and the endpoint; both or nothing."""
+        self._handles = OwnHandles(self._disk)
+        try:
+            disk = self._handles.disk
+            self._store = open_storage(disk, self._directory, cluster_store, self._replica_id, self._config)
+            for partition_id in self._store.partition_ids:
+                try:
+                    self._store.partition(partition_id)
+                except Corruption as damage:  # refused to everybody who asks; shown in the status
+                    log.warning("replica %d: partition %d: %s", self._replica_id, partition_id, damage)
+            service = ReplicaService(self._store)
+
+            def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
+                return self._full.noted(service.handle(requests, connection))
+
+            self._endpoint = ReplicaEndpoint(
+                handle,
+                self._host,
+                name=f"replica/{self._replica_id}",
+                connections=self._config.connections,
+                connections_per_peer=self._config.connections_per_peer,
+            )
+            self._endpoint.start()
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        """Nothing is open afterwards, whatever state it was in. Idempotent."""
+        endpoint, self._endpoint = self._endpoint, None
+        store, self._store = self._store, None
+        handles, self._handles = self._handles, None
+        if endpoint is not None:
+            endpoint.stop()
+        try:
+            if store is not None:
+                store.close()
+        except (OSError, StorageError) as error:  # not cleanly: the next opening recovers
+            log.warning("replica %d: %s", self._replica_id, error)
+        finally:
+            if handles is not None:
+                handles.close_all()
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, WaltzError):
+        return str(error).partition("; end this process")[0]  # what SyncFailed tells the process, not its reader
+    return str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}, see its log"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _measured(measure: Callable[[], int]) -> int | None:
@@ -219,17 +336,22 @@ def _measured(measure: Callable[[], int]) -> int | None:
 
 
 def _partitions(store: ReplicaStore) -> dict[str, dict[str, Any]]:
-    logs = {partition_id: store.partition(partition_id) for partition_id in store.partition_ids}
+    return {str(partition_id): _partition(store, partition_id) for partition_id in store.partition_ids}
+
+
+def _partition(store: ReplicaStore, partition_id: int) -> dict[str, Any]:
+    try:
+        partition = store.partition(partition_id)
+    except StorageError as error:  # its control entry is lost, or the store is being closed: nothing is known
+        marks = ("session", "last_id", "synced_id", "low_water_mark", "local_low_water_mark")
+        return dict.fromkeys(marks) | {"damaged": str(error)}
     return {
-        str(partition_id): {
-            "session": partition.session_id,
-            "last_id": partition.last_id,
-            "synced_id": partition.synced_id,
-            "low_water_mark": partition.low_water_mark,
-            "local_low_water_mark": partition.local_low_water_mark,
-            "damaged": str(partition.damaged) if partition.damaged else None,
-        }
-        for partition_id, partition in logs.items()
+        "session": partition.session_id,
+        "last_id": partition.last_id,
+        "synced_id": partition.synced_id,
+        "low_water_mark": partition.low_water_mark,
+        "local_low_water_mark": partition.local_low_water_mark,
+        "damaged": str(partition.damaged) if partition.damaged else None,
     }
 
 
@@ -251,6 +373,9 @@ class StorageReplica:
 
     def status(self) -> dict[str, Any]:
         return self._host.status() | {"node": self._node_id}
+
+    def set_files_aside(self) -> str:
+        return self._host.set_files_aside()
 
     def shutdown(self) -> None:
         self._host.shutdown()

@@ -7,12 +7,14 @@ only one actor of a name: two replicas cannot hold one directory's lock, two ser
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from waltz_ray.actors.manager_logic import NodeView
+from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
 
@@ -28,6 +30,7 @@ __all__ = [
     "ensure_data_plane",
     "find_actor",
     "namespace_of",
+    "pulse_of",
     "replica_name",
     "restart_actor",
     "running_actors",
@@ -194,25 +197,54 @@ def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
         ray.kill(handle, no_restart=True)
 
 
-def statuses(cluster: str, names: list[str], timeout_s: float = 3.0) -> dict[str, dict[str, Any]]:
+def statuses(cluster: str, names: list[str], timeout_s: float = 2.0) -> dict[str, dict[str, Any]]:
     """What each actor's ``status()`` says; {"state": "NO ANSWER", "reason": ...} where it says nothing in time."""
     handles = {name: find_actor(cluster, name) for name in names}
     calls = {name: handle.status.remote() for name, handle in handles.items() if handle is not None}
-    if calls:
-        ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s, fetch_local=False)
-    return {name: _answer(calls.get(name)) for name in names}
+    ready = _ready(list(calls.values()), timeout_s)
+    return {name: _answer(calls.get(name), ready) for name in names}
 
 
-def _answer(call: Any) -> dict[str, Any]:
+def _ready(calls: list[Any], timeout_s: float) -> set[Any]:
+    if not calls:
+        return set()
+    return set(ray.wait(calls, num_returns=len(calls), timeout=timeout_s, fetch_local=False)[0])
+
+
+def _answer(call: Any, ready: set[Any]) -> dict[str, Any]:
     if call is None:
         return {"state": "ABSENT", "reason": "Ray knows no actor of that name"}
-    try:
-        answer: dict[str, Any] = ray.get(call, timeout=0.05)
-        return answer
-    except GetTimeoutError:
+    if call not in ready:
         return {"state": "NO ANSWER", "reason": "starting, hung, or no node offers the resource it is tied to"}
+    try:
+        answer: dict[str, Any] = ray.get(call, timeout=1)
+        return answer
     except RayError as error:
         return {"state": "NO ANSWER", "reason": _last_line(error)}
+
+
+def pulse_of(cluster: str, names: list[str]) -> ActorPulse:
+    """How long ago each of these actors answered."""
+
+    def send(name: str) -> Any:
+        handle = find_actor(cluster, name)
+        return None if handle is None else handle.health.remote()
+
+    def ended(calls: Mapping[str, Any], timeout_s: float) -> dict[str, bool]:
+        ready = _ready(list(calls.values()), timeout_s)
+        return {name: _answered(call) for name, call in calls.items() if call in ready}
+
+    return ActorPulse(names, send, ended)
+
+
+def _answered(call: Any) -> bool:
+    try:
+        ray.get(call, timeout=1)
+    except RayTaskError:
+        return True  # with an error, but it lives
+    except RayError:
+        return False
+    return True
 
 
 def _last_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -11,7 +12,7 @@ from typing import Any, TextIO, cast
 
 import typer
 
-from waltz_ray.cli import bench, demo, feed, inspect, load, pipeline, replicas, status, streams, up, verify
+from waltz_ray.cli import bench, demo, feed, fence, inspect, load, pipeline, replicas, status, streams, up, verify
 from waltz_ray.errors import WaltzError
 
 __all__ = ["main", "make_app"]
@@ -29,7 +30,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for module in (up, status, load, feed, demo, inspect, verify, replicas, streams, pipeline, bench):
+    for module in (up, status, load, feed, demo, inspect, verify, fence, replicas, streams, pipeline, bench):
         module.register(app)
     return app
 
@@ -41,7 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
     """
     with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
         code = _run(arguments)
+    # Leaving Ray at the interpreter's exit takes a moment, too, in which its threads may have news.
+    atexit.register(_only_stderr_from_now_on)
     sys.exit(code)
+
+
+def _only_stderr_from_now_on() -> None:
+    sys.stdout.flush()
+    sys.stdout = sys.stderr
 
 
 class _MainThreadStdout:

@@ -15,7 +15,16 @@ from waltz_ray import cluster_file
 from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["AddressOption", "ClusterOption", "DirOption", "JsonOption", "find", "print_json", "progress_line"]
+__all__ = [
+    "AddressOption",
+    "ClusterOption",
+    "DirOption",
+    "JsonOption",
+    "find",
+    "find_name",
+    "print_json",
+    "progress_line",
+]
 
 DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory.", show_default=False)]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's name.", show_default=False)]
@@ -32,15 +41,9 @@ def find(directory: str = "", name: str = "", address: str = "") -> ClusterFile:
     """
     if directory or not address:
         return cluster_file.find_cluster(directory, name)
-    from waltz_ray.actors.supervision import MANAGER, ask, cluster_names
-    from waltz_ray.client import ray_lookup
+    from waltz_ray.actors.supervision import MANAGER, ask
 
-    joined = ray_lookup.join(address)
-    if not name:
-        names = cluster_names()
-        if len(names) != 1:
-            raise InvalidInput(f"the Ray at {joined} has clusters {names or 'none'}; say which with --cluster")
-        name = names[0]
+    name, joined = find_name("", name, address)
     view = ask(name, MANAGER, "status", 20)
     config = view["config"]
     return ClusterFile(
@@ -53,6 +56,26 @@ def find(directory: str = "", name: str = "", address: str = "") -> ClusterFile:
         zookeeper=view["zookeeper"],
         embedded=not config["zookeeper"],
     )
+
+
+def find_name(directory: str, name: str, address: str) -> tuple[str, str]:
+    """(name, Ray's address) of the running cluster that is meant, as by ``find``, but nobody of it has to answer.
+
+    This process has joined the Ray then.
+    """
+    from waltz_ray.actors.supervision import cluster_names
+    from waltz_ray.client import ray_lookup
+
+    if directory or not address:
+        found = cluster_file.find_cluster(directory, name)
+        return found.name, ray_lookup.join(found.address)
+    joined = ray_lookup.join(address)
+    if not name:
+        names = cluster_names()
+        if len(names) != 1:
+            raise InvalidInput(f"the Ray at {joined} has clusters {names or 'none'}; say which with --cluster")
+        name = names[0]
+    return name, joined
 
 
 def print_json(value: Any) -> None:

@@ -30,8 +30,8 @@ def storage_directories(directory: str) -> list[str]:
     path = Path(directory)
     if not path.is_dir():
         raise InvalidInput(f"{directory} is not a directory; give a replica's or a cluster's")
-    replicas = sorted(str(child) for child in path.glob("replica-*") if child.is_dir())
-    return replicas or [str(path)]
+    replicas = {int(child.name[8:]): str(child) for child in path.glob("replica-*") if child.name[8:].isdigit()}
+    return [replicas[number] for number in sorted(replicas)] or [str(path)]
 
 
 def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, find
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, find, progress_line
 
 __all__ = ["register"]
 
@@ -21,12 +21,29 @@ def replace(
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", help="Only what it has of this one.", show_default=False)
+    ] = None,
+    files_aside: Annotated[
+        bool, typer.Option("--set-files-aside", help="Rename what the replica cannot serve; nothing is deleted.")
+    ] = False,
 ) -> None:
-    """Let a replica that lost its disk come back empty and be copied from its peers."""
+    """Let a replica that lost its disk come back empty and be copied from its peers; returns when it serves.
+
+    Exit code 1, with the reason, if it does not: a damaged control file, another cluster's files.
+    """
     from waltz_ray.bring_up import replace_replica
     from waltz_ray.client import ray_lookup
 
     found = find(directory, cluster, address)
     ray_lookup.join(found.address)
-    replace_replica(found.name, found.zookeeper, replica)
-    typer.echo(f"replica {replica} of cluster {found.name} is being rebuilt from its peers; see waltz status")
+    with progress_line(quiet=False) as progress:
+        replace_replica(
+            found.name,
+            found.zookeeper,
+            replica,
+            partitions=partition or None,
+            files_aside=files_aside,
+            progress=progress,
+        )
+    typer.echo(f"replica {replica} of cluster {found.name} serves and is copied from its peers; see waltz status")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from waltz_ray import cluster_file
 from waltz_ray.cli.common import JsonOption, print_json
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
+from waltz_ray.errors import ControlFileMissing, Corruption
+from waltz_ray.storage.compare import PartitionComparison, Standing
 from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.verify import VerifyReport, verify_directory
+from waltz_ray.storage.verify import VerifyReport, compare_reports, verify_directory
 
 __all__ = ["register"]
 
@@ -26,24 +32,93 @@ def verify(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every header, record, index entry and checksum. Exit code 1, with file, offset and reason, if damaged."""
-    reports = [verify_directory(OsDisk(), each, allow_running=running) for each in storage_directories(directory)]
+    """Check every header, record, index entry and checksum, and, of a cluster's directory, compare the replicas.
+
+    Exit code 1, with file, offset and reason, if anything is damaged; also if copies contradict each other, or fewer
+    than a quorum of them have what was committed. A copy that only ends earlier is shown as BEHIND: it is caught up
+    when its replica runs.
+    """
+    directories = storage_directories(directory)
+    reports = [_verified(each, running, len(directories) > 1) for each in directories]
+    compared = compare_reports(OsDisk(), reports, _replicas_of(directory, len(reports))) if len(reports) > 1 else []
     if as_json:
-        print_json([_plain(report) for report in reports])
+        print_json([_plain(report, compared) for report in reports])
     else:
         for report in reports:
-            records = sum(partition.records for partition in report.partitions.values())
-            size = sum(partition.bytes for partition in report.partitions.values())
-            verdict = "DAMAGED" if report.damages else "ok"
-            counts = f"{len(report.partitions)} partitions, {records:,} records, {size:,} bytes"
-            typer.echo(f"{report.directory}: {verdict}, {counts}")
-            for damage in report.damages:
-                typer.echo(str(damage), err=True)
-    if any(report.damages for report in reports):
+            _print(report)
+        if compared:
+            Console().print(_table(compared))
+    errors = _of_different_clusters(reports)
+    errors += [f"partition {one.partition_id}: {error}" for one in compared for error in one.errors]
+    for error in errors:
+        typer.echo(error, err=True)
+    if errors or any(report.damages for report in reports):
         raise typer.Exit(1)
 
 
-def _plain(report: VerifyReport) -> dict[str, Any]:
+def _verified(directory: str, running: bool, one_of_several: bool) -> VerifyReport:
+    try:
+        return verify_directory(OsDisk(), directory, allow_running=running)
+    except ControlFileMissing as error:
+        if not one_of_several:
+            raise
+        report = VerifyReport(directory, running=running)
+        report.damages.append(Corruption(f"{directory}/waltz-storage.ctl", 0, f"it is missing: {error}"))
+        return report
+
+
+def _replicas_of(directory: str, found: int) -> int:
+    """How many the cluster has; each node of a cluster of several nodes has only its own here."""
+    cluster = cluster_file.read(directory)
+    return found if cluster is None else max(found, cluster.replicas)
+
+
+def _of_different_clusters(reports: list[VerifyReport]) -> list[str]:
+    keys = {report.cluster_key for report in reports if report.cluster_key is not None}
+    if len(keys) < 2:
+        return []
+    whose = ", ".join(f"{Path(report.directory).name} {report.cluster_key}" for report in reports)
+    return [f"the replicas belong to different clusters: {whose}"]
+
+
+def _print(report: VerifyReport) -> None:
+    records = sum(partition.records for partition in report.partitions.values())
+    size = sum(partition.bytes for partition in report.partitions.values())
+    verdict = "DAMAGED" if report.damages else "ok"
+    counts = f"{len(report.partitions)} partitions, {records:,} records, {size:,} bytes"
+    typer.echo(f"{report.directory}: {verdict}, {counts}")
+    for damage in report.damages:
+        typer.echo(str(damage), err=True)
+
+
+def _table(compared: list[PartitionComparison]) -> Table:
+    """Per partition and replica the last ID, and what is not as it should be."""
+    names = list(dict.fromkeys(standing.replica for one in compared for standing in one.standings))
+    table = Table("partition", "committed", *names, "replicas")
+    for one in compared:
+        cells = {standing.replica: _cell(standing) for standing in one.standings}
+        table.add_row(
+            str(one.partition_id), str(one.committed_id), *(cells.get(name, "-") for name in names), one.verdict
+        )
+    return table
+
+
+def _cell(standing: Standing) -> str:
+    text = str(standing.last_id)
+    if standing.differs_from is not None:
+        text += f", never committed from {standing.differs_from}"
+    return text + (f", behind by {standing.behind:,}" if standing.behind else "")
+
+
+def _plain(report: VerifyReport, compared: list[PartitionComparison]) -> dict[str, Any]:
+    name = Path(report.directory).name
+    beside = {
+        one.partition_id: {"verdict": one.verdict, "committed_id": one.committed_id, "errors": list(one.errors)}
+        | {"behind": standing.behind, "differs_from": standing.differs_from}
+        for one in compared
+        for standing in one.standings
+        if standing.replica == name
+    }
     return {
         "directory": report.directory,
         "ok": report.ok,
@@ -58,6 +133,7 @@ def _plain(report: VerifyReport) -> dict[str, Any]:
                 "records": partition.records,
                 "bytes": partition.bytes,
                 "segments": partition.segments,
+                "compared": beside.get(partition.partition_id),
             }
             for partition in report.partitions.values()
         ],

@@ -6,7 +6,9 @@
         /ids/client, /ids/server       the last ID given out                     (original's bytes)
         /serverDescriptors             the assignment                            (original's bytes)
             /s_<10 digits>             one live server, ephemeral                (original's bytes)
-        /store                         from here on JSON with a "version" field
+        /store                         key and partitions, for the original's tools (original's bytes)
+            /partition/<p>, /assignment, /group, /connection   for the same tools, see ``original_nodes.py``
+                                       from here on JSON with a "version" field
             /cluster                   key, replica IDs, settings, and whether initialisation is complete
             /partitions/<p>            PartitionRecord: session, generation, replica entries
             /replicas/<n>              where replica n listens
@@ -34,7 +36,7 @@ from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.wire import znodes
-from waltz_ray.wire.znodes import AssignmentNode, RootNode
+from waltz_ray.wire.znodes import AssignmentNode, RootNode, StoreParams
 
 __all__ = [
     "NEVER_JOINED",
@@ -119,7 +121,7 @@ def create_nodes(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> Cluste
         zookeeper.write_all(
             [
                 Write(root, znodes.encode_root(RootNode(wanted.name, wanted.partitions))),
-                Write(root + "/store", b""),
+                Write(root + "/store", znodes.encode_store_params(StoreParams(wanted.cluster_key, wanted.partitions))),
                 Write(root + "/store/cluster", _info_json(wanted, complete=False)),
             ]
         )

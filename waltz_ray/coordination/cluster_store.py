@@ -267,15 +267,19 @@ class ClusterStore:
     def _partition_path(self, p: int) -> str:
         return partition_path(self._root, p)
 
-    def replace_replica(self, replica_id: int) -> None:
+    def replace_replica(self, replica_id: int, partitions: Sequence[int] | None = None) -> None:
         """Declare that a replica's disk is lost and that it may come back empty: it never joined anything.
 
-        CoordinationError, and nothing is changed, if it is a member of some partition's last session: there its
-        vote may be needed, so a server has to open a session without it first.
+        ``partitions``: only what it had of these. CoordinationError, and nothing is changed, if it is a member of
+        some partition's last session: there its vote may be needed, so a server has to open a session without it first.
         """
+        count = self.info().partitions
+        wanted = range(count) if partitions is None else partitions
+        if bad := [p for p in wanted if not 0 <= p < count]:
+            raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
         while True:
             writes = []
-            for p in range(self.info().partitions):
+            for p in wanted:
                 record, version = self.partition(p)
                 if record.replicas.get(replica_id) != NEVER_JOINED:
                     writes.append(Write(self._partition_path(p), _replaced(p, record, replica_id), version))
@@ -365,6 +369,7 @@ def _replaced(p: int, record: PartitionRecord, replica_id: int) -> bytes:
     if entry.closing_mark is UNRESOLVED:
         raise CoordinationError(
             f"replica {replica_id} is a member of partition {p}'s last session: "
-            f"nothing was changed; let a server open a session without it, then replace it"
+            f"nothing was changed; let a server open a session without it, then replace it, or only what is damaged: "
+            f"waltz replace-replica {replica_id} --partition P"
         )
     return replace(record, replicas={**record.replicas, replica_id: NEVER_JOINED}).to_json().encode()

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 MAX_BATCH_BYTES = 1024 * 1024
-MAX_BATCH_RECORDS = 8192
+MAX_BATCH_RECORDS = 4096  # what a client sends in one batch by default
 
 Hashes = Sequence[int]
 Integer = TypeVar("Integer", bound=np.integer[Any])

@@ -105,6 +105,11 @@ _TOLD = (Committed, SessionOpen, ReopenWanted, SessionFailed, SessionFenced)
 """What a session tells its partition; everything else that it says is an order for the shell."""
 
 
+def _queued_bytes(batch: AppendBatch) -> int:
+    """What a batch that waits counts for in the queue: records without data are not free."""
+    return len(batch.body) + _RECORD_COST_BYTES * len(batch)
+
+
 class Stage(Enum):
     """Where the next session is (drawing above); a session may be running meanwhile."""
 
@@ -138,6 +143,16 @@ class _HeldMount:
     mount: Mount
     after_round: int
 
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.connection_id, self.mount.req_id.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    connection_id: int
+    req_id: ReqId
+
 
 class Partition:
     """``step(event) -> effects`` for one partition on one server."""
@@ -166,7 +181,10 @@ class Partition:
         self._waiting_bytes = 0  # the latter
         self._in_flight: deque[RecordBatch] = deque()
         self._arrivals: list[Arrival] = []
-        self._held_mounts: list[_HeldMount] = []
+        self._come = self._admitted = 0  # arrivals, ever
+        # Mounts that are confirmed, and flushes, that wait until so many arrivals are admitted: those before them.
+        self._behind: deque[tuple[int, _HeldMount | _Flush]] = deque()
+        self._held_mounts: dict[tuple[int, int], _HeldMount] = {}  # by connection and client
         self._round = 0  # number of the last round of ConfirmSession
         self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
         self._held_failures = HeldFailures()
@@ -236,16 +254,13 @@ class Partition:
                 self._on_mount(connection_id, mount)
             case UnmountReceived(connection_id, client_id):
                 self._feed.unmount(connection_id, client_id)
-                self._held_mounts = [
-                    held
-                    for held in self._held_mounts
-                    if (held.connection_id, held.mount.req_id.client_id) != (connection_id, client_id)
-                ]
+                self._forget_mount(connection_id, client_id)
             case ConnectionClosed(connection_id):
                 self._feed.unmount(connection_id)
                 self._held_failures.forget(connection_ids=(connection_id,))
                 self._held_flushes = deque(held for held in self._held_flushes if held[1] != connection_id)
-                self._held_mounts = [held for held in self._held_mounts if held.connection_id != connection_id]
+                self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
+                self._held_mounts = {key: held for key, held in self._held_mounts.items() if key[0] != connection_id}
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
             case FeedRead(connection_id, client_id, records):
@@ -443,13 +458,16 @@ class Partition:
             else:  # every mount gets its own answer: a bare NotReady may be about an earlier one
                 not_ready = Mounted(subscriber.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION)
                 self._send(subscriber.connection_id, not_ready)
-        for held in self._held_mounts:
+        behind = [each for _, each in self._behind if isinstance(each, _HeldMount)]
+        for held in [*self._held_mounts.values(), *behind]:
             self._answer_mount(held, MountState.NOT_READY)
         for arrival in self._arrivals:
             self._reject(arrival.connection_id, arrival.batch, RejectionCode.CLOSING, reason)
-        self._held_mounts, self._arrivals = [], []
+        self._held_mounts, self._arrivals = {}, []
         self._held_failures.clear()
         self._held_flushes.clear()
+        self._behind.clear()
+        self._admitted = self._come
         self._in_flight.clear()
         self._hold(-self._in_flight_bytes)
         self._waiting_bytes = 0
@@ -476,14 +494,16 @@ class Partition:
             code, why = RejectionCode.NOT_MOUNTED, "mount the partition first"
         elif newest != connection_id:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
-        elif len(batch.body) + _RECORD_COST_BYTES * len(batch) > self._config.max_frame_bytes // 2:
+        elif _queued_bytes(batch) > self._config.max_frame_bytes // 2:
             code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
-        elif not self._queue.has_room(self._in_flight_bytes, len(batch.body)):
+        elif not self._queue.has_room(self._in_flight_bytes, _queued_bytes(batch)):
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
         else:
-            self._arrivals += arrivals(connection_id, batch)
-            self._waiting_bytes += len(batch.body)
-            self._hold(len(batch.body))
+            come = arrivals(connection_id, batch)
+            self._arrivals += come
+            self._come += len(come)
+            self._waiting_bytes += _queued_bytes(batch)
+            self._hold(_queued_bytes(batch))
             return
         self._reject(connection_id, batch, code, why)
 
@@ -509,16 +529,18 @@ class Partition:
             run = next(pieces(self._arrivals))
             del self._arrivals[: len(run)]
             self._admit(run)
-
-    def _admit_all(self) -> None:
-        waiting, self._arrivals = self._arrivals, []
-        for run in pieces(waiting):
-            self._admit(run)
+            self._admitted += len(run)
+            while self._behind and self._behind[0][0] <= self._admitted:
+                waited = self._behind.popleft()[1]
+                if isinstance(waited, _HeldMount):
+                    self._attach(waited)
+                else:
+                    self._hold_flush(waited)
 
     def _admit(self, run: list[Arrival]) -> None:
         assert self._log is not None
         admitted = admit(run, self.partition_id, self._log.next_id, self._log.locks)
-        size_bytes = sum(len(arrival.batch.body) for arrival in run)
+        size_bytes = sum(_queued_bytes(arrival.batch) for arrival in run)
         self._waiting_bytes -= size_bytes
         self._hold(-size_bytes)
         for arrival in admitted.damaged:
@@ -591,9 +613,20 @@ class Partition:
         if self.stage is Stage.IDLE or mount.req_id.generation != self.generation:
             self._answer_mount(held, MountState.NOT_READY)
             return
-        self._held_mounts.append(held)
+        for before in self._forget_mount(connection_id, mount.req_id.client_id):
+            self._answer_mount(before, MountState.NOT_READY)  # it has asked again: that one counts
+        self._held_mounts[held.key] = held
         if self._confirmed is None:
             self._confirm()
+
+    def _forget_mount(self, connection_id: int, client_id: int) -> list[_HeldMount]:
+        """The mounts of a client over this connection that have no answer yet; they will get none from now on."""
+        key = connection_id, client_id
+        held = self._held_mounts.pop(key, None)
+        gone = [each for _, each in self._behind if isinstance(each, _HeldMount) and each.key == key]
+        if gone:
+            self._behind = deque(each for each in self._behind if each[1] not in gone)
+        return gone if held is None else [*gone, held]
 
     def _confirm(self) -> None:
         """Begin a round for the mounts that wait; without a session the next one to open does.
@@ -615,13 +648,23 @@ class Partition:
         if len(self._confirmed) < session.quorum:
             return
         self._confirmed = None
-        mounts, self._held_mounts = self._held_mounts, []
-        for held in mounts:
-            if held.after_round < number:
-                self._attach(held)
+        mounts, self._held_mounts = self._held_mounts, {}
+        for key, held in mounts.items():
+            if held.after_round >= number:
+                self._held_mounts[key] = held
+            elif self._arrivals:
+                self._attach_behind(held)
             else:
-                self._held_mounts.append(held)
+                self._attach(held)
         self._confirm()
+
+    def _attach_behind(self, held: _HeldMount) -> None:
+        """What came over an older connection of this client is settled before READY; nothing more is taken from it."""
+        client_id = held.mount.req_id.client_id
+        older = self._feed.connection_of(client_id)
+        if older is not None and not self._feed.has_newer_mount(held.connection_id, held.mount.req_id):
+            self._feed.unmount(older, client_id)
+        self._behind.append((self._come, held))
 
     def _answer_mount(self, held: _HeldMount, state: MountState) -> None:
         mark = NO_TRANSACTION if self._log is None or state is MountState.NOT_READY else self._log.high_water_mark
@@ -636,7 +679,6 @@ class Partition:
             # Two connections of one client have no order between them: this is what is left of the older one.
             self._answer_mount(held, MountState.NOT_READY)
             return
-        self._admit_all()  # what came over an older connection of this client is settled before READY
         if client_mark > self._log.high_water_mark:
             self._answer_mount(held, MountState.CLIENT_AHEAD)
             return
@@ -661,14 +703,24 @@ class Partition:
         if self._log is None:
             self._send(connection_id, NotReady(self.partition_id, self.generation))
             return
-        self._admit_all()
+        flush = _Flush(connection_id, req_id)
+        held = sum(each[1] == connection_id for each in self._held_flushes)
+        held += sum(isinstance(each, _Flush) and each.connection_id == connection_id for _, each in self._behind)
+        if held >= _MOST_FLUSHES:
+            self._send(connection_id, NotReady(self.partition_id, self.generation))
+        elif self._arrivals:
+            self._behind.append((self._come, flush))
+        else:
+            self._hold_flush(flush)
+
+    def _hold_flush(self, flush: _Flush) -> None:
+        """Everything that came before it has its ID: it waits for the last of these."""
+        assert self._log is not None
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
-            self._flushed(connection_id, req_id)
-        elif sum(held[1] == connection_id for held in self._held_flushes) >= _MOST_FLUSHES:
-            self._send(connection_id, NotReady(self.partition_id, self.generation))
+            self._flushed(flush.connection_id, flush.req_id)
         else:
-            self._held_flushes.append((last_before, connection_id, req_id))
+            self._held_flushes.append((last_before, flush.connection_id, flush.req_id))
 
     def _flushed(self, connection_id: int, req_id: ReqId) -> None:
         """Everything that this connection sent before has its fate, or is told it now."""

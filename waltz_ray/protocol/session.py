@@ -228,7 +228,9 @@ class Session:
             replica.cut = self.low_water_mark  # a member that answers after X is chosen
 
     def _order_open(self, replica_id: int) -> None:
-        joined = self.record.replicas[replica_id].session_id
+        joining = self._writing is not None and replica_id in self._writing
+        # ZooKeeper may call it a member already: without its files it must not be taken for one that never joined.
+        joined = self.session_id if joining else self.record.replicas[replica_id].session_id
         self._effects.append(OpenReplica(self.session_id, replica_id, joined, self.record.owner))
 
     def _on_lost(self, replica: _Replica, reason: str) -> None:

@@ -131,7 +131,7 @@ class ReplicaService:
         open_here = log.is_open and log.session_id == request.session_id
         if open_here and self._owners.get(log.partition_id) != request.owner:
             raise _No(
-                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 11 came with the owner
+                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 9 came with the owner
                 f"partition {log.partition_id}: session {request.session_id} was opened by another process, which had "
                 "taken the same number; take a higher one",
             )
@@ -349,7 +349,9 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
     if request.cluster_key != store.cluster_key:
         raise _No(
             RefusalCode.WRONG_CLUSTER,
-            f"{store.directory} belongs to the cluster with key {store.cluster_key}, not to {request.cluster_key}",
+            # Whoever does not have the key is told nothing from which it could be learned.
+            f"this replica belongs to another cluster than the one with key {request.cluster_key}; "
+            "is the server's ZooKeeper the right one?",
         )
     if log.fence_lost is not None and request.joined_session_id == NO_SESSION:
         return _open_anew(log, request)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from waltz_ray.errors import Corruption
+from waltz_ray.storage.compare import CopyOf, LogDigest, PartitionComparison, compare_copies
 from waltz_ray.storage.control_file import CONTROL_FILE, ORIGINAL_COPY, ControlEntry, ControlImage, read_control_image
 from waltz_ray.storage.disk import Disk
 from waltz_ray.storage.journal import journal_entries
@@ -31,7 +32,7 @@ from waltz_ray.storage.recovery import read_header
 from waltz_ray.storage.segment import read_index
 from waltz_ray.storage.store import lock_directory
 
-__all__ = ["PartitionReport", "VerifyReport", "verify_directory"]
+__all__ = ["PartitionReport", "VerifyReport", "compare_reports", "verify_directory"]
 
 _DAY_MS = 24 * 3600 * 1000
 _ORIGINAL_SKEW_MS = 60_000
@@ -49,6 +50,7 @@ class PartitionReport:
     segments: int
     damage: Corruption | None = None
     first_id: int = 0
+    digest: LogDigest = field(default_factory=LogDigest, repr=False, compare=False)
 
 
 @dataclass
@@ -105,6 +107,30 @@ def verify_directory(disk: Disk, directory: str, allow_running: bool = False) ->
     finally:
         if lock is not None:
             disk.close(lock)
+
+
+def compare_reports(disk: Disk, reports: list[VerifyReport], replicas: int) -> list[PartitionComparison]:
+    """The copies of every partition beside each other, ``replicas`` in all; those that are not here may hold anything.
+
+    What was found good is compared. A copy whose control file cannot be read is like one that is not here.
+    """
+    partitions = sorted({partition_id for report in reports for partition_id in report.partitions})
+    running = any(report.running for report in reports)
+    return [
+        compare_copies(
+            disk,
+            partition_id,
+            [_copy(r, partition_id) for r in reports if partition_id in r.partitions],
+            replicas,
+            running,
+        )
+        for partition_id in partitions
+    ]
+
+
+def _copy(report: VerifyReport, partition_id: int) -> CopyOf:
+    digest, entry = report.partitions[partition_id].digest, report.control[partition_id]
+    return CopyOf(report.directory.rpartition("/")[2], f"{report.directory}/{partition_id}", entry, digest)
 
 
 def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> None:
@@ -172,6 +198,7 @@ class _Partition:
         self.folder = f"{directory}/{partition_id}"
         self.pairs = pairs
         self.next_id = self.records = self.bytes = self.segments = 0
+        self.digest = LogDigest()
 
     def verify(self) -> PartitionReport:
         damage = None
@@ -179,9 +206,8 @@ class _Partition:
             self._verify()
         except Corruption as found:
             damage = found
-        return PartitionReport(
-            self.partition_id, self.next_id - 1, self.records, self.bytes, self.segments, damage=damage
-        )
+        counts = self.next_id - 1, self.records, self.bytes, self.segments
+        return PartitionReport(self.partition_id, *counts, damage=damage, digest=self.digest)
 
     def _verify(self) -> None:
         names = self.disk.listdir(self.folder) if self.disk.exists(self.folder) else []
@@ -219,6 +245,7 @@ class _Partition:
             self.records += len(scan.offsets)
             self.bytes += scan.end - HEADER_BYTES
             self.next_id += len(scan.offsets)
+            self.digest.add(self.disk, handle, scan.offsets, scan.end)
             lenient = self.running and newest
             if scan.reason != "end" and not lenient:
                 raise Corruption(path, scan.end, scan.reason or "not read to the end")

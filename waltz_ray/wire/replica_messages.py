@@ -72,9 +72,9 @@ class RefusalCode(IntEnum):
     DISK_FULL = 6
     UNKNOWN_PARTITION = 7
     LOST_FILES = 8  # the replica remembers a lower session than the one ZooKeeper says it has joined
-    NO_RESOURCES = 9  # no file handles or memory just now; the log is whole, the same request may succeed later
-    INVALID_REQUEST = 10  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
-    OTHER_OWNER = 11  # the session was opened here by somebody else, who took the same number
+    OTHER_OWNER = 9  # the session was opened here by somebody else, who took the same number
+    NO_RESOURCES = 10  # no file handles or memory just now; the log is whole, the same request may succeed later
+    INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
 
 
 @value()

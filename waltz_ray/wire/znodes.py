@@ -6,12 +6,16 @@ CoordinationError that names it. Bytes left over are an error: they mean that we
 ``<root>/serverDescriptors`` also has to remember the last generation of partitions that nobody owns. They are
 listed under the server ID NO_SERVER (-1), which exists only while no server is alive: to the original's tools
 it is one more server, without an endpoint.
+
+The nodes below ``<root>/store`` that the original's operator tools read are only written, for them: nothing of ours
+reads them (``coordination/original_nodes.py``).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from waltz_ray.errors import CoordinationError, InvalidInput
@@ -21,16 +25,27 @@ from waltz_ray.protocol.placement import Assignment, Owner
 __all__ = [
     "NO_SERVER",
     "AssignmentNode",
+    "PartitionMetadata",
+    "ReplicaState",
     "RootNode",
     "ServerDescriptor",
+    "StoreParams",
     "decode_assignment",
     "decode_counter",
+    "decode_numbers",
+    "decode_partition_metadata",
+    "decode_replica_assignments",
     "decode_root",
     "decode_server",
+    "decode_store_params",
     "encode_assignment",
     "encode_counter",
+    "encode_numbers",
+    "encode_partition_metadata",
+    "encode_replica_assignments",
     "encode_root",
     "encode_server",
+    "encode_store_params",
 ]
 
 NO_SERVER = -1
@@ -39,6 +54,8 @@ _ROOT_MAGIC = 0xB4E87347
 _ROOT_VERSION = 1
 _SERVER_VERSION = 1
 _ASSIGNMENT_VERSION = 3
+_STORE_VERSION = 1  # of each node below <root>/store, and of every entry of a partition's
+_UNRESOLVED = -(1 << 63)
 
 
 class RootNode(NamedTuple):
@@ -64,6 +81,28 @@ class AssignmentNode(NamedTuple):
     assignment: Assignment
 
 
+class StoreParams(NamedTuple):
+    """``<root>/store``: the cluster key and the number of partitions."""
+
+    cluster_key: uuid.UUID
+    partitions: int
+
+
+class ReplicaState(NamedTuple):
+    """One replica's entry of a partition; ``closing_mark`` None: unresolved."""
+
+    session_id: int
+    closing_mark: int | None
+
+
+class PartitionMetadata(NamedTuple):
+    """``<root>/store/partition/<p>``: ``replicas`` by where they listen, "host:port"."""
+
+    generation: int
+    session_id: int
+    replicas: Mapping[str, ReplicaState]
+
+
 class _Reader:
     """Takes fields off the front of a node's bytes; every complaint names the node."""
 
@@ -86,6 +125,9 @@ class _Reader:
 
     def integer(self) -> int:
         return int.from_bytes(self.take(4), "big", signed=True)
+
+    def long(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
 
     def count(self) -> int:
         value = self.integer()
@@ -192,3 +234,79 @@ def decode_assignment(path: str, data: bytes) -> AssignmentNode:
                 owners[p] = Owner(server_id, generation)
     reader.end()
     return AssignmentNode(children_version, partitions, Assignment(owners, unassigned))
+
+
+# -- what the original's operator tools read below <root>/store -------------------------------------------------
+
+
+def encode_store_params(params: StoreParams) -> bytes:
+    return bytes([_STORE_VERSION]) + params.cluster_key.bytes + _ints([params.partitions])
+
+
+def decode_store_params(node: str, data: bytes) -> StoreParams:
+    reader = _Reader(node, data)
+    reader.version(_STORE_VERSION)
+    params = StoreParams(uuid.UUID(bytes=reader.take(16)), reader.integer())
+    reader.end()
+    return params
+
+
+def encode_numbers(numbers: Mapping[str, int]) -> bytes:
+    """``<root>/store/group`` (each replica's group) and ``/connection`` (its admin port), by where it listens."""
+    parts = [_utf(name) + _ints([number]) for name, number in sorted(numbers.items())]
+    return bytes([_STORE_VERSION]) + _ints([len(parts)]) + b"".join(parts)
+
+
+def decode_numbers(node: str, data: bytes) -> dict[str, int]:
+    reader = _Reader(node, data)
+    reader.version(_STORE_VERSION)
+    numbers = {reader.utf(): reader.integer() for _ in range(reader.count())}
+    reader.end()
+    return numbers
+
+
+def encode_replica_assignments(assignments: Mapping[str, Iterable[int]]) -> bytes:
+    """``<root>/store/assignment``: the partitions of each replica, by where it listens."""
+    parts = []
+    for name, partitions in sorted(assignments.items()):
+        wanted = sorted(partitions)
+        parts.append(_utf(name) + _ints([len(wanted), *wanted]))
+    return bytes([_STORE_VERSION]) + _ints([len(parts)]) + b"".join(parts)
+
+
+def decode_replica_assignments(node: str, data: bytes) -> dict[str, tuple[int, ...]]:
+    reader = _Reader(node, data)
+    reader.version(_STORE_VERSION)
+    found = {}
+    for _ in range(reader.count()):
+        name = reader.utf()
+        found[name] = tuple(reader.integer() for _ in range(reader.count()))
+    reader.end()
+    return found
+
+
+def encode_partition_metadata(p: int, metadata: PartitionMetadata) -> bytes:
+    head = struct.pack(">Biqi", _STORE_VERSION, metadata.generation, metadata.session_id, len(metadata.replicas))
+    parts = [head]
+    for name, state in sorted(metadata.replicas.items()):
+        mark = _UNRESOLVED if state.closing_mark is None else state.closing_mark
+        parts.append(struct.pack(">BBi", _STORE_VERSION, _STORE_VERSION, p) + _utf(name))
+        parts.append(struct.pack(">qq", state.session_id, mark))
+    return b"".join(parts)
+
+
+def decode_partition_metadata(node: str, p: int, data: bytes) -> PartitionMetadata:
+    reader = _Reader(node, data)
+    reader.version(_STORE_VERSION)
+    generation, session_id = reader.integer(), reader.long()
+    replicas: dict[str, ReplicaState] = {}
+    for _ in range(reader.count()):
+        reader.version(_STORE_VERSION)
+        reader.version(_STORE_VERSION)
+        found = reader.integer()
+        if found != p:
+            raise reader.bad(f"an entry of partition {found} in the node of partition {p}")
+        name, session_of_replica, mark = reader.utf(), reader.long(), reader.long()
+        replicas[name] = ReplicaState(session_of_replica, None if mark == _UNRESOLVED else mark)
+    reader.end()
+    return PartitionMetadata(generation, session_id, replicas)

@@ -1,0 +1,64 @@
+"""When each actor last answered: what tells a hung process from one that is merely busy.
+
+A stopped or stuck process keeps its name, its connections and its place in Ray; only its answers are missing. One
+call is under way for each actor, sent again when it has been answered, so a silent one costs nothing and nobody waits
+for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+__all__ = ["ActorPulse"]
+
+Call = Any
+
+_INTERVAL_S = 2.0
+_WAIT_S = 1.0
+
+
+class ActorPulse:
+    """``send(name)`` begins a call (None: there is no such actor); ``ended(calls, timeout_s)`` waits until all have
+    ended or the time is over, and says of each that has whether it was answered. ``beat`` is one turn."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        send: Callable[[str], Call | None],
+        ended: Callable[[Mapping[str, Call], float], Mapping[str, bool]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._ended, self._clock = send, ended, clock
+        self._answered = dict.fromkeys(names, clock())
+        self._calls: dict[str, Call] = {}
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        """Beat every few seconds, from a thread, until ``close()``."""
+        threading.Thread(target=self._run, name="actor-pulse", daemon=True).start()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closing.set()
+
+    def silent_s(self, name: str) -> float:
+        """Seconds since the actor's last answer, or since this began."""
+        return self._clock() - self._answered[name]
+
+    def beat(self, wait_s: float = _WAIT_S) -> None:
+        for name in self._answered:
+            if name not in self._calls and (call := self._send(name)) is not None:
+                self._calls[name] = call
+        if not self._calls:
+            return
+        for name, answered in self._ended(self._calls, wait_s).items():
+            del self._calls[name]
+            if answered:
+                self._answered[name] = self._clock()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_INTERVAL_S):
+            self.beat()
