@@ -262,7 +262,7 @@ class SimClient(Process):
                 retry=self.random.random() < 0.8,
                 **options,  # type: ignore[arg-type]
             )
-        except (AppendFailed, PartitionNotReady) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady) as error:
             self._failed([logical], error)
         else:
             future.add_done_callback(lambda done: self._appended(logical, done))
@@ -293,7 +293,7 @@ class SimClient(Process):
 
         try:
             self.client.append_many(p, datas).add_done_callback(done)
-        except (AppendFailed, PartitionNotReady) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady) as error:
             self._failed(logicals, error)
 
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:

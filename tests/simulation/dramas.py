@@ -6,8 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.simulation.clients import SimClient
 from tests.simulation.rot import rot_below_the_mark
 from waltz_ray.protocol.ids import quorum_of
+from waltz_ray.protocol.session import Phase
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
@@ -23,6 +25,7 @@ class Dramas:
     def __init__(self, world: World, random: Random, unless_over: Callable[..., None]) -> None:
         self.world, self.random = world, random
         self._unless_over = unless_over
+        self._busy_until_s = 0.0
 
     def zombie(self) -> bool:
         """Two processes of one server: the first does not know that it has a successor, which may not live long."""
@@ -138,7 +141,7 @@ class Dramas:
         assigned = world.operator.assigned(partition_id)
         alone = world.replicas[random.choice(sorted(assigned))]
         owners = [s for s in world.servers if s.up and s.server is not None and partition_id in s.server.assigned]
-        if len(assigned) < 3 or not owners or not alone.up:
+        if len(assigned) < 3 or not owners or not alone.up or not self._begins(3.0):
             return False
         others = [world.replicas[replica_id].host for replica_id in sorted(assigned - {alone.replica_id})]
         lag_s = random.uniform(0.1, 0.3)
@@ -159,62 +162,90 @@ class Dramas:
             if world.operator.assign(partition_id, world.operator.assigned(partition_id) | {alone.replica_id}):
                 world.operator.restart_one_of(assigned - {alone.replica_id})
 
+        world.scheduler.after(lag_s / 2, self._unless_over, self._burst, partition_id)
         world.scheduler.after(lag_s, self._unless_over, lose_the_server)
         world.scheduler.after(lag_s + random.uniform(0.8, 1.6), self._unless_over, take_away)
         return True
 
     def late_joiner(self) -> bool:
-        """A replica comes back while its server cannot enter it; another lags; then the one that has all goes."""
-        after, random = self.world.scheduler.after, self.random
-        up = [replica for replica in self.world.replicas if replica.up]
-        if len(up) < 3:
+        """A replica comes back while its server cannot enter it; others lag; then those that have all go."""
+        world, random = self.world, self.random
+        partition_id = random.randrange(world.partitions)
+        assigned = [world.replicas[replica_id] for replica_id in sorted(world.operator.assigned(partition_id))]
+        if len(assigned) < 3 or not all(r.up for r in assigned) or not self._begins(6.0):
             return False
-        joiner, lagging, complete = random.sample(up, 3)
-        out_s = self.world.servers[0].config.replica_timeout_ms / 1000 + random.uniform(0.8, 1.6)
-        self.world.network.partition(joiner.host, [server.host for server in self.world.servers], out_s)
-        for server in self.world.servers:
-            after(out_s - 0.2, self._away, server, 3.0)
+        joiner, *others = random.sample(assigned, len(assigned))
+        complete, lagging = others[: quorum_of(len(assigned)) - 1], others[quorum_of(len(assigned)) - 1 :]
+        servers = [server.host for server in world.servers]
         lag_s = random.uniform(0.1, 0.25)
-        after(out_s + random.uniform(0.3, 1.2), self._unless_over, lambda: self._lag(lagging, complete, lag_s))
+
+        def joiner_is(phase: Phase) -> bool:
+            machines = [s.server.machine_of(partition_id) for s in world.servers if s.up and s.server is not None]
+            sessions = [m.session for m in machines if m is not None and m.session is not None]
+            return any(one.published and one.phases()[joiner.replica_id][0] is phase for one in sessions)
+
+        def come_back() -> None:
+            for server in world.servers:
+                self._away(server, 4.0)
+            world.network.partition(joiner.host, servers, 0.0)
+            self._when(lambda: joiner_is(Phase.LIVE), lag, 3.5)
+
+        def lag() -> None:
+            self._lag(lagging, complete, lag_s)
+            world.scheduler.after(lag_s / 2, self._unless_over, self._burst, partition_id)
+
+        world.network.partition(joiner.host, servers, 6.0)
+        self._when(lambda: joiner_is(Phase.LOST), come_back, 5.0)
         return True
 
     def damage_in_danger(self) -> bool:
-        """One replica lags, one is damaged, and the only whole one is away while a session opens.
+        """Some replicas lag, one is damaged, and the whole ones are away while a session opens.
 
-        Nothing may be decided without it: what the damaged one has lost, or is about to have copied, must not count
+        Nothing may be decided without those: what the damaged one has lost, or is about to have copied, must not count
         as all there was.
         """
         world, random = self.world, self.random
         partition_id = random.randrange(world.partitions)
         assigned = [world.replicas[replica_id] for replica_id in sorted(world.operator.assigned(partition_id))]
-        up = [replica for replica in assigned if replica.up and not replica.paused]
-        if len(up) < 3:
+        damaged, *others = random.sample(assigned, len(assigned))
+        if len(assigned) < 3 or not world.operator.may_spoil(damaged) or not all(r.up for r in assigned):
             return False
-        damaged, whole, *lagging = random.sample(up, len(up))
-        if not rot_below_the_mark(world, damaged, partition_id, random):
+        if not self._begins(3.0):
             return False
-        lag_s = random.uniform(0.1, 0.3)
+        whole, lagging = others[: quorum_of(len(assigned)) - 1], others[quorum_of(len(assigned)) - 1 :]
         servers = [server.host for server in world.servers]
-        for replica in lagging:
-            world.network.partition(replica.host, servers, lag_s + 0.1)
-        found_late = random.random() < 0.5
+        timeout_s = world.servers[0].config.replica_timeout_ms / 1000
+        lag_s = min(timeout_s, 0.6) * random.uniform(0.5, 0.9)
+
+        def lag() -> None:
+            if rot_below_the_mark(world, damaged, partition_id, random):
+                for replica in lagging:
+                    world.network.partition(replica.host, servers, lag_s + 0.05)
+                world.scheduler.after(lag_s / 2, self._unless_over, self._burst, partition_id)
+                world.scheduler.after(lag_s, self._unless_over, strike)
 
         def strike() -> None:
-            if found_late:  # it votes, is found damaged, and opens the same session again
-                whole.kill("killed, it had everything")
-                whole.start_later(4.0)
+            for replica in lagging:
+                self._cut_from_servers(replica)  # what it did not get in time it never gets
+                world.network.partition(replica.host, servers, 0.0)
+            if random.random() < 0.5:  # it votes, is found damaged, and opens the same session again
                 for replica in lagging:
-                    world.network.partition(replica.host, servers, 1.0)
+                    world.network.partition(replica.host, servers, 0.7)
+                kill_the_whole()
                 world.scheduler.after(random.uniform(0.2, 0.6), self._unless_over, self._find_damage, damaged)
-            else:  # it is known to be damaged when the session opens, and the others are slow to copy
+            else:  # it is found damaged by the session that runs, and the whole ones answer the next one too late
+                for replica in whole:
+                    replica.slow_until_s = world.scheduler.now + 1.0
                 self._find_damage(damaged)
-                whole.slow_until_s = world.scheduler.now + 3.0
-                world.scheduler.after(random.uniform(0.05, 0.8), self._unless_over, whole.kill, "killed, it had all")
-                whole.start_later(5.0)
-                for replica in [whole, *lagging]:
-                    self._cut_from_servers(replica)
+                world.scheduler.after(random.uniform(0.02, 0.3), self._unless_over, kill_the_whole)
 
-        world.scheduler.after(lag_s, self._unless_over, strike)
+        def kill_the_whole() -> None:
+            for replica in whole:
+                replica.kill("killed, it had everything")
+                replica.start_later(6.0)
+
+        self._cut_from_servers(lagging[0])  # a session opens, and with it the marks rise
+        world.scheduler.after(0.5, self._unless_over, lag)
         return True
 
     def _find_damage(self, replica: SimReplica) -> None:
@@ -228,20 +259,48 @@ class Dramas:
             if stream.other.loop is replica.loop:
                 self.world.network.break_connection(stream, 0.0, 0.0)
 
-    def _lag(self, lagging: SimReplica, complete: SimReplica, seconds: float) -> None:
-        """Nothing reaches one replica for a while, nothing of it ever will; at the end another one is gone."""
+    def _lag(self, lagging: list[SimReplica], complete: list[SimReplica], seconds: float) -> None:
+        """Nothing reaches some replicas for a while, nothing of it ever will; at the end the others are gone."""
         network = self.world.network
-        streams = [stream for stream in network.connections() if stream.other.loop is lagging.loop]
+        loops = [replica.loop for replica in lagging]
+        streams = [stream for stream in network.connections() if stream.other.loop in loops]
         for stream in streams:
             stream.stalled_until_s = self.world.scheduler.now + seconds + 0.1
 
         def end() -> None:
             for stream in streams:
                 network.break_connection(stream, 0.0, 0.0)
-            complete.kill("killed, it had everything")
-            complete.start_later(8.0)
+            for replica in complete:
+                replica.kill("killed, it had everything")
+                replica.start_later(8.0)
 
         self.world.scheduler.after(seconds, self._unless_over, end)
+
+    def _burst(self, partition_id: int) -> None:
+        """Every client appends something now."""
+        for client in self.world.clients:
+            if isinstance(client, SimClient) and client.client is not None and not client.paused:
+                client.last_word(partition_id)
+
+    def _begins(self, seconds: float) -> bool:
+        """False while another drama of the kind that needs quiet is on."""
+        now = self.world.scheduler.now
+        if now < self._busy_until_s:
+            return False
+        self._busy_until_s = now + seconds
+        return True
+
+    def _when(self, condition: Callable[[], bool], act: Callable[[], object], patience_s: float) -> None:
+        """Act as soon as it is so; nothing happens if it does not become so in time."""
+        until_s = self.world.scheduler.now + patience_s
+
+        def look() -> None:
+            if condition():
+                act()
+            elif self.world.scheduler.now < until_s:
+                self.world.scheduler.after(0.02, self._unless_over, look)
+
+        look()
 
     def _away(self, server: SimServer, seconds: float) -> None:
         def cut_off() -> None:

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["Nemesis"]
 
 
+_WEIGHTS = {"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2}
+"""What needs some luck to do harm is tried more often."""
+
+
 class Nemesis:
     """See the module's docstring. ``kinds`` of a seed are a random half of all."""
 
     def __init__(self, world: World, random: Random, faults_in: float) -> None:
         self.world, self.random = world, random
         dramas = Dramas(world, random, self.unless_over)
-        everything: dict[str, Callable[[], bool]] = {
+        self.everything: dict[str, Callable[[], bool]] = {
             "connection cut": self._cut,
             "connection half-open": self._half_open,
             "connection deserted": self._desert,
@@ -72,7 +76,7 @@ class Nemesis:
             "client closed": self._close_client,
         }
         share = random.choice([0.2, 0.5, 0.8])
-        self.kinds = {name: do for name, do in everything.items() if random.random() < share}
+        self.kinds = {name: do for name, do in self.everything.items() if random.random() < share}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 
@@ -86,7 +90,7 @@ class Nemesis:
         if self.over:
             return
         if self.kinds:
-            name = self.random.choice(list(self.kinds))
+            name = self.random.choices(list(self.kinds), [_WEIGHTS.get(kind, 1) for kind in self.kinds])[0]
             self.world.story.tell("nemesis", name)
             if self.kinds[name]():
                 self.world.history.faults[name] += 1
