@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -48,8 +47,8 @@ class MayStop:
     @classmethod
     def drawn(cls, random: Random) -> MayStop:
         """As often as the seed says. No thread in some, for another history is worth the time that this one takes."""
-        chance = random.choice([0.0, 0.05, 0.2, 0.6])
-        return cls(chance, random.choice([0.0, 0.003, 0.03]) / max(chance, 0.05))
+        chance = random.choice([0.0, 0.03, 0.1, 0.4])
+        return cls(chance, random.choice([0.0, 0.003, 0.03]) / max(chance, 0.03))
 
     def draw_s(self, random: Random, slow: Range | None) -> float:
         """For how long now, within ``slow`` if that is given; 0 = not at all."""
@@ -81,24 +80,21 @@ class _Thread:
 
     def go_on(self) -> Any:
         """Until it stops again, or has ended: then with its result."""
-        with self._as_the_running_one():
-            return self._greenlet.switch()
+        return self._run(self._greenlet.switch)
 
     def unwind(self) -> None:
-        with self._as_the_running_one():
-            self._greenlet.throw(GreenletExit)
+        self._run(self._greenlet.throw, GreenletExit)
         assert self.dead
 
     def stop(self) -> None:
         """Called by itself: back to whoever made it go on."""
         self._greenlet.parent.switch()
 
-    @contextmanager
-    def _as_the_running_one(self) -> Iterator[None]:
+    def _run(self, enter: Callable[..., Any], *arguments: Any) -> Any:
         assert _Thread.running is None, "a thread does not start another one"
         _Thread.running = self
         try:
-            yield
+            return enter(*arguments)
         finally:
             _Thread.running = None
 

@@ -9,6 +9,7 @@ its answers leave when the disk is done. Turns of different connections interlea
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
+_LOOKS = 8
 _COPIES_S, _MEETING_S, _ABANDONED_S = (1e-4, 0.02), (1e-3, 0.03), (0.005, 0.5)  # pauses of slow threads
 
 
@@ -153,6 +155,7 @@ class SimReplica(Process):
         self.threads = self._new_threads()
         self._turns: dict[Turn, None] = {}  # that are being handled
         self._damaged: set[int] = set()  # partitions that are known to be
+        self._looked_at = Counter[tuple[int, int]]()
         self.slow_until_s = 0.0
         self.acknowledged: dict[int, int] = {}
         """Per partition the last ID it has answered for and was not told to cut since: durable, whatever happens."""
@@ -160,7 +163,7 @@ class SimReplica(Process):
         """The next order to truncate is met late, after its connection was lost."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
-            for shares in ([0.0, 0.1, 0.5], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+            for shares in ([0.0, 0.05, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
         )
         """How often somebody copies from a partition while something else is done with it; how often a connection's
         thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
@@ -303,16 +306,16 @@ class SimReplica(Process):
             return _COPIES_S
         if turn.abandoned:
             return _ABANDONED_S
-        request = self.random.choice(turn.requests)
-        partition_id, again = request.partition_id, turn.comes_back_to()
-        rotten = self.copied and partition_id not in self._damaged and self.disk.rotten_in(partition_id)
-        if self.may_stop.calm or not (rotten or self.random.random() < self.copied):
+        if not self.copied or self.may_stop.calm:
             return None
-        if isinstance(request, Truncate):
-            self._copy(partition_id)
-            return None
-        for one in [*again, partition_id]:
-            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, one, bool(again))
+        partition_id, again = self.random.choice(turn.requests).partition_id, turn.comes_back_to()
+        rotten = self._rotten_segment(partition_id) is not None
+        if again or rotten or self.happens(self.copied):
+            if partition_id in turn.cuts():
+                self._copy(partition_id)
+            else:
+                for one in again or [partition_id]:
+                    self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, one, bool(again))
         return _MEETING_S if again or rotten else None
 
     def _copy(self, partition_id: int, newest: bool = False) -> None:
@@ -320,12 +323,22 @@ class SimReplica(Process):
         log = self.log(partition_id)
         if log is None or not log.is_open or log.last_id < 0:
             return
-        first_id = log.last_id
+        first_id, max_bytes = log.last_id, 400
         if not newest and self.random.random() < 0.5:
             first_id = self.random.randrange(log.last_id + 1)
-            for path in self.disk.rotten_in(partition_id)[-1:]:
-                first_id = min(first_id, int(path.rpartition("/")[2].partition(".")[0]))
-        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, 1 << 20)]))
+            rotten_id = self._rotten_segment(partition_id)
+            if rotten_id is not None:
+                self._looked_at[partition_id, rotten_id] += 1
+                first_id, max_bytes = min(first_id, rotten_id), 1 << 20
+        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, max_bytes)]))
+
+    def _rotten_segment(self, partition_id: int) -> int | None:
+        """The first ID of one that somebody should look at: not, if that was done in vain for some time."""
+        if partition_id in self._damaged:
+            return None
+        names = [path.rpartition("/")[2] for path in self.disk.rotten_in(partition_id) if path.endswith(".seg")]
+        ids = [int(name.removesuffix(".seg")) for name in names]
+        return next((one for one in ids if self._looked_at[partition_id, one] < _LOOKS), None)
 
     def _in_thread(self, turn: Turn) -> Afterwards:
         assert self.service is not None
