@@ -195,7 +195,11 @@ class SimClient(Process):
         self._trace.events.append((partition_id, what, about))
 
     async def leave(self) -> None:
-        """``WaltzClient.close``, and the end of the process."""
+        """``WaltzClient.close``, if possible while something waits to be applied, and the end of the process."""
+        for _ in range(300):
+            if self.client is None or self.client._applier._ready:
+                break
+            await asyncio.sleep(0.001)
         client, self.client = self.client, None
         if client is None:
             return

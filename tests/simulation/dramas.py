@@ -182,7 +182,8 @@ class Dramas:
         def joiner_is(phase: Phase) -> bool:
             machines = [s.server.machine_of(partition_id) for s in world.servers if s.up and s.server is not None]
             sessions = [m.session for m in machines if m is not None and m.session is not None]
-            return any(one.published and one.phases()[joiner.replica_id][0] is phase for one in sessions)
+            phases = [one.phases().get(joiner.replica_id) for one in sessions if one.published]
+            return any(known is not None and known[0] is phase for known in phases)
 
         def come_back() -> None:
             for server in world.servers:

@@ -1,7 +1,7 @@
 """Every rule once broken: proof that the simulation would notice.
 
 A mutation is a function that patches the code under test. ``KNOWN_SEEDS`` are seeds that are known to catch it, so that
-CI need not search; ``python -m tests.simulation --find-seeds`` finds them again.
+CI need not search; `make simulate-mutations` finds them again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from tests.simulation.mutations_sessions import (
     closing_mark_ignored_by_a_late_opener,
     closing_mark_vouches_for_unpruned_files,
     confirmation_round_is_never_begun_again,
-    copies_come_from_anybody,
     damaged_member_is_repaired_before_publication,
     damaged_replica_keeps_its_vote,
     late_joiner_is_registered_with_a_gap,
@@ -335,7 +334,6 @@ MUTATIONS: dict[str, Mutation] = {
         damaged_replica_keeps_its_vote,
         votes_are_counted_with_the_new_quorum,
         removal_forgets_the_published_quorum,
-        copies_come_from_anybody,
         closing_mark_vouches_for_unpruned_files,
         published_by_less_than_a_quorum,
         damaged_member_is_repaired_before_publication,

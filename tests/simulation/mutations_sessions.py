@@ -27,7 +27,6 @@ __all__ = [
     "closing_mark_ignored_by_a_late_opener",
     "closing_mark_vouches_for_unpruned_files",
     "confirmation_round_is_never_begun_again",
-    "copies_come_from_anybody",
     "damaged_member_is_repaired_before_publication",
     "damaged_replica_keeps_its_vote",
     "late_joiner_is_registered_with_a_gap",
@@ -108,20 +107,6 @@ def removal_forgets_the_published_quorum(patch: Patch) -> None:
 
     original = PartitionRecord.with_replicas
     patch.setattr(PartitionRecord, "with_replicas", with_replicas)
-
-
-def copies_come_from_anybody(patch: Patch) -> None:
-    """Also from a replica that has not been cut yet."""
-
-    def source_for(self: Session, target: Any) -> Any:
-        able = [
-            r
-            for r in self._replicas.values()
-            if r.phase is not Phase.LOST and not r.unreadable and r.last_id > target.last_id
-        ]
-        return max(able, key=lambda r: int(r.last_id)) if able else None
-
-    patch.setattr(Session, "_source_for", source_for)
 
 
 # ---- publication ----------------------------------------------------------------------------------------------
