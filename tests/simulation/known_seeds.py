@@ -31,6 +31,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "admissions_leave_before_what_is_in_flight": 0x2,
     "confirmation_round_is_never_begun_again": 0x5,
     "ambiguous_write_believed_by_session_number_alone": 0x2,
+    "owner_token_is_not_compared": 0x54,
     "ready_without_what_is_in_flight": 0x2,
     "mounts_are_not_confirmed": 0x17,
     "hand_over_keeps_its_log": 0x13,
