@@ -117,6 +117,8 @@ class World:
         self.random = random = Random(seed)
         count = replicas or random.choice([3, 3, 3, 5])
         chosen = tuple(f for f in self.FAULTS if random.random() < 0.6)
+        if "ambiguous" in chosen:
+            chosen += ("ambiguous", "ambiguous")  # it takes several to do harm
         self.faults = chosen if faults is None else faults
         self.config = ServerConfig(
             lock_table_size=random.choice([3, 16, 1000]),
