@@ -26,7 +26,7 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import framed_stream, partition_driver, server, watchdog
+from waltz_ray.actors import framed_stream, partition_driver, seldom, server
 from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
@@ -111,7 +111,7 @@ def _simulated_applier(random: Random) -> type[Applier]:
     return SimApplier
 
 
-_TIMED = (applier, outbox, partition, requests, framed_stream, partition_driver, server, watchdog)
+_TIMED = (applier, outbox, partition, requests, framed_stream, partition_driver, server, seldom)
 
 
 def _simulated_runner(random: Random) -> type[ContextRunner]:

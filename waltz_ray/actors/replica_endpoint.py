@@ -31,11 +31,10 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from waltz_ray.actors.refusals import Refusals
+from waltz_ray.actors.connection_limit import ConnectionLimit
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.framing import (
@@ -191,7 +190,6 @@ class ReplicaEndpoint:
         self._name = name
         self._max_frame_bytes = max_frame_bytes
         self._buffer_bytes = buffer_bytes
-        self._most, self._most_of_one = connections, connections_per_peer
         self._hello_timeout_s = hello_timeout_s
         self._send_timeout = struct.pack("@ll", int(send_timeout_s), int(send_timeout_s % 1 * 1e6))
         self._on_fatal = on_fatal or _end_process
@@ -201,8 +199,7 @@ class ReplicaEndpoint:
         self.endpoint = Endpoint(host, self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._open_from: Counter[str] = Counter()
-        self._refused = Refusals(name)
+        self._limit = ConnectionLimit(name, connections, connections_per_peer)
         self._stopped = threading.Event()
         self._statistics = EndpointStatistics()
         self._closing = False
@@ -263,28 +260,22 @@ class ReplicaEndpoint:
             target=self._serve, args=(connection, address, port), name=f"{self._name}-{port}", daemon=True
         )
         with self._lock:
-            full = len(self._connections) >= self._most or self._open_from[address] >= self._most_of_one
-            if self._closing or full:
+            if self._closing or not self._limit.admits(address):
                 connection.close()
             else:
                 self._connections[connection] = thread
-                self._open_from[address] += 1
                 self._statistics.connections += 1
                 try:
                     thread.start()
                 except (RuntimeError, MemoryError) as error:
                     log.error("%s: no thread for the connection of %s, it is closed: %s", self._name, address, error)
                     self._end(connection, address)
-        if full:
-            self._refused.refused(address, self._most, self._most_of_one)
 
     def _end(self, connection: socket.socket, address: str) -> None:
         """Under the lock."""
         connection.close()
         del self._connections[connection]
-        self._open_from[address] -= 1
-        if not self._open_from[address]:
-            del self._open_from[address]
+        self._limit.left(address)
 
     def _serve(self, connection: socket.socket, address: str, port: int) -> None:
         peer = f"{address}:{port}"

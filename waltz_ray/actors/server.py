@@ -15,15 +15,15 @@ import logging
 import os
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
+from waltz_ray.actors.connection_limit import ConnectionLimit
 from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.partition_driver import PartitionDriver
-from waltz_ray.actors.refusals import Refusals
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.actors.watchdog import SLOW_S, Watchdog
 from waltz_ray.config import ServerConfig
@@ -80,9 +80,8 @@ class Server:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
         self._drivers: dict[int, PartitionDriver] = {}
         self._connections: dict[int, ClientConnection] = {}  # those that have said HELLO
-        self._open: dict[int, str] = {}  # all of them, and from where
-        self._open_from: Counter[str] = Counter()
-        self._refused = Refusals(f"server {server_id}")
+        self._admitted: set[int] = set()  # all of them
+        self._limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -260,23 +259,19 @@ class Server:
 
     def admits(self, connection: ClientConnection) -> bool:
         """Whether there is room for one more connection, in all and from its host."""
-        most, most_of_one = self.config.connections, self.config.connections_per_peer
-        if len(self._open) >= most or self._open_from[connection.address] >= most_of_one:
-            self._refused.refused(connection.address, most, most_of_one)
-            return False
-        self._open[connection.connection_id] = connection.address
-        self._open_from[connection.address] += 1
-        return True
+        admitted = self._limit.admits(connection.address)
+        if admitted:
+            self._admitted.add(connection.connection_id)
+        return admitted
 
     def connected(self, connection: ClientConnection) -> None:
         self._connections[connection.connection_id] = connection
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.connection_id, None)
-        if self._open.pop(connection.connection_id, None) is not None:
-            self._open_from[connection.address] -= 1
-            if not self._open_from[connection.address]:
-                del self._open_from[connection.address]
+        if connection.connection_id in self._admitted:
+            self._admitted.remove(connection.connection_id)
+            self._limit.left(connection.address)
 
     def send(self, connection_id: int, message: ServerMessage) -> None:
         connection = self._connections.get(connection_id)

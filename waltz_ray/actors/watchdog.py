@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
+
+from waltz_ray.actors.seldom import Seldom
 
 __all__ = ["SLOW_S", "Watchdog"]
 
@@ -21,17 +22,12 @@ class Watchdog:
     def __init__(self) -> None:
         self.slow_steps = 0
         self.longest_ms = 0.0
-        self._silent_until = 0.0
-        self._unsaid = 0
+        self._lines = Seldom(_LOG_EVERY_S)
 
     def slow(self, what: str, seconds: float) -> None:
         """``what`` (the machine and its event) took ``seconds``, which is longer than ``SLOW_S``."""
         self.slow_steps += 1
         self.longest_ms = max(self.longest_ms, seconds * 1000)
-        now = time.monotonic()
-        if now < self._silent_until:
-            self._unsaid += 1
-            return
-        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
-        log.warning("%s took %.0f ms, everything else on this server waited%s", what, seconds * 1000, more)
-        self._silent_until, self._unsaid = now + _LOG_EVERY_S, 0
+        if count := self._lines.due():
+            more = f" ({count - 1} more since the last line)" if count > 1 else ""
+            log.warning("%s took %.0f ms, everything else on this server waited%s", what, seconds * 1000, more)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import chain
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
@@ -189,7 +190,7 @@ class Partition:
         self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
         self._held_failures = HeldFailures()
         self._lines_timer = False  # it runs
-        self._held_flushes: deque[tuple[int, int, ReqId]] = deque()  # (last ID before it, connection, request)
+        self._held_flushes: deque[tuple[int, _Flush]] = deque()  # with the last ID before it
         self._feed = FeedHub(partition_id, config.max_frame_bytes // 2)
         self._effects: list[Effect] = []
 
@@ -256,11 +257,7 @@ class Partition:
                 self._feed.unmount(connection_id, client_id)
                 self._forget_mount(connection_id, client_id)
             case ConnectionClosed(connection_id):
-                self._feed.unmount(connection_id)
-                self._held_failures.forget(connection_ids=(connection_id,))
-                self._held_flushes = deque(held for held in self._held_flushes if held[1] != connection_id)
-                self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
-                self._held_mounts = {key: held for key, held in self._held_mounts.items() if key[0] != connection_id}
+                self._forget_connection(connection_id)
             case FlushReceived(connection_id, req_id):
                 self._on_flush(connection_id, req_id)
             case FeedRead(connection_id, client_id, records):
@@ -580,8 +577,7 @@ class Partition:
             self._held_failures.committed(high_water_mark, {})
         self._effects += self._feed.committed(first_id, high_water_mark, log.retained)
         while self._held_flushes and self._held_flushes[0][0] <= high_water_mark:
-            _, connection_id, req_id = self._held_flushes.popleft()
-            self._flushed(connection_id, req_id)
+            self._flushed(self._held_flushes.popleft()[1])
         log.retained.trim(high_water_mark)
         self._admit_next()
         if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
@@ -618,6 +614,14 @@ class Partition:
         self._held_mounts[held.key] = held
         if self._confirmed is None:
             self._confirm()
+
+    def _forget_connection(self, connection_id: int) -> None:
+        """Nobody is there any more to be answered."""
+        self._feed.unmount(connection_id)
+        self._held_failures.forget(connection_ids=(connection_id,))
+        self._held_flushes = deque(each for each in self._held_flushes if each[1].connection_id != connection_id)
+        self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
+        self._held_mounts = {key: held for key, held in self._held_mounts.items() if key[0] != connection_id}
 
     def _forget_mount(self, connection_id: int, client_id: int) -> list[_HeldMount]:
         """The mounts of a client over this connection that have no answer yet; they will get none from now on."""
@@ -704,8 +708,8 @@ class Partition:
             self._send(connection_id, NotReady(self.partition_id, self.generation))
             return
         flush = _Flush(connection_id, req_id)
-        held = sum(each[1] == connection_id for each in self._held_flushes)
-        held += sum(isinstance(each, _Flush) and each.connection_id == connection_id for _, each in self._behind)
+        waiting = chain(self._held_flushes, self._behind)
+        held = sum(isinstance(each, _Flush) and each.connection_id == connection_id for _, each in waiting)
         if held >= _MOST_FLUSHES:
             self._send(connection_id, NotReady(self.partition_id, self.generation))
         elif self._arrivals:
@@ -718,14 +722,14 @@ class Partition:
         assert self._log is not None
         last_before = self._log.next_id - 1
         if last_before <= self._log.high_water_mark:
-            self._flushed(flush.connection_id, flush.req_id)
+            self._flushed(flush)
         else:
-            self._held_flushes.append((last_before, flush.connection_id, flush.req_id))
+            self._held_flushes.append((last_before, flush))
 
-    def _flushed(self, connection_id: int, req_id: ReqId) -> None:
-        """Everything that this connection sent before has its fate, or is told it now."""
-        self._tell_all(self._held_failures.settle(connection_ids=(connection_id,)))
-        self._send(connection_id, FlushResponse(req_id, self.high_water_mark))
+    def _flushed(self, flush: _Flush) -> None:
+        """Everything that its connection sent before has its fate, or is told it now."""
+        self._tell_all(self._held_failures.settle(connection_ids=(flush.connection_id,)))
+        self._send(flush.connection_id, FlushResponse(flush.req_id, self.high_water_mark))
 
     def _advance_feed(self) -> None:
         if self._log is not None:
