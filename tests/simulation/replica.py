@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
-_LOOKS = 8
+_LOOKS, _COPIED_TURNS = 8, 5
 _NORMAL, _ABANDONED = Pace(), Pace((0.005, 0.5), (0.005, 0.5))
 _COPIES, _COPIES_NEWEST = Pace((1e-4, 0.02), (1e-4, 0.02)), Pace(None, (0.005, 0.1))
 _COPIED = Pace((1e-3, 0.03), (1e-3, 0.03))
@@ -75,6 +75,7 @@ class _Connection(asyncio.Protocol):
         self._greeted = False
         self._waiting: list[ReplicaRequest] = []
         self._busy = False
+        self._cut_lately: dict[int, int] = {}
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,11 +112,21 @@ class _Connection(asyncio.Protocol):
             self._late(requests)
         elif requests:
             turn = Turn(self, requests)
-            if turn.appends and self._replica.happens(self._replica.abandoned):
+            if self._is_abandoned(turn):
                 turn.abandoned = True
                 self._lose()
                 self._replica.tell(f"takes its time for {len(requests)} requests of {self.peer}, which has gone")
             self._replica.handle(turn)
+
+    def _is_abandoned(self, turn: Turn) -> bool:
+        """Most often soon after a cut, while it is copied to: the server comes back and cuts again."""
+        self._cut_lately.update(dict.fromkeys(turn.cuts(), _COPIED_TURNS))
+        if not turn.appends:
+            return False
+        lately = [partition_id for partition_id in turn.partitions() if self._cut_lately.get(partition_id, 0) > 0]
+        for partition_id in lately:
+            self._cut_lately[partition_id] -= 1
+        return self._replica.happens(self._replica.abandoned * (50.0 if lately else 1.0))
 
     def _lose(self) -> None:
         """The server loses this connection now."""
@@ -164,7 +175,7 @@ class SimReplica(Process):
         """The next order to truncate is met late, after its connection was lost."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
-            for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+            for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.002, 0.006])
         )
         """How often somebody copies from a partition while something else is done with it; how often a connection's
         thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
@@ -373,7 +384,7 @@ class SimReplica(Process):
     def _answer(self, turn: Turn, replies: list[ReplicaReply]) -> None:
         del self._turns[turn]
         self._lower(turn)
-        for partition_id in {request.partition_id: None for request in turn.requests}:
+        for partition_id in turn.partitions():
             if (log := self.log(partition_id)) is not None:
                 self._look_for_damage(log)
         for reply in replies:

@@ -51,6 +51,9 @@ class Turn:
         """Partition -> the last ID that is to be left of it."""
         return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
 
+    def partitions(self) -> list[int]:
+        return list(dict.fromkeys(request.partition_id for request in self.requests))
+
     @property
     def appends(self) -> bool:
         return any(type(request) is Append for request in self.requests)
