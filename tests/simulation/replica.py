@@ -12,45 +12,29 @@ import asyncio
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Pace
-from tests.simulation.network import Stream
 from tests.simulation.process import Process
+from tests.simulation.replica_connection import Connection
 from tests.simulation.replica_turns import Copier, Turn
 from tests.simulation.sim_disk import DIRECTORY, SimDisk
 from tests.storage.faulty_disk import Crashed, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed, WireError
+from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.framing import (
-    MAGIC_HELLO,
-    MAGIC_REPLICA,
-    FrameDecoder,
-    Hello,
-    decode_hello,
-    encode_frame,
-    encode_hello,
-    negotiate,
-)
 from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSION,
-    REPLICA_VERSIONS,
     Appended,
     Read,
     RefusalCode,
     Refused,
     ReplicaReply,
-    ReplicaRequest,
     StateReply,
-    Truncate,
     Truncated,
-    decode_replica,
-    encode_replica,
 )
 
 if TYPE_CHECKING:
@@ -59,96 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
-_LOOKS, _COPIED_TURNS = 8, 5
+_LOOKS = 8
 _NORMAL, _ABANDONED = Pace(), Pace((0.005, 0.5), (0.005, 0.5))
 _COPIES, _COPIES_NEWEST = Pace((1e-4, 0.02), (1e-4, 0.02)), Pace(None, (0.005, 0.1))
 _COPIED = Pace((1e-3, 0.03), (1e-3, 0.03))
-
-
-class _Connection(asyncio.Protocol):
-    """One server's stream to the replica."""
-
-    def __init__(self, replica: SimReplica) -> None:
-        self._replica = replica
-        self._decoder = FrameDecoder(64 * 1024 * 1024)
-        self._transport: Stream | None = None
-        self._greeted = False
-        self._waiting: list[ReplicaRequest] = []
-        self._busy = False
-        self._cut_lately: dict[int, int] = {}
-        self.peer = "?"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(Stream, transport)
-        self.peer = self._transport.other.loop.name
-        self._transport.write(encode_hello(Hello(REPLICA_VERSIONS, self._replica.loop.name)))
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        try:
-            for frame in self._decoder.feed(data):
-                if not self._greeted:
-                    if frame.magic != MAGIC_HELLO:
-                        raise WireError("the first frame must be a HELLO")
-                    negotiate(REPLICA_VERSIONS, decode_hello(frame.payload).versions)
-                    self._greeted = True
-                    self._decoder.expect(MAGIC_REPLICA, REPLICA_VERSION)
-                else:
-                    self._waiting.append(cast(ReplicaRequest, decode_replica(frame.payload)))
-        except WireError as error:
-            self._replica.world.scheduler.fail(error)  # nobody damages bytes here, so it is a bug
-        if self._busy:
-            return
-        if self._replica.happens(self._replica.late):
-            self._busy = True
-            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.06), self._turn)
-        else:
-            self._turn()
-
-    def _turn(self) -> None:
-        requests, self._waiting = self._waiting, []
-        self._busy = bool(requests)
-        if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
-            self._late(requests)
-        elif requests:
-            turn = Turn(self, requests)
-            if self._is_abandoned(turn):
-                turn.abandoned = True
-                self._lose()
-                self._replica.tell(f"takes its time for {len(requests)} requests of {self.peer}, which has gone")
-            self._replica.handle(turn)
-
-    def _is_abandoned(self, turn: Turn) -> bool:
-        """Most often soon after a cut, while it is copied to: the server comes back and cuts again."""
-        self._cut_lately.update(dict.fromkeys(turn.cuts(), _COPIED_TURNS))
-        if not turn.appends:
-            return False
-        lately = [partition_id for partition_id in turn.partitions() if self._cut_lately.get(partition_id, 0) > 0]
-        for partition_id in lately:
-            self._cut_lately[partition_id] -= 1
-        return self._replica.happens(self._replica.abandoned * (50.0 if lately else 1.0))
-
-    def _lose(self) -> None:
-        """The server loses this connection now."""
-        assert self._transport is not None
-        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
-
-    def _late(self, requests: list[ReplicaRequest]) -> None:
-        """The server loses this connection now; the replica comes to these orders, still in its buffer, later."""
-        self._replica.delays_truncate = False
-        self._replica.tell(f"is late with {requests}, and {self.peer} has gone")
-        self._lose()
-        asyncio.get_running_loop().call_later(self._replica.random.uniform(0.05, 0.8), self._handle, requests)
-
-    def _handle(self, requests: list[ReplicaRequest]) -> None:
-        self._replica.handle(Turn(self, requests))
-
-    def answer(self, replies: list[ReplicaReply]) -> None:
-        assert self._transport is not None
-        self._transport.write(
-            b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
-        )
-        self._turn()
 
 
 class SimReplica(Process):
@@ -217,7 +115,7 @@ class SimReplica(Process):
                     self.store, self._recovering = self._recovering, None
                     self.service = ReplicaService(self.store)
                 if listener is None:
-                    listener = await self.loop.create_server(lambda: _Connection(self), self.host, 0)
+                    listener = await self.loop.create_server(lambda: Connection(self), self.host, 0)
                 endpoint = Endpoint(*listener.sockets[0].getsockname())
                 await self.loop.run_in_executor(
                     None, cluster.announce_replica, self.replica_id, endpoint, f"{self.host}.{self.life}"
