@@ -291,10 +291,18 @@ class SimReplica(Process):
             elif isinstance(reply, Truncated):
                 for other in self._turns:
                     other.surely_cut[reply.partition_id] = reply.last_id
-            elif isinstance(reply, StateReply | Refused) and not turn.copies:
+            elif isinstance(reply, StateReply) and turn.opens(reply.partition_id) and self._owns(turn, reply):
+                for other in self._turns:
+                    other.told[reply.partition_id] = reply.last_id
+            if isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")
                 self.lost_files |= isinstance(reply, Refused) and reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
+
+    def _owns(self, turn: Turn, reply: StateReply) -> bool:
+        """Whether nobody has opened the partition after it."""
+        assert self.service is not None
+        return self.service._owners.get(reply.partition_id) is turn.connection
 
     def _look_for_damage(self, log: PartitionLog) -> None:
         partition_id = log.partition_id
@@ -314,6 +322,12 @@ class SimReplica(Process):
         if cut_id < reply.last_id and turn.only_appends_to(partition_id):
             what = f"{self.host} acknowledges {reply.last_id}, although it has been cut to {cut_id} meanwhile"
             history.blame("no_loss", f"partition {partition_id}: {what}")
+        told_id = turn.told.get(partition_id, reply.last_id)
+        if told_id < reply.last_id:
+            what = (
+                f"{self.host} acknowledges {reply.last_id} to {peer}, another connection was told {told_id} is the last"
+            )
+            history.blame("one_writer", f"partition {partition_id}: {what}")
         if partition_id in turn.cut:
             return
         self.acknowledged[partition_id] = reply.last_id
