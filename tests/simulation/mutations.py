@@ -60,7 +60,6 @@ from tests.simulation.mutations_storage import (
 from tests.simulation.mutations_threads import (
     acknowledged_though_cut_meanwhile,
     cut_does_not_wait_for_a_running_sync,
-    journal_is_emptied_under_a_running_sync,
     journal_sync_covers_what_came_during_it,
     orders_are_not_guarded,
     reads_during_a_cut_are_not_started_over,
@@ -377,7 +376,6 @@ MUTATIONS: dict[str, Mutation] = {
         journal_is_used_again_too_early,
         acknowledged_though_cut_meanwhile,
         journal_sync_covers_what_came_during_it,
-        journal_is_emptied_under_a_running_sync,
         orders_are_not_guarded,
         roll_does_not_wait_for_a_running_sync,
         segment_sync_covers_what_came_during_it,

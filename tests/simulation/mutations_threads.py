@@ -15,7 +15,6 @@ __all__ = [
     "acknowledged_though_cut_meanwhile",
     "cut_does_not_wait_for_a_running_sync",
     "journal_sync_covers_what_came_during_it",
-    "journal_is_emptied_under_a_running_sync",
     "orders_are_not_guarded",
     "reads_during_a_cut_are_not_started_over",
     "roll_does_not_wait_for_a_running_sync",
@@ -64,16 +63,6 @@ def acknowledged_though_cut_meanwhile(patch: Patch) -> None:
 
 def roll_does_not_wait_for_a_running_sync(patch: Patch) -> None:
     patch.setattr(PartitionLog, "_may_roll", lambda self, batch: False)
-
-
-def journal_is_emptied_under_a_running_sync(patch: Patch) -> None:
-    def settle(self: Any) -> None:
-        for file in self._files:
-            self._flush(file)
-        self._renew(self._files)
-        self._partitions.clear()
-
-    patch.setattr(Journal, "_settle", settle)
 
 
 def orders_are_not_guarded(patch: Patch) -> None:

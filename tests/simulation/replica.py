@@ -12,46 +12,30 @@ import asyncio
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Pace
-from tests.simulation.network import Stream
 from tests.simulation.process import Process
+from tests.simulation.replica_connection import Connection
 from tests.simulation.replica_turns import Copier, Turn
 from tests.simulation.sim_disk import DIRECTORY, SimDisk
 from tests.storage.faulty_disk import Crashed, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed, WireError
+from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.framing import (
-    MAGIC_HELLO,
-    MAGIC_REPLICA,
-    FrameDecoder,
-    Hello,
-    decode_hello,
-    encode_frame,
-    encode_hello,
-    negotiate,
-)
 from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSION,
-    REPLICA_VERSIONS,
     Appended,
     Open,
     Read,
     RefusalCode,
     Refused,
     ReplicaReply,
-    ReplicaRequest,
     StateReply,
-    Truncate,
     Truncated,
-    decode_replica,
-    encode_replica,
 )
 
 if TYPE_CHECKING:
@@ -64,81 +48,6 @@ _LOOKS = 8
 _NORMAL, _ABANDONED = Pace(), Pace((0.005, 0.5), (0.005, 0.5))
 _COPIES, _COPIES_NEWEST = Pace((1e-4, 0.02), (1e-4, 0.02)), Pace(None, (0.005, 0.1))
 _COPIED = Pace((1e-3, 0.03), (1e-3, 0.03))
-
-
-class _Connection(asyncio.Protocol):
-    """One server's stream to the replica."""
-
-    def __init__(self, replica: SimReplica) -> None:
-        self._replica = replica
-        self._decoder = FrameDecoder(64 * 1024 * 1024)
-        self._transport: Stream | None = None
-        self._greeted = False
-        self._waiting: list[ReplicaRequest] = []
-        self._busy = False
-        self.peer = "?"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(Stream, transport)
-        self.peer = self._transport.other.loop.name
-        self._transport.write(encode_hello(Hello(REPLICA_VERSIONS, self._replica.loop.name)))
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        try:
-            for frame in self._decoder.feed(data):
-                if not self._greeted:
-                    if frame.magic != MAGIC_HELLO:
-                        raise WireError("the first frame must be a HELLO")
-                    negotiate(REPLICA_VERSIONS, decode_hello(frame.payload).versions)
-                    self._greeted = True
-                    self._decoder.expect(MAGIC_REPLICA, REPLICA_VERSION)
-                else:
-                    self._waiting.append(cast(ReplicaRequest, decode_replica(frame.payload)))
-        except WireError as error:
-            self._replica.world.scheduler.fail(error)  # nobody damages bytes here, so it is a bug
-        if self._busy:
-            return
-        if self._replica.happens(self._replica.late):
-            self._busy = True
-            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.06), self._turn)
-        else:
-            self._turn()
-
-    def _turn(self) -> None:
-        requests, self._waiting = self._waiting, []
-        self._busy = bool(requests)
-        if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
-            self._late(requests)
-        elif requests:
-            turn = Turn(self, requests)
-            if turn.appends and self._replica.happens(self._replica.abandoned):
-                turn.abandoned = True
-                self._lose()
-                self._replica.tell(f"takes its time for {len(requests)} requests of {self.peer}, which has gone")
-            self._replica.handle(turn)
-
-    def _lose(self) -> None:
-        """The server loses this connection now."""
-        assert self._transport is not None
-        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
-
-    def _late(self, requests: list[ReplicaRequest]) -> None:
-        """The server loses this connection now; the replica comes to these orders, still in its buffer, later."""
-        self._replica.delays_truncate = False
-        self._replica.tell(f"is late with {requests}, and {self.peer} has gone")
-        self._lose()
-        asyncio.get_running_loop().call_later(self._replica.random.uniform(0.05, 0.8), self._handle, requests)
-
-    def _handle(self, requests: list[ReplicaRequest]) -> None:
-        self._replica.handle(Turn(self, requests))
-
-    def answer(self, replies: list[ReplicaReply]) -> None:
-        assert self._transport is not None
-        self._transport.write(
-            b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
-        )
-        self._turn()
 
 
 class SimReplica(Process):
@@ -165,7 +74,7 @@ class SimReplica(Process):
         """The next order to truncate is met late, after its connection was lost."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
-            for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+            for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.002, 0.006])
         )
         """How often somebody copies from a partition while something else is done with it; how often a connection's
         thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
@@ -207,7 +116,7 @@ class SimReplica(Process):
                     self.store, self._recovering = self._recovering, None
                     self.service = ReplicaService(self.store)
                 if listener is None:
-                    listener = await self.loop.create_server(lambda: _Connection(self), self.host, 0)
+                    listener = await self.loop.create_server(lambda: Connection(self), self.host, 0)
                 endpoint = Endpoint(*listener.sockets[0].getsockname())
                 await self.loop.run_in_executor(
                     None, cluster.announce_replica, self.replica_id, endpoint, f"{self.host}.{self.life}"
@@ -377,7 +286,7 @@ class SimReplica(Process):
     def _answer(self, turn: Turn, replies: list[ReplicaReply]) -> None:
         del self._turns[turn]
         self._lower(turn)
-        for partition_id in {request.partition_id: None for request in turn.requests}:
+        for partition_id in turn.partitions():
             if (log := self.log(partition_id)) is not None:
                 self._look_for_damage(log)
         for reply in replies:
@@ -386,12 +295,20 @@ class SimReplica(Process):
             elif isinstance(reply, Truncated):
                 for other in self._turns:
                     other.surely_cut[reply.partition_id] = reply.last_id
-            elif isinstance(reply, StateReply | Refused) and not turn.copies:
+            elif isinstance(reply, StateReply) and turn.opens(reply.partition_id) and self._owns(turn, reply):
+                for other in self._turns:
+                    other.told[reply.partition_id] = reply.last_id
+            if isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")
                 if isinstance(reply, Refused):
                     self.world.history.refused(self.loop.name, turn.connection.peer, turn.connection, reply)
                     self.lost_files |= reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
+
+    def _owns(self, turn: Turn, reply: StateReply) -> bool:
+        """Whether nobody has opened the partition after it."""
+        assert self.service is not None
+        return self.service._owners.get(reply.partition_id) is turn.connection
 
     def _look_for_damage(self, log: PartitionLog) -> None:
         partition_id = log.partition_id
@@ -411,6 +328,12 @@ class SimReplica(Process):
         if cut_id < reply.last_id and turn.only_appends_to(partition_id):
             what = f"{self.host} acknowledges {reply.last_id}, although it has been cut to {cut_id} meanwhile"
             history.blame("no_loss", f"partition {partition_id}: {what}")
+        told_id = turn.told.get(partition_id, reply.last_id)
+        if told_id < reply.last_id:
+            what = (
+                f"{self.host} acknowledges {reply.last_id} to {peer}, another connection was told {told_id} is the last"
+            )
+            history.blame("one_writer", f"partition {partition_id}: {what}")
         if partition_id in turn.cut:
             return
         self.acknowledged[partition_id] = reply.last_id

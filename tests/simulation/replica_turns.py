@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Protocol
 
 from tests.simulation.disk_threads import Pace
-from waltz_ray.wire.replica_messages import Append, Appended, ReplicaReply, ReplicaRequest, Truncate
+from waltz_ray.wire.replica_messages import Append, Appended, Open, ReplicaReply, ReplicaRequest, Truncate
 
 __all__ = ["Copier", "Peer", "Turn"]
 
@@ -32,14 +32,16 @@ class Copier:
 class Turn:
     """A turn that is being handled.
 
-    ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
-    ``abandoned``: its connection is lost while it is handled. ``pace``: of its thread, if that is given.
+    ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID;
+    ``told``: that it has opened meanwhile, and was told where they end. ``abandoned``: its own connection is lost while
+    it is handled. ``pace``: of its thread, if that is given.
     """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
         self.connection, self.requests = connection, requests
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
+        self.told: dict[int, int] = {}
         self.abandoned = False
         self.pace: Pace | None = None
 
@@ -50,6 +52,12 @@ class Turn:
     def cuts(self) -> dict[int, int]:
         """Partition -> the last ID that is to be left of it."""
         return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+
+    def opens(self, partition_id: int) -> bool:
+        return any(type(request) is Open and request.partition_id == partition_id for request in self.requests)
+
+    def partitions(self) -> list[int]:
+        return list(dict.fromkeys(request.partition_id for request in self.requests))
 
     @property
     def appends(self) -> bool:
