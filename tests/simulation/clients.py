@@ -206,6 +206,7 @@ class SimClient(Process):
         self.tell("closes its client")
         client._io.is_current = False  # type: ignore[misc]
         client.close()
+        await client._io.ended  # type: ignore[attr-defined]
         self.trace(0, "closed", 0)
         await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
         self.kill("has closed its client")

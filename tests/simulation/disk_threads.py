@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from greenlet import GreenletExit, greenlet
 
@@ -26,7 +26,7 @@ from tests.simulation.loop import ProcessLoop
 from tests.storage.faulty_disk import Crashed
 from waltz_ray.storage.disk import Disk, Mode, Writable
 
-__all__ = ["LOCKS", "DiskThreads", "GatedDisk", "Lock", "MayStop", "RLock"]
+__all__ = ["LOCKS", "DiskThreads", "GatedDisk", "Lock", "MayStop", "Pace", "RLock"]
 
 T = TypeVar("T")
 Afterwards = Callable[[], None]
@@ -34,6 +34,13 @@ Range = tuple[float, float]
 
 _SHORT_S, _LONG_S = (1e-5, 1e-3), (1e-3, 0.3)  # pauses
 _PAUSES = 12  # of one thread; afterwards only one in ten: a turn of a hundred segments must not take for ever
+
+
+class Pace(NamedTuple):
+    """How long a slow thread is put aside (every other time it may be), and how long its syncs take."""
+
+    points_s: Range | None = None
+    syncs_s: Range | None = None
 
 
 class MayStop:
@@ -64,13 +71,16 @@ def drawn_s(random: Random, between: Range) -> float:
     return shortest * math.exp(random.random() * math.log(longest / shortest))
 
 
+_NORMAL = Pace()
+
+
 class _Thread:
     """``work`` returns what the process is to do when the thread has ended, outside of it."""
 
     running: ClassVar[_Thread | None] = None
 
-    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards], slow: Range | None) -> None:
-        self.threads, self.slow = threads, slow
+    def __init__(self, threads: DiskThreads, work: Callable[[], Afterwards], pace: Pace) -> None:
+        self.threads, self.pace = threads, pace
         self.pauses = 0
         self._greenlet = greenlet(work)
 
@@ -111,12 +121,9 @@ class DiskThreads:
         self._due: dict[_Thread, asyncio.TimerHandle] = {}  # that will go on by themselves
         self.switches = 0
 
-    def start(self, work: Callable[[], Afterwards], slow: Range | None = None) -> None:
-        """Run ``work`` in a new thread, until it is put aside for the first time or has ended.
-
-        ``slow``: it is put aside more often, and for so long.
-        """
-        thread = _Thread(self, work, slow)
+    def start(self, work: Callable[[], Afterwards], pace: Pace = _NORMAL) -> None:
+        """Run ``work`` in a new thread, until it is put aside for the first time or has ended."""
+        thread = _Thread(self, work, pace)
         self._alive[thread] = None
         self._run(thread)
 
@@ -156,7 +163,7 @@ class DiskThreads:
     def point(self) -> None:
         """Here a thread may be put aside."""
         thread = self._may_pause()
-        if thread is not None and (seconds := self._may_stop.draw_s(self._random, thread.slow)):
+        if thread is not None and (seconds := self._may_stop.draw_s(self._random, thread.pace.points_s)):
             self._pause(thread, seconds)
 
     def sync(self, sync: Callable[[], None]) -> None:
@@ -170,7 +177,8 @@ class DiskThreads:
             self._pause(thread, self._takes_s(thread))
 
     def _takes_s(self, thread: _Thread) -> float:
-        return self._sync_s() if thread.slow is None else drawn_s(self._random, thread.slow)
+        syncs_s = thread.pace.syncs_s
+        return self._sync_s() if syncs_s is None else drawn_s(self._random, syncs_s)
 
     def _may_pause(self) -> _Thread | None:
         thread = _Thread.running

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Range
+from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Pace
 from tests.simulation.network import Stream
 from tests.simulation.process import Process
 from tests.simulation.replica_turns import Copier, Turn
@@ -61,7 +61,9 @@ __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
 _LOOKS = 8
-_COPIES_S, _MEETING_S, _ABANDONED_S = (1e-4, 0.02), (1e-3, 0.03), (0.005, 0.5)  # pauses of slow threads
+_NORMAL, _ABANDONED = Pace(), Pace((0.005, 0.5), (0.005, 0.5))
+_COPIES, _COPIES_NEWEST = Pace((1e-4, 0.02), (1e-4, 0.02)), Pace(None, (0.005, 0.1))
+_COPIED = Pace((1e-3, 0.03), (1e-3, 0.03))
 
 
 class _Connection(asyncio.Protocol):
@@ -99,7 +101,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._replica.happens(self._replica.late):
             self._busy = True
-            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.03), self._turn)
+            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.06), self._turn)
         else:
             self._turn()
 
@@ -163,7 +165,7 @@ class SimReplica(Process):
         """The next order to truncate is met late, after its connection was lost."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
-            for shares in ([0.0, 0.05, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
+            for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.0, 0.005])
         )
         """How often somebody copies from a partition while something else is done with it; how often a connection's
         thread comes late to what has arrived, so that more of it is one turn; and how often the connection is lost
@@ -297,26 +299,31 @@ class SimReplica(Process):
         for request in turn.requests:
             if isinstance(request, Open):
                 self.world.history.opens(turn.connection, request.partition_id, request.session_id)
-        self.threads.start(lambda: self._in_thread(turn), self._meet_others(turn))
+        pace = turn.pace or (_ABANDONED if turn.abandoned else self._meet_others(turn))
+        self.threads.start(lambda: self._in_thread(turn), pace)
 
-    def _meet_others(self, turn: Turn) -> Range | None:
+    def _meet_others(self, turn: Turn) -> Pace:
         """At times somebody reads what the turn is about to change. How slow the turn is to be, so that they meet:
         where damage is to be found, or something is to be synced in the midst of it."""
-        if turn.copies:
-            return _COPIES_S
-        if turn.abandoned:
-            return _ABANDONED_S
         if not self.copied or self.may_stop.calm:
-            return None
+            return _NORMAL
         partition_id, again = self.random.choice(turn.requests).partition_id, turn.comes_back_to()
         rotten = self._rotten_segment(partition_id) is not None
-        if again or rotten or self.happens(self.copied):
-            if partition_id in turn.cuts():
-                self._copy(partition_id)
-            else:
-                for one in again or [partition_id]:
-                    self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, one, bool(again))
-        return _MEETING_S if again or rotten else None
+        if again:
+            self._copy_what_is_not_synced(again[0])
+        elif turn.cuts():
+            self._copy(partition_id)
+        elif rotten or self.happens(self.copied):
+            self.loop.call_later(self.random.uniform(0.0, 0.004), self._copy, partition_id)
+        return _COPIED if again or rotten else _NORMAL
+
+    def _copy_what_is_not_synced(self, partition_id: int, tries: int = 100) -> None:
+        """As soon as there is something."""
+        log = self.log(partition_id)
+        if log is not None and log.last_id > log.synced_id:
+            self._copy(partition_id, newest=True)
+        elif tries:
+            self.loop.call_later(0.001, self._copy_what_is_not_synced, partition_id, tries - 1)
 
     def _copy(self, partition_id: int, newest: bool = False) -> None:
         """What a server does that copies from this replica to another one."""
@@ -330,7 +337,9 @@ class SimReplica(Process):
             if rotten_id is not None:
                 self._looked_at[partition_id, rotten_id] += 1
                 first_id, max_bytes = min(first_id, rotten_id), 1 << 20
-        self.handle(Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, max_bytes)]))
+        turn = Turn(Copier(), [Read(partition_id, log.session_id, first_id, log.last_id + 1, max_bytes)])
+        turn.pace = _COPIES_NEWEST if newest else _COPIES
+        self.handle(turn)
 
     def _rotten_segment(self, partition_id: int) -> int | None:
         """The first ID of one that somebody should look at: not, if that was done in vain for some time."""

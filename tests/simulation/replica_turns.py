@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import groupby
 from typing import Protocol
 
+from tests.simulation.disk_threads import Pace
 from waltz_ray.wire.replica_messages import Append, Appended, ReplicaReply, ReplicaRequest, Truncate
 
 __all__ = ["Copier", "Peer", "Turn"]
@@ -32,7 +33,7 @@ class Turn:
     """A turn that is being handled.
 
     ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
-    ``abandoned``: its connection is lost while it is handled.
+    ``abandoned``: its connection is lost while it is handled. ``pace``: of its thread, if that is given.
     """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
@@ -40,6 +41,7 @@ class Turn:
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
         self.abandoned = False
+        self.pace: Pace | None = None
 
     @property
     def copies(self) -> bool:

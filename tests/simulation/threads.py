@@ -47,15 +47,16 @@ class SimIo:
         self.loop = asyncio.get_running_loop()
         self.is_current = True  # so that nothing tries to block
         self._stopped = False
+        self.ended: asyncio.Task[None] | None = None
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         if not self._stopped:
             self.loop.call_soon(function, *args)
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """``last`` runs in the next turns; the real one waits for it."""
+        """``last`` runs in the next turns; the real one waits for it, as ``ended`` allows here."""
         self._stopped = True
-        self.loop.create_task(last)
+        self.ended = self.loop.create_task(last)
 
 
 def _simulated_applier(random: Random) -> type[Applier]:

@@ -417,7 +417,10 @@ def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]
         assert self.low_water_mark is not None
         for replica_id in sorted(joined):
             log = world.replicas[replica_id].log(self.partition_id)
-            if log is not None and log.damaged is None and log.synced_id < self.low_water_mark:
+            # One that a higher session has fenced may have been cut since; the write is going to fail.
+            if log is None or log.session_id != self.session_id or log.damaged is not None:
+                continue
+            if log.synced_id < self.low_water_mark:
                 where = f"partition {self.partition_id}: session {self.session_id} begins at {self.low_water_mark}"
                 world.history.blame("members", f"{where}, replica {replica_id} joins it with {log.synced_id}")
         original(self, joined)

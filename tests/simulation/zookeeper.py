@@ -80,7 +80,8 @@ class SimZooKeeper(MemoryZooKeeper):
     """One process's client.
 
     ``lose_answers``: so many further writes happen without their caller hearing of it. ``lose_requests``: so many
-    do not happen. The caller cannot tell one from the other.
+    do not happen. The caller cannot tell one from the other. A request gets lost with its connection only, so that
+    comes back a moment later, and every watch is read again.
     """
 
     def __init__(self, server: SimZooKeeperServer, loop: ProcessLoop) -> None:
@@ -98,7 +99,8 @@ class SimZooKeeper(MemoryZooKeeper):
 
     def _reconnect(self) -> None:
         """A call without an answer is a connection that was lost; another one is made at once."""
-        self._sim.scheduler.after(0.0, self._sim.cut_off, self, 0.02, float("inf"))
+        away_s = self._sim.random.uniform(0.005, 0.05)
+        self._sim.scheduler.after(0.0, self._sim.cut_off, self, away_s, float("inf"))
 
     def _lose_answer(self, path: str) -> None:
         if self.lose_answers:

@@ -22,7 +22,7 @@ from tests.storage.helpers import (
     reopen,
 )
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import Corruption, InvalidInput
+from waltz_ray.errors import Corruption, InvalidInput, SyncFailed
 from waltz_ray.storage.disk import Mode, Writable
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.wire.replica_messages import (
@@ -157,6 +157,27 @@ def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do
     monkeypatch.setattr(log, "wait_until_quiet", wait_while_a_reader_finds_it)
     assert log.begin_sync() is None
     assert (log.last_id, log.synced_id) == (1, 1)
+
+
+def test_a_sync_beside_one_that_fails_proves_nothing() -> None:
+    """A kernel tells a failure to one of those who sync, and drops the pages of all: control entries share a file."""
+    disk = HookedDisk()
+    store = create(disk, StorageConfig(preallocate_bytes=0), partitions=2)
+    store.partition(1).open_session(1)
+
+    def fail_beside() -> None:
+        disk.fail_sync = True
+        with pytest.raises(SyncFailed):
+            store.partition(1).open_session(2)
+        disk.heal()
+
+    log = store.partition(0)
+    log.open_session(1)
+    append(log, 1)
+    disk.hooks["fdatasync"] = fail_beside
+    with pytest.raises(SyncFailed):
+        log.sync()
+    assert log.synced_id == -1
 
 
 # ---- an acknowledgement says what is durable at that moment, whatever happened since the write ----------------

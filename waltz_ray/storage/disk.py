@@ -298,6 +298,7 @@ class DurableDisk:
             self.disk.fdatasync(handle)
         except OSError as error:
             raise self._fail("fdatasync", path, error) from error
+        self.check()  # one that failed meanwhile in another thread may have dropped pages of this file, too
 
     def fsync(self, handle: int, path: str) -> None:
         self.check()
@@ -305,6 +306,7 @@ class DurableDisk:
             self.disk.fsync(handle)
         except OSError as error:
             raise self._fail("fsync", path, error) from error
+        self.check()
 
     def fsync_directory(self, path: str) -> None:
         """OutOfResources: it could not be opened, so nothing was flushed and nothing is lost."""
