@@ -364,6 +364,7 @@ class SimReplica(Process):
         return partial(self._answer, turn, replies)
 
     def _answer_later(self, turn: Turn, replies: list[ReplicaReply]) -> None:
+        turn.decided = True
         self.loop.call_later(self.disk_delay_s(), self._answer, turn, replies)
 
     def _lower(self, turn: Turn) -> None:
@@ -384,7 +385,7 @@ class SimReplica(Process):
             if isinstance(reply, Appended):
                 self._acknowledges(turn, reply)
             elif isinstance(reply, Truncated):
-                for other in self._turns:
+                for other in [other for other in self._turns if not other.decided]:
                     other.surely_cut[reply.partition_id] = reply.last_id
             elif isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")

@@ -33,14 +33,15 @@ class Turn:
     """A turn that is being handled.
 
     ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID.
-    ``abandoned``: its connection is lost while it is handled. ``pace``: of its thread, if that is given.
+    ``abandoned``: its connection is lost while it is handled. ``decided``: only its answer is under way, which what
+    happens now can no longer change. ``pace``: of its thread, if that is given.
     """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
         self.connection, self.requests = connection, requests
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
-        self.abandoned = False
+        self.abandoned = self.decided = False
         self.pace: Pace | None = None
 
     @property
