@@ -19,7 +19,7 @@ def update_page(page: Path, found: dict[str, Caught | None]) -> None:
     lines = ["| broken rule | noticed by | seed | what it says |", "|---|---|---|---|"]
     for name, caught in found.items():
         if caught is None:
-            lines.append(f"| `{name}` | **nobody** | | |")
+            lines.append(f"| `{name}` | **nobody** in 400 | | |")
         else:
             message = caught.message.splitlines()[0][:150].replace("|", "/")
             lines.append(f"| `{name}` | {caught.checker} | {caught.seed:#x} | {message} |")
