@@ -200,9 +200,10 @@ class SimClient(Process):
             if self.client is None or self.client._applier._ready:
                 break
             await asyncio.sleep(0.001)
-        client, self.client = self.client, None
-        if client is None:
+        client = self.client
+        if client is None or self.world.nemesis.over:
             return
+        self.client = None
         self.tell("closes its client")
         client._io.is_current = False  # type: ignore[misc]
         client.close()
