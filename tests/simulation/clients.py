@@ -200,9 +200,10 @@ class SimClient(Process):
             if self.client is None or self.client._applier._ready:
                 break
             await asyncio.sleep(0.001)
-        client, self.client = self.client, None
-        if client is None:
+        client = self.client
+        if client is None or self.world.nemesis.over:
             return
+        self.client, self.leaves = None, True
         self.tell("closes its client")
         client._io.is_current = False  # type: ignore[misc]
         client.close()
@@ -210,6 +211,7 @@ class SimClient(Process):
         self.trace(0, "closed", 0)
         await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
         self.kill("has closed its client")
+        self.start_later(self.random.choice([0.05, 0.5, 1.5]))
 
     # ---- work ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.simulation.history import History
 from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_record import PartitionRecord
@@ -29,6 +30,7 @@ __all__ = [
     "confirmation_round_is_never_begun_again",
     "damaged_member_is_repaired_before_publication",
     "damaged_replica_keeps_its_vote",
+    "full_disk_is_tried_at_once",
     "late_joiner_is_registered_with_a_gap",
     "late_voter_is_not_cut",
     "never_joined_files_are_kept",
@@ -160,6 +162,17 @@ def session_storm(patch: Patch) -> None:
 
     original = Session._on_lost
     patch.setattr(Session, "_on_lost", on_lost)
+
+
+def full_disk_is_tried_at_once(patch: Patch) -> None:
+    """By every session that opens: the replica can be a member, and can take nothing."""
+
+    def open_session(self: ReplicaLink, partition_id: int, session_id: int, joined: int, owner: str) -> None:
+        self._full_until.clear()
+        original(self, partition_id, session_id, joined, owner)
+
+    original = ReplicaLink.open
+    patch.setattr(ReplicaLink, "open", open_session)
 
 
 def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:

@@ -301,7 +301,6 @@ class Nemesis:
         if not isinstance(client, SimClient) or client.client is None or not client.up or client.paused:
             return False
         client.spawn(client.leave())
-        client.start_later(self.random.choice([0.6, 2.0]))
         return True
 
     def _stop_client(self) -> bool:

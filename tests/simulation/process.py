@@ -26,7 +26,7 @@ class Process:
         self.host = host
         self.session_s = session_s
         self.life = 0
-        self.up = False
+        self.up = self.leaves = False  # leaves: it is up, and closes in good order
         self.loop: ProcessLoop = new_loop(world.scheduler, world.network, host)
         self.zookeeper: SimZooKeeper | None = None
 
@@ -54,7 +54,7 @@ class Process:
         if not self.up:
             return
         self.tell(f"ends: {why}")
-        self.up = False
+        self.up = self.leaves = False
         self.loop.kill()
         self.world.network.process_ended(self.loop, silent_s)
         if self.zookeeper is not None:

@@ -273,6 +273,7 @@ class SimReplica(Process):
         return partial(self._answer, turn, replies)
 
     def _answer_later(self, turn: Turn, replies: list[ReplicaReply]) -> None:
+        turn.decided = True
         self.loop.call_later(self.disk_delay_s(), self._answer, turn, replies)
 
     def _lower(self, turn: Turn) -> None:
@@ -293,10 +294,10 @@ class SimReplica(Process):
             if isinstance(reply, Appended):
                 self._acknowledges(turn, reply)
             elif isinstance(reply, Truncated):
-                for other in self._turns:
+                for other in self._undecided():
                     other.surely_cut[reply.partition_id] = reply.last_id
             elif isinstance(reply, StateReply) and turn.opens(reply.partition_id) and self._owns(turn, reply):
-                for other in self._turns:
+                for other in self._undecided():
                     other.told[reply.partition_id] = reply.last_id
             if isinstance(reply, StateReply | Refused) and not turn.copies:
                 self.tell(f"to {turn.connection.peer}: {reply}")
@@ -305,10 +306,13 @@ class SimReplica(Process):
                     self.lost_files |= reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
 
+    def _undecided(self) -> list[Turn]:
+        return [turn for turn in self._turns if not turn.decided]
+
     def _owns(self, turn: Turn, reply: StateReply) -> bool:
         """Whether nobody has opened the partition after it."""
         assert self.service is not None
-        return self.service._owners.get(reply.partition_id) is turn.connection
+        return self.service._connections.get(reply.partition_id) is turn.connection
 
     def _look_for_damage(self, log: PartitionLog) -> None:
         partition_id = log.partition_id

@@ -34,7 +34,8 @@ class Turn:
 
     ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID;
     ``told``: that it has opened meanwhile, and was told where they end. ``abandoned``: its own connection is lost while
-    it is handled. ``pace``: of its thread, if that is given.
+    it is handled. ``decided``: only its answer is under way, which what happens now can no longer change. ``pace``: of
+    its thread, if that is given.
     """
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
@@ -42,7 +43,7 @@ class Turn:
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
         self.told: dict[int, int] = {}
-        self.abandoned = False
+        self.abandoned = self.decided = False
         self.pace: Pace | None = None
 
     @property

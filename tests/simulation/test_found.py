@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,11 +21,12 @@ from waltz_ray.errors import DiskFull, ReplicaRefused
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition
 from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
-from waltz_ray.protocol.partition_types import Assigned, ReadRecord, RecordRead
+from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, Assigned, ReadRecord, RecordRead
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.session_types import (
     RecordWritten,
+    ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
@@ -102,6 +104,37 @@ def test_a_session_that_only_copies_hears_that_it_is_fenced_off() -> None:
     assert _told_after(Refused(7, 5, 7, RefusalCode.FENCED, 6, 8, "session 5 is fenced off")) == [
         (7, ReplicaFenced(5, 3, 6))
     ]
+
+
+def test_a_full_disk_does_not_end_every_session_that_begins() -> None:
+    """Seed 0xd0009c: 38 sessions in 4 s. The replica opened each, was a member, and refused its first append."""
+    scheduler = Scheduler(Random(1))
+    network = Network(scheduler, Random(2))
+    server = new_loop(scheduler, network, "server")
+    events: list[object] = []
+
+    async def open_again() -> None:
+        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing(), Pool(1))
+        link._up, link._live = True, mock.Mock()
+        link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
+        link.open(7, 6, 5, "b/1")
+        link.open(8, 6, 5, "b/1")  # another partition, whose next record may fit
+        assert link._live.send.call_count == 1
+        await asyncio.sleep(1.5)
+        link.open(7, 6, 5, "b/1")
+        assert link._live.send.call_count == 2
+        link._task.cancel()
+
+    task = server.enter(lambda: server.create_task(open_again()))
+    scheduler.run(3.0)
+    assert task.done()
+    assert task.exception() is None
+    assert events == [
+        (7, ReplicaLost(5, 3, "no space left")),
+        (7, ReplicaLost(6, 3, "its disk was full a moment ago")),
+        (7, ReplicaAvailable(NO_SUCH_SESSION, 3)),
+    ]
+    server.bury()
 
 
 def _told_after(refused: Refused) -> list[object]:

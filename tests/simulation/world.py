@@ -164,7 +164,7 @@ class World:
             client.working = False
         self.operator.settle_sets()
         deadline = self.scheduler.now + _LIVENESS_S
-        self._wait("everything runs", deadline, lambda: all(p.up for p in self.processes()))
+        self._wait("everything runs", deadline, lambda: all(p.up and not p.leaves for p in self.processes()))
         self._wait("replicas serve", deadline, self._all_serve)
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)

@@ -94,14 +94,19 @@ class SimZooKeeper(MemoryZooKeeper):
         if self.lose_requests:
             self.lose_requests -= 1
             self._sim.faults["zookeeper request lost"] += 1
-            away_s = self._sim.random.uniform(0.005, 0.05)
-            self._sim.scheduler.after(0.0, self._sim.cut_off, self, away_s, float("inf"))
+            self._reconnect()
             raise ZooKeeperUnreachable(f"ZooKeeper node {path}: no answer; a write may have happened")
+
+    def _reconnect(self) -> None:
+        """A call without an answer is a connection that was lost; another one is made at once."""
+        away_s = self._sim.random.uniform(0.005, 0.05)
+        self._sim.scheduler.after(0.0, self._sim.cut_off, self, away_s, float("inf"))
 
     def _lose_answer(self, path: str) -> None:
         if self.lose_answers:
             self.lose_answers -= 1
             self._sim.faults["zookeeper answer lost"] += 1
+            self._reconnect()
             raise ZooKeeperUnreachable(f"ZooKeeper node {path}: the answer was lost; a write may have happened")
 
     def create(

@@ -121,6 +121,7 @@ class ReplicaLink:
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.refusals: Counter[str] = Counter()  # by code
+        self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
         self._deliver = deliver
@@ -218,6 +219,7 @@ class ReplicaLink:
         self._ready.clear()
         self._waiting.clear()
         self._orders = 0
+        self._full_until.clear()  # another process may have room
         self._states.clear()
         for stream in streams:
             if stream is not None:
@@ -250,6 +252,11 @@ class ReplicaLink:
     # ---- orders -----------------------------------------------------------------------------------------
 
     def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:
+        """Not while its disk is likely to be full: it would be a member, refuse the first append, and so end each
+        session that has just begun. It is tried again as after any refusal."""
+        if asyncio.get_running_loop().time() < self._full_until.get(partition_id, 0.0):
+            self._deliver(partition_id, ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago"))
+            return
         self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id, owner))
 
     def confirm(self, partition_id: int, session_id: int, number: int) -> None:
@@ -326,6 +333,8 @@ class ReplicaLink:
             self._deliver(refused.partition_id, fenced)
             return
         log.warning("replica %d: %s", self.replica_id, refused.message)
+        if refused.code is RefusalCode.DISK_FULL:
+            self._full_until[refused.partition_id] = asyncio.get_running_loop().time() + _REFUSED_RETRY_S
         lost_files = refused.code is RefusalCode.LOST_FILES
         lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files)
         self._deliver(refused.partition_id, lost)

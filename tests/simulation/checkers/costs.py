@@ -13,8 +13,8 @@ from tests.simulation.history import RecordWrite, Violation
 
 __all__ = ["check", "sessions_taken"]
 
-_AT_FIRST = 6
-_PER_FAULT = 2
+_AT_FIRST = 5
+_PER_FAULT = 1.5
 
 
 def check(outcome: Outcome) -> None:
