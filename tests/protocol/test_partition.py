@@ -859,7 +859,7 @@ def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
 
 
 def test_the_partitions_of_a_server_share_its_memory() -> None:
-    bench = Bench(ServerConfig(retained_bytes=900, join_grace_ms=0)).open()
+    bench = Bench(ServerConfig(retained_bytes=20_000, join_grace_ms=0)).open()
     bench.mount()
     for first in range(20):
         bench.append(first, free())
