@@ -28,6 +28,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "published_by_less_than_a_quorum": 0x8,
     "damaged_member_is_repaired_before_publication": 0x66,
     "late_joiner_is_registered_with_a_gap": 0x1,
+    "checkpoints_come_too_often": 0x0,
     "admissions_leave_before_what_is_in_flight": 0x2,
     "confirmation_round_is_never_begun_again": 0x5,
     "ambiguous_write_believed_by_session_number_alone": 0x8,
