@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def large_batch(first_id: int, count: int) -> RecordBatch:
 
 
 @pytest.mark.parametrize(("make", "count"), [(small_batch, 1), (small_batch, 8), (large_batch, 500)])
-def test_the_budget_is_that_of_memory(make: type[RecordBatch], count: int) -> None:
+def test_the_budget_is_that_of_memory(make: Callable[[int, int], RecordBatch], count: int) -> None:
     retained = RetainedRecords(0, BUDGET_BYTES)
     gc.collect()
     tracemalloc.start()
