@@ -23,7 +23,6 @@ from typing import Any
 from waltz_ray import cluster_file
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.cluster_manager import ClusterManager
-from waltz_ray.actors.manager_logic import place_replicas
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.actors.supervision import (
     MANAGER,
@@ -55,6 +54,7 @@ from waltz_ray.errors import (
     StorageError,
     WaltzError,
 )
+from waltz_ray.protocol.placement import place_replicas
 
 __all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "status_without_manager", "take_down"]
 

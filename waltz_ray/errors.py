@@ -25,6 +25,7 @@
     │   ├── VersionConflict          a compare-and-set lost
     │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
     ├── RayNotRunning                Ray cannot be started or reached
+    ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
         ├── ClusterNotFound          no cluster of that name
         ├── PartitionNotReady        retriable: moving or recovering
@@ -60,6 +61,7 @@ __all__ = [
     "Fenced",
     "ForeignStorage",
     "InvalidInput",
+    "InvariantBroken",
     "LockConflict",
     "NoNode",
     "NodeExists",
@@ -206,6 +208,10 @@ class ClusterMismatch(CoordinationError):
 
 class RayNotRunning(WaltzError):
     """Ray cannot be started or reached."""
+
+
+class InvariantBroken(WaltzError):
+    """What a machine holds contradicts itself: a bug, and nothing that it says can be trusted any more."""
 
 
 class ClientError(WaltzError):

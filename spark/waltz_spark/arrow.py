@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RecordBatch
-from waltz_ray.wire.batches import FeedBatch
 
 __all__ = ["ARROW_SCHEMA", "COLUMNS", "SPARK_SCHEMA", "checked_columns", "headers_to_arrow", "schema_of", "to_arrow"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint, ReqId
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     ErrorMessage,
     FeedBatch,
     FeedCredit,
@@ -25,7 +25,7 @@ from waltz_ray.wire.batches import (
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
 from waltz_spark.sockets import BlockingStream

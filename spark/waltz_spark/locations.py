@@ -96,7 +96,7 @@ class Locations:
 
     def replicas(self, partition_id: int) -> ReplicaView:
         """The replicas of a partition; needs ZooKeeper."""
-        record, _ = self.store.partition(partition_id)
+        record, _ = self.store.roster(partition_id)
         announced = {number: each.endpoint for number, each in self.store.replicas().items()}
         endpoints = {number: announced[number] for number in record.replicas if number in announced}
         return ReplicaView(record.last_published_session, record.members, record.published_quorum, endpoints)

@@ -18,7 +18,7 @@ from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.protocol.partition_types import SessionConfirmed
+from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_HELLO, FrameDecoder, Hello, encode_frame, encode_hello
@@ -152,7 +152,7 @@ def bench_server(config: ServerConfig | None = None, bench: Bench | None = None)
 def open_with(batches: int, records_each: int = 1, config: ServerConfig | None = None) -> Bench:
     """A partition that has committed so many batches."""
     bench = Bench(config or ServerConfig(join_grace_ms=0)).open()
-    log = bench.partition._log
+    log = bench.partition.state.log
     assert log is not None
     for _ in range(batches):
         log.retained.append(records_of(log.retained.end_id, records_each))

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.replica import ReplicaMessage
 from waltz_ray.wire.framing import MAGIC_REPLICA, Frame, FrameDecoder, Hello, encode_frame, encode_hello
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
     REPLICA_VERSIONS,
-    ReplicaMessage,
     decode_replica,
     encode_replica,
 )

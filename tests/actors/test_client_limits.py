@@ -11,9 +11,8 @@ from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
 from waltz_ray.actors.client_connection import CLIENTS_OF_A_CONNECTION
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.feed import FEED_CREDIT_LIMIT_BYTES
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
@@ -22,7 +21,8 @@ from waltz_ray.wire.batches import (
     Mount,
     Mounted,
 )
-from waltz_ray.wire.client_messages import HighWaterMarkRequest, MountResponse
+from waltz_ray.protocol.messages.original import HighWaterMarkRequest, MountResponse
+from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES
 from waltz_ray.wire.codec import ClientMessage
 from waltz_ray.wire.framing import MAGIC_CLIENT, Hello, encode_hello, frame_header
 
@@ -103,7 +103,7 @@ async def test_credit_is_capped_and_never_negative() -> None:
     for _ in range(3):
         door.send(FeedCredit(0, (1 << 63) - 1))
     await quiet(server)
-    [subscriber] = server.driver(0).machine._feed._subscribers.values()
+    [subscriber] = server.driver(0).machine.feed._subscribers.values()
     assert subscriber.credit_bytes <= FEED_CREDIT_LIMIT_BYTES
 
 
@@ -264,5 +264,5 @@ async def test_closed_connections_leave_nothing_behind() -> None:
         await asyncio.sleep(0)
     await quiet(server)
     assert (server._admitted, server._limit.open, server._connections) == (set(), 0, {})
-    hub = server.driver(0).machine._feed
+    hub = server.driver(0).machine.feed
     assert not any((hub._subscribers, hub._by_connection, hub._due, hub._caught_up, hub._live, hub._paused))

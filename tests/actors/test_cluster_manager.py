@@ -13,7 +13,6 @@ import pytest
 
 from waltz_ray.actors.cluster_manager import ManagerHost
 from waltz_ray.actors.endpoint_probe import EndpointProbe
-from waltz_ray.actors.manager_logic import EndpointAnswered, EndpointRefused
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.api import EphemeralNode
@@ -21,6 +20,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.protocol.placement import Assignment, Owner
 
 

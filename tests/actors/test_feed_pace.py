@@ -13,10 +13,10 @@ from tests.actors.bench_server import GENERATION, Door, bench_server, open_with,
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_types import Unassigned
+from waltz_ray.protocol.messages.client import FeedCredit, FeedMode, FeedRecords, Mount, Mounted
+from waltz_ray.protocol.messages.original import FeedData, MountRequest, MountResponse
+from waltz_ray.protocol.partition.events import Unassigned
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedCredit, FeedMode, FeedRecords, Mount, Mounted
-from waltz_ray.wire.client_messages import FeedData, MountRequest, MountResponse
 
 TURNS = 100_000
 
@@ -124,7 +124,7 @@ async def test_no_turn_of_the_loop_is_long_whoever_is_behind() -> None:
 @in_loop
 async def test_a_batch_of_very_many_records_is_cut() -> None:
     bench = open_with(0)
-    log = bench.partition._log
+    log = bench.partition.state.log
     assert log is not None
     log.retained.append(records_of(0, 100_000, size=0))
     log.high_water_mark = 99_999
@@ -229,7 +229,7 @@ async def test_a_slow_step_is_counted_and_named(
     driver = server.driver(1)
     driver.handle(Unassigned("quick"))
     assert server.status()["slow_steps"] == 0
-    monkeypatch.setattr("waltz_ray.actors.partition_driver.time", Clock(0.025))
+    monkeypatch.setattr("waltz_ray.runtime.driver.time", Clock(0.025))
     for _ in range(100):
         driver.handle(Unassigned("slow"))
     status = server.status()

@@ -14,34 +14,35 @@ from waltz_ray.actors import partition_driver
 from waltz_ray.actors.partition_driver import Host, PartitionDriver
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import Assigned, Event
+from waltz_ray.protocol.partition.events import Assigned, Event
 from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.session_types import RecordConflict, RecordWritten
+from waltz_ray.protocol.roster import Roster
+from waltz_ray.protocol.session_types import RosterConflict, RosterWritten
+from waltz_ray.runtime.watchdog import Watchdog
 
 
 @dataclass
 class Store:
-    """ZooKeeper's record; the first write is lost on its way, and ``meanwhile`` happens."""
+    """ZooKeeper's roster; the first write is lost on its way, and ``meanwhile`` happens."""
 
-    meanwhile: Callable[[PartitionRecord], PartitionRecord | None]
-    record: PartitionRecord = field(default_factory=lambda: PartitionRecord.initial([0, 1, 2]))
+    meanwhile: Callable[[Roster], Roster | None]
+    stored: Roster = field(default_factory=lambda: Roster.initial([0, 1, 2]))
     version: int = 0
     writes: int = 0
 
-    def partition(self, partition_id: int) -> tuple[PartitionRecord, int]:
-        return self.record, self.version
+    def roster(self, partition_id: int) -> tuple[Roster, int]:
+        return self.stored, self.version
 
-    def set_partition(self, partition_id: int, record: PartitionRecord, version: int) -> int:
+    def set_roster(self, partition_id: int, roster: Roster, version: int) -> int:
         self.writes += 1
         if self.writes == 1:
-            stored = self.meanwhile(record)
-            if stored is not None:
-                self.record, self.version = stored, self.version + 1
+            meanwhile = self.meanwhile(roster)
+            if meanwhile is not None:
+                self.stored, self.version = meanwhile, self.version + 1
             raise ZooKeeperUnreachable("the answer was lost")
         if version != self.version:
             raise VersionConflict("somebody else has written it")
-        self.record, self.version = record, self.version + 1
+        self.stored, self.version = roster, self.version + 1
         return self.version
 
 
@@ -56,14 +57,16 @@ def _first_answer(store: Store, patch: pytest.MonkeyPatch) -> Event:
         async def in_thread(call: Callable[[], Any]) -> Any:
             return call()
 
-        host: Any = SimpleNamespace(config=ServerConfig(), queue=Pool(1), store=store, incarnation="me", links={})
-        host.in_thread, host.fatal = in_thread, done.set_exception
+        host: Any = SimpleNamespace(
+            config=ServerConfig(), queue=Pool(1), store=store, incarnation="me", links={}, watchdog=Watchdog()
+        )
+        host.in_thread, host.fatal = in_thread, lambda message: done.set_exception(RuntimeError(message))
         driver = PartitionDriver(0, cast(Host, host))
         step = driver.machine.step
 
         def listening(event: Event) -> list[Any]:
             heard.append(event)
-            if isinstance(event, RecordWritten | RecordConflict) and not done.done():
+            if isinstance(event, RosterWritten | RosterConflict) and not done.done():
                 done.set_result(None)
                 return []
             return cast(list[Any], step(event))
@@ -74,19 +77,19 @@ def _first_answer(store: Store, patch: pytest.MonkeyPatch) -> Event:
         await driver.close()
 
     asyncio.run(run())
-    return next(event for event in heard if isinstance(event, RecordWritten | RecordConflict))
+    return next(event for event in heard if isinstance(event, RosterWritten | RosterConflict))
 
 
 def test_a_write_that_happened_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _first_answer(Store(lambda mine: mine), monkeypatch) == RecordWritten(1, 1)
+    assert _first_answer(Store(lambda mine: mine), monkeypatch) == RosterWritten(1, 1)
 
 
 def test_a_write_that_did_not_happen_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(lambda mine: None)
-    assert _first_answer(store, monkeypatch) == RecordWritten(1, 1)
+    assert _first_answer(store, monkeypatch) == RosterWritten(1, 1)
     assert store.writes == 2
 
 
 def test_a_twins_record_with_the_same_session_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Store(lambda mine: replace(mine, owner="my twin/1"))
-    assert _first_answer(twin, monkeypatch) == RecordConflict(1)
+    assert _first_answer(twin, monkeypatch) == RosterConflict(1)

@@ -10,11 +10,11 @@ from tests.actors.bench_server import bench_server, open_with, records_of
 from tests.actors.test_feed_pace import in_loop, until
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.feed import FEED_READ_BYTES
-from waltz_ray.protocol.partition_types import ReadFeed
+from waltz_ray.protocol.messages.replica import Read
+from waltz_ray.protocol.partition.events import ReadFeed
+from waltz_ray.protocol.partition.feed import FEED_READ_BYTES
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import ReadRange
-from waltz_ray.wire.replica_messages import Read
 
 
 class Link:

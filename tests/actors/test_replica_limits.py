@@ -15,9 +15,7 @@ import pytest
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
 from waltz_ray.actors import replica_endpoint
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, TurnBuffer
-from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_hello, frame_header
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSIONS,
+from waltz_ray.protocol.messages.replica import (
     Read,
     Records,
     ReplicaReply,
@@ -25,6 +23,8 @@ from waltz_ray.wire.replica_messages import (
     State,
     StateReply,
 )
+from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_hello, frame_header
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
 
 MANY = 1 << 30
 TLS_HELLO = bytes.fromhex("16 0301 0200 01 0001fc 0303") + bytes(32)

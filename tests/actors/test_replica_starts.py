@@ -15,8 +15,15 @@ from tests.actors.test_storage_replica import CONFIG, Rig, batch, join_session, 
 from waltz_ray.actors import storage_replica
 from waltz_ray.actors.storage_replica import REFUSED, SERVING, ReplicaHost, open_storage, replica_directory
 from waltz_ray.errors import StorageError
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    RefusalCode,
+    Refused,
+    StateReply,
+)
 from waltz_ray.storage.disk import Mode, OsDisk, Writable
-from waltz_ray.wire.replica_messages import Append, Appended, Open, RefusalCode, Refused, StateReply
 
 
 class SickDisk(OsDisk):

@@ -22,10 +22,17 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ControlFileMissing, ForeignStorage, StorageError
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    RefusalCode,
+    Refused,
+    StateReply,
+)
 from waltz_ray.protocol.records import RecordBatch, build_records
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.storage.disk import OsDisk
-from waltz_ray.wire.replica_messages import Append, Appended, Open, RefusalCode, Refused, StateReply
 
 CONFIG = StorageConfig(preallocate_bytes=0)
 
@@ -46,9 +53,9 @@ def store() -> ClusterStore:
 
 
 def join_session(store: ClusterStore, replica_id: int) -> None:
-    record, version = store.partition(1)
+    record, version = store.roster(1)
     entries = dict(record.replicas) | {replica_id: ReplicaEntry(5, None)}
-    store.set_partition(1, PartitionRecord(5, 1, entries), version)
+    store.set_roster(1, Roster(5, 1, entries), version)
 
 
 def test_the_first_start_creates_and_the_next_opens(tmp_path: Path, store: ClusterStore) -> None:
@@ -155,9 +162,9 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
     finally:
         host.shutdown()
     # another session is opened without it, then a person decides
-    _, version = rig.store.partition(1)
+    _, version = rig.store.roster(1)
     entries = {0: ReplicaEntry(5, 41), 1: ReplicaEntry(6, None)}
-    rig.store.set_partition(1, PartitionRecord(6, 1, entries), version)
+    rig.store.set_roster(1, Roster(6, 1, entries), version)
     rig.store.replace_replica(0)
     again = rig.host()
     try:

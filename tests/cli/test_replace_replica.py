@@ -12,7 +12,7 @@ from waltz_ray.bring_up import replace_replica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, StorageError
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 
 SERVING = {"state": "SERVING", "reason": "", "partitions": {"0": {"damaged": None}}}
 REFUSED = {"state": "REFUSED", "reason": "the control file is damaged", "partitions": {}}
@@ -28,7 +28,7 @@ class Cluster:
         server = MemoryZooKeeperServer()
         self.store = ClusterStore(server.client(), "c")
         self.store.initialize(1, [0, 1], {})
-        self.store.set_partition(0, PartitionRecord(5, 1, {0: ReplicaEntry(5, None), 1: ReplicaEntry(4, 7)}), 0)
+        self.store.set_roster(0, Roster(5, 1, {0: ReplicaEntry(5, None), 1: ReplicaEntry(4, 7)}), 0)
         self.answers: list[dict[str, Any]] = []
         self.before: dict[str, Any] = REFUSED | {"incarnation": "old"}
         self.restarted = 0
@@ -72,7 +72,7 @@ def test_it_returns_when_the_new_process_serves(cluster: Cluster) -> None:
     cluster.replace(SILENT, SERVING | {"incarnation": "old"}, STARTING, SERVING)
     assert cluster.restarted == 1
     assert len(cluster.progress) == 3
-    assert cluster.store.partition(0)[0].replicas[1].session_id == -1
+    assert cluster.store.roster(0)[0].replicas[1].session_id == -1
 
 
 def test_a_refused_replica_is_told_with_its_reason_and_what_to_do(cluster: Cluster) -> None:
@@ -104,10 +104,10 @@ def test_only_one_partition_is_replaced(cluster: Cluster) -> None:
     with pytest.raises(InvalidInput, match="no partition 1, only 0 to 0"):
         replace_replica("c", "z", 1, partitions=[1])
     replace_replica("c", "z", 1, partitions=[])
-    assert cluster.store.partition(0)[0].replicas[1].session_id == 4
+    assert cluster.store.roster(0)[0].replicas[1].session_id == 4
     cluster.restarted = 0
     replace_replica("c", "z", 1, partitions=[0])
-    assert cluster.store.partition(0)[0].replicas[1].session_id == -1
+    assert cluster.store.roster(0)[0].replicas[1].session_id == -1
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_the_wait_is_bounded(cluster: Cluster, answer: dict[str, Any], why: str)
 
 
 def test_nothing_is_changed_for_a_member_or_a_stranger(cluster: Cluster) -> None:
-    _, version = cluster.store.partition(0)
-    cluster.store.set_partition(0, PartitionRecord(5, 1, {0: ReplicaEntry(5, None), 1: ReplicaEntry(5, None)}), version)
+    _, version = cluster.store.roster(0)
+    cluster.store.set_roster(0, Roster(5, 1, {0: ReplicaEntry(5, None), 1: ReplicaEntry(5, None)}), version)
     with pytest.raises(CoordinationError, match="nothing was changed"):
         cluster.replace(SERVING)
     with pytest.raises(ConfigError, match="no replica 7"):

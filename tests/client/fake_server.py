@@ -17,8 +17,7 @@ import numpy as np
 
 from waltz_ray.client.directory import Location
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.records import AppendBatch, RecordBatch, build_records
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     DataRangeRequest,
     DataRangeResponse,
@@ -36,7 +35,8 @@ from waltz_ray.wire.batches import (
     RejectionCode,
     Unmount,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import AppendBatch, RecordBatch, build_records
 from waltz_ray.wire.codec import CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import (
     FRAME_HEADER_BYTES,

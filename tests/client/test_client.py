@@ -22,7 +22,7 @@ from waltz_ray.errors import (
     PartitionNotReady,
 )
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.wire.batches import RejectionCode
+from waltz_ray.protocol.messages.client import RejectionCode
 
 
 @pytest.mark.parametrize("limits", [{"outstanding_appends": 5}, {"outstanding_bytes": 500}])

@@ -12,8 +12,8 @@ from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.partition import Partition
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.wire.batches import FeedBatch, FeedCredit, FeedMode, Mount, Mounted
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.client import FeedBatch, FeedCredit, FeedMode, Mount, Mounted
+from waltz_ray.protocol.messages.original import MountState
 
 FRAME_BYTES = 4096
 CONFIG = ClientConfig(feed_credit_bytes=4 * FRAME_BYTES)

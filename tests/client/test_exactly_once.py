@@ -19,8 +19,8 @@ from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed
 from waltz_ray.protocol.client_monitor import ClientMonitor
+from waltz_ray.protocol.messages.client import RejectionCode
 from waltz_ray.protocol.records import AppendBatch
-from waltz_ray.wire.batches import RejectionCode
 
 FAULTS = ["none", "none", "drop_after", "drop_before", "queue_full", "not_mounted", "lose_first", "drop_half", "others"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from waltz_ray.client.feeds import Frame, Transactions
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch, build_records
-from waltz_ray.wire.batches import FeedBatch
 
 
 def records(first_id: int, count: int) -> RecordBatch:

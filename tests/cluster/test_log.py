@@ -14,7 +14,7 @@ from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, Transac
 from waltz_ray.config import ServerConfig
 from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.errors import LockConflict
-from waltz_ray.protocol.partition_types import Unassigned
+from waltz_ray.protocol.partition.events import Unassigned
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
 

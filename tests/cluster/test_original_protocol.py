@@ -13,8 +13,8 @@ import pytest
 from tests.cluster.harness import Cluster
 from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.protocol.ids import LockId, ReqId
-from waltz_ray.wire.batches import ErrorMessage
-from waltz_ray.wire.client_messages import (
+from waltz_ray.protocol.messages.client import ErrorMessage
+from waltz_ray.protocol.messages.original import (
     AppendRequest,
     AssignmentRequest,
     AssignmentResponse,

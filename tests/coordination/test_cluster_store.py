@@ -13,8 +13,8 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import ServerDescriptor
 
@@ -44,16 +44,16 @@ def test_initialising_twice_keeps_key_and_settings(store: ClusterStore, zookeepe
     assert isinstance(info.cluster_key, uuid.UUID)
     assert ClusterStore(zookeeper, root).initialize(4, [2, 1, 0], {"segment_size_bytes": 7}) == info
     assert ClusterStore(zookeeper, root).info() == info
-    assert store.partition(3) == (PartitionRecord.initial([0, 1, 2]), 0)
+    assert store.roster(3) == (Roster.initial([0, 1, 2]), 0)
     assert store.assignment() == (Assignment(), 0)
 
 
 def test_initialising_does_not_touch_a_cluster_that_runs(store: ClusterStore) -> None:
-    record = PartitionRecord(3, 1, {n: ReplicaEntry(3, UNRESOLVED) for n in range(3)})
-    store.set_partition(0, record, 0)
+    record = Roster(3, 1, {n: ReplicaEntry(3, UNRESOLVED) for n in range(3)})
+    store.set_roster(0, record, 0)
     assert store.next_client_id() == 1
     store.initialize(4, [0, 1, 2])
-    assert store.partition(0) == (record, 1)
+    assert store.roster(0) == (record, 1)
     assert store.next_client_id() == 2
 
 
@@ -186,19 +186,19 @@ def test_the_assignment_is_compare_and_set_and_watched(harness: Harness, store: 
 
 
 def test_a_partition_record_is_compare_and_set(store: ClusterStore) -> None:
-    record = PartitionRecord(1, 1, {0: ReplicaEntry(1, UNRESOLVED), 1: ReplicaEntry(1, 5), 2: ReplicaEntry(-1, 5)})
-    assert store.set_partition(2, record, 0) == 1
+    record = Roster(1, 1, {0: ReplicaEntry(1, UNRESOLVED), 1: ReplicaEntry(1, 5), 2: ReplicaEntry(-1, 5)})
+    assert store.set_roster(2, record, 0) == 1
     with pytest.raises(VersionConflict):
-        store.set_partition(2, PartitionRecord.initial([0]), 0)
-    assert store.partition(2) == (record, 1)
-    assert store.partition(1)[1] == 0
+        store.set_roster(2, Roster.initial([0]), 0)
+    assert store.roster(2) == (record, 1)
+    assert store.roster(1)[1] == 0
 
 
 def test_a_damaged_node_is_named(store: ClusterStore, zookeeper: ZooKeeper, root: str) -> None:
     path = f"/{root}/store/partitions/1"
     zookeeper.set(path, b"{}", -1)
-    with pytest.raises(CoordinationError, match=f"{path}: ValueError not a partition record"):
-        store.partition(1)
+    with pytest.raises(CoordinationError, match=f"{path}: ValueError not a roster"):
+        store.roster(1)
     zookeeper.create(f"/{root}/store/replicas/0", b'{"version": 1}')
     with pytest.raises(CoordinationError, match="replicas/0: KeyError 'host'"):
         store.replicas()
@@ -229,28 +229,26 @@ def entries(*pairs: tuple[int, int | None]) -> dict[int, ReplicaEntry]:
 
 
 def test_a_replica_outside_the_last_session_can_be_replaced(store: ClusterStore) -> None:
-    record = PartitionRecord(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
+    record = Roster(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
     for p in range(3):  # partition 3 was never opened
-        store.set_partition(p, record, 0)
+        store.set_roster(p, record, 0)
     store.replace_replica(2)
     for p in range(3):
-        assert store.partition(p)[0] == PartitionRecord(
-            5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (-1, UNRESOLVED))
-        )
-    assert store.partition(3) == (PartitionRecord.initial([0, 1, 2]), 0)
-    versions = [store.partition(p)[1] for p in range(4)]
+        assert store.roster(p)[0] == Roster(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (-1, UNRESOLVED)))
+    assert store.roster(3) == (Roster.initial([0, 1, 2]), 0)
+    versions = [store.roster(p)[1] for p in range(4)]
     store.replace_replica(2)
-    assert [store.partition(p)[1] for p in range(4)] == versions
+    assert [store.roster(p)[1] for p in range(4)] == versions
 
 
 def test_a_member_of_a_last_session_is_not_replaced_and_nothing_changes(store: ClusterStore) -> None:
-    out = PartitionRecord(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
-    member = PartitionRecord(5, 2, entries((4, UNRESOLVED), (3, 9), (4, UNRESOLVED)))
+    out = Roster(5, 2, entries((4, UNRESOLVED), (4, UNRESOLVED), (3, 17)))
+    member = Roster(5, 2, entries((4, UNRESOLVED), (3, 9), (4, UNRESOLVED)))
     for p, record in enumerate([out, out, out, member]):
-        store.set_partition(p, record, 0)
+        store.set_roster(p, record, 0)
     with pytest.raises(CoordinationError, match="replica 2 is a member of partition 3's last session"):
         store.replace_replica(2)
-    assert [store.partition(p) for p in range(4)] == [(out, 1), (out, 1), (out, 1), (member, 1)]
+    assert [store.roster(p) for p in range(4)] == [(out, 1), (out, 1), (out, 1), (member, 1)]
     with pytest.raises(CoordinationError, match="replica 9 is not assigned to partition 0"):
         store.replace_replica(9)
 

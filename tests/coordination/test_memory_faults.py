@@ -15,7 +15,7 @@ from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterNotFound, CoordinationError, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import ServerDescriptor
 
@@ -81,7 +81,7 @@ def test_initialisation_goes_on_from_a_crash_at_any_step(after: bool) -> None:
         if decided is not None:
             assert str(info.cluster_key).encode() in decided
         assert ClusterStore(server.client(), "c").info() == info
-        assert [store.partition(p)[0] for p in range(3)] == [PartitionRecord.initial([0, 1, 2])] * 3
+        assert [store.roster(p)[0] for p in range(3)] == [Roster.initial([0, 1, 2])] * 3
         assert (store.next_client_id(), store.next_server_id(), store.servers(), store.replicas()) == (1, 1, {}, {})
         steps += 1
     assert steps == 12  # one transaction, seven nodes, three partitions, "complete"
@@ -268,22 +268,22 @@ def test_without_auto_pump_nothing_is_called_back_before_the_pump(server: Memory
 def test_a_replica_that_joins_during_its_replacement_is_not_replaced(server: MemoryZooKeeperServer) -> None:
     client = server.client()
     store, rival = ClusterStore(client, "c"), ClusterStore(server.client(), "c")
-    out = PartitionRecord(5, 1, {0: ReplicaEntry(5, UNRESOLVED), 1: ReplicaEntry(5, UNRESOLVED), 2: ReplicaEntry(4, 9)})
-    joined = PartitionRecord(6, 1, {n: ReplicaEntry(6, UNRESOLVED) for n in range(3)})
+    out = Roster(5, 1, {0: ReplicaEntry(5, UNRESOLVED), 1: ReplicaEntry(5, UNRESOLVED), 2: ReplicaEntry(4, 9)})
+    joined = Roster(6, 1, {n: ReplicaEntry(6, UNRESOLVED) for n in range(3)})
     for p in range(2):
-        store.set_partition(p, out, 0)
+        store.set_roster(p, out, 0)
     plain_write = client.write_all
 
     def overtaken(writes: Sequence[Write]) -> None:
-        if rival.partition(1)[0] == out:
-            rival.set_partition(1, joined, 1)
+        if rival.roster(1)[0] == out:
+            rival.set_roster(1, joined, 1)
         plain_write(writes)
 
     client.write_all = overtaken  # type: ignore[method-assign]
     with pytest.raises(CoordinationError, match="member of partition 1's last session"):
         store.replace_replica(2)
-    assert [rival.partition(p)[0] for p in range(2)] == [out, joined]
-    assert NEVER_JOINED not in rival.partition(0)[0].replicas.values()
+    assert [rival.roster(p)[0] for p in range(2)] == [out, joined]
+    assert NEVER_JOINED not in rival.roster(0)[0].replicas.values()
 
 
 def test_news_of_a_loss_that_comes_late_does_not_end_a_leadership_for_ever() -> None:

@@ -12,7 +12,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.original_nodes import OriginalNodes
 from waltz_ray.errors import ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import PartitionMetadata, ReplicaState, StoreParams
 
@@ -33,9 +33,9 @@ class Cluster:
         self.store.announce_replica(replica_id, Endpoint("10.0.0.1", port), "x")
 
     def open_session(self, session_id: int) -> None:
-        _, version = self.store.partition(1)
+        _, version = self.store.roster(1)
         entries = {0: ReplicaEntry(session_id, None), 1: ReplicaEntry(-1, None), 2: ReplicaEntry(1, 7)}
-        self.store.set_partition(1, PartitionRecord(session_id, 4, entries), version)
+        self.store.set_roster(1, Roster(session_id, 4, entries), version)
 
     def read(self, node: str) -> bytes:
         return self.reader.get("/c/store" + node)[0]
@@ -62,7 +62,7 @@ def test_the_store_says_key_and_partitions_from_the_beginning(cluster: Cluster) 
 
 def test_everything_is_written_once(cluster: Cluster) -> None:
     cluster.open_session(5)
-    cluster.store.set_partition(0, PartitionRecord.initial([0, 1]), 0)  # replica 2 is not assigned to it
+    cluster.store.set_roster(0, Roster.initial([0, 1]), 0)  # replica 2 is not assigned to it
     nodes = OriginalNodes(cluster.client, "c")
     nodes.write_changed()
     names = ("10.0.0.1:4000", "10.0.0.1:4002")

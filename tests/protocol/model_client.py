@@ -13,10 +13,19 @@ from random import Random
 import numpy as np
 
 from tests.protocol.checkers import Fate, Key, Sent, Violation
-from waltz_ray.protocol.feed import feed_frame_bytes
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition import FROM_NOW
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import (
+    FROM_NOW,
+    AppendedBatch,
+    FeedMode,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+)
+from waltz_ray.protocol.messages.original import FlushResponse, MountState
+from waltz_ray.protocol.partition.events import (
     AppendReceived,
     CreditReceived,
     Event,
@@ -26,9 +35,8 @@ from waltz_ray.protocol.partition_types import (
     ServerMessage,
     UnmountReceived,
 )
+from waltz_ray.protocol.partition.feed import feed_frame_bytes
 from waltz_ray.protocol.records import AppendBatch, LockColumns
-from waltz_ray.wire.batches import AppendedBatch, FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected
-from waltz_ray.wire.client_messages import FlushResponse, MountState
 
 __all__ = ["Client", "Connection", "append_batch"]
 

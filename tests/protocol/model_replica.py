@@ -15,38 +15,38 @@ import numpy as np
 
 from tests.protocol.checkers import Violation
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
     ConfirmSession,
     Event,
-    ReadRecord,
-    RecordRead,
+    ReadRoster,
+    RosterRead,
     SessionConfirmed,
 )
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
     RangeRead,
     RangeReadFailed,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
     ReplicaAppended,
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
     ReplicaTruncated,
-    SetLowWaterMark,
+    RosterConflict,
+    RosterWritten,
+    SetReplicaMark,
     TruncateReplica,
-    WriteRecord,
+    WriteRoster,
 )
 
 __all__ = ["Link", "Order", "Replica", "ZooKeeper", "records_of"]
 
-Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetLowWaterMark | ConfirmSession
+Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetReplicaMark | ConfirmSession
 
 
 def records_of(batch: RecordBatch) -> list[bytes]:
@@ -85,7 +85,7 @@ class Link:
                 self._fail_read(order)
         elif self.up:
             self.to_replica.append(order)
-        elif not isinstance(order, SetLowWaterMark):
+        elif not isinstance(order, SetReplicaMark):
             self.to_server.append(ReplicaLost(order.session_id, replica_id, "no connection"))
 
     def cut(self, replica_id: int) -> None:
@@ -162,7 +162,7 @@ class Replica:
             if isinstance(order, TruncateReplica):
                 self._truncate(order.last_id)
                 link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, self.readable - 1))
-            elif isinstance(order, SetLowWaterMark):
+            elif isinstance(order, SetReplicaMark):
                 assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
                 self.low_water_mark = order.low_water_mark
             elif isinstance(order, ConfirmSession):
@@ -238,17 +238,17 @@ class Replica:
 
 
 class ZooKeeper:
-    """The partition's record under compare-and-set. Each server's requests are done in order."""
+    """The partition's roster under compare-and-set. Each server's requests are done in order."""
 
-    def __init__(self, record: PartitionRecord) -> None:
-        self.record = record
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
         self.version = 0
         self.away = False
 
-    def do(self, request: ReadRecord | WriteRecord) -> Event:
-        if isinstance(request, ReadRecord):
-            return RecordRead(self.record, self.version)
+    def do(self, request: ReadRoster | WriteRoster) -> Event:
+        if isinstance(request, ReadRoster):
+            return RosterRead(self.roster, self.version)
         if request.version != self.version:
-            return RecordConflict(request.session_id)
-        self.record, self.version = request.record, self.version + 1
-        return RecordWritten(request.session_id, self.version)
+            return RosterConflict(request.session_id)
+        self.roster, self.version = request.roster, self.version + 1
+        return RosterWritten(request.session_id, self.version)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.protocol.checkers import Sent, keys_of
 from tests.protocol.model_client import append_batch
 from tests.protocol.model_replica import records_of
-from waltz_ray.protocol import admission
-from waltz_ray.protocol.admission import (
+from waltz_ray.protocol.locks import LockTable
+from waltz_ray.protocol.partition import admission
+from waltz_ray.protocol.partition.admission import (
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     Admitted,
@@ -23,7 +24,6 @@ from waltz_ray.protocol.admission import (
     arrivals,
     pieces,
 )
-from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.records import first_bad_record
 
 LOCKS = st.lists(st.integers(0, 5), max_size=2).map(tuple)

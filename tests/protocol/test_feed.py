@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.protocol.checkers import Sent, keys_of
 from tests.protocol.model_client import append_batch
 from tests.protocol.model_replica import records_of
-from waltz_ray.protocol.admission import Arrival, admit
-from waltz_ray.protocol.feed import FeedHub, Subscriber, feed_frame_bytes, own_entries
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.locks import LockTable
-from waltz_ray.protocol.partition_types import Effect, ReadFeed, SendFeed, SendMessage
+from waltz_ray.protocol.messages.client import AppendedBatch, FeedBatch, FeedMode, FeedRecords, Mounted
+from waltz_ray.protocol.partition.admission import Arrival, admit
+from waltz_ray.protocol.partition.events import Effect, ReadFeed, SendFeed, SendMessage
+from waltz_ray.protocol.partition.feed import FeedHub, Subscriber, feed_frame_bytes, own_entries
 from waltz_ray.protocol.records import FEW_RECORDS, Int32s, RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
-from waltz_ray.wire.batches import AppendedBatch, FeedBatch, FeedMode, FeedRecords, Mounted
 from waltz_ray.wire.codec import encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 

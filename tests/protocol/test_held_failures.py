@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
+from waltz_ray.protocol.partition.held_failures import HeldFailures, LockFailures
 
 
 class Lines:

@@ -14,12 +14,21 @@ import pytest
 from tests.protocol.checkers import Sent
 from tests.protocol.model_client import append_batch
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.admission import MAX_BATCH_RECORDS
-from waltz_ray.protocol.feed import feed_frame_bytes
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition import FROM_NOW, Partition, Stage
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import (
+    FROM_NOW,
+    AppendedBatch,
+    FeedMode,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+    RejectionCode,
+)
+from waltz_ray.protocol.messages.original import FlushResponse, MountState
+from waltz_ray.protocol.partition.admission import MAX_BATCH_RECORDS
+from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
@@ -37,8 +46,8 @@ from waltz_ray.protocol.partition_types import (
     PartitionDropped,
     PartitionReady,
     ReadFeed,
-    ReadRecord,
-    RecordRead,
+    ReadRoster,
+    RosterRead,
     SendFeed,
     SendMessage,
     SessionConfirmed,
@@ -46,34 +55,27 @@ from waltz_ray.protocol.partition_types import (
     Unassigned,
     UnmountReceived,
 )
+from waltz_ray.protocol.partition.feed import feed_frame_bytes
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
-    RecordConflict,
-    RecordWritten,
     ReplicaAppended,
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
+    RosterConflict,
+    RosterWritten,
     StartTimer,
     TimerFired,
     Warn,
-    WriteRecord,
+    WriteRoster,
 )
-from waltz_ray.wire.batches import (
-    AppendedBatch,
-    FeedMode,
-    LockFailureBatch,
-    Mount,
-    Mounted,
-    NotReady,
-    Rejected,
-    RejectionCode,
-)
-from waltz_ray.wire.client_messages import FlushResponse, MountState
 
 Message = TypeVar("Message")
 G = 3  # the generation
@@ -85,7 +87,7 @@ class Bench:
 
     def __init__(self, config: ServerConfig | None = None, queue: Pool | None = None) -> None:
         self.partition = Partition(0, config or ServerConfig(lock_table_size=1000, join_grace_ms=0), queue)
-        self.record = PartitionRecord.initial([0, 1, 2])
+        self.roster = Roster.initial([0, 1, 2])
         self.version = 0
         self.logs = {0: -1, 1: -1, 2: -1}  # last ID on each disk
         self.deaf: set[int] = set()  # replicas that take orders and do not answer, but for confirmations
@@ -122,11 +124,11 @@ class Bench:
         later: list[Effect] = []
         while self.todo:
             effect = self.todo.pop(0)
-            if isinstance(effect, ReadRecord | WriteRecord) and self.zookeeper_away:
+            if isinstance(effect, ReadRoster | WriteRoster) and self.zookeeper_away:
                 later.append(effect)
-            elif isinstance(effect, ReadRecord):
-                self.step(RecordRead(self.record, self.version))
-            elif isinstance(effect, WriteRecord):
+            elif isinstance(effect, ReadRoster):
+                self.step(RosterRead(self.roster, self.version))
+            elif isinstance(effect, WriteRoster):
                 self._write(effect)
             elif isinstance(effect, OpenReplica) and effect.replica_id not in self.deaf:
                 last_id = self.logs[effect.replica_id]
@@ -143,12 +145,12 @@ class Bench:
                 later.append(effect)
         self.todo = later
 
-    def _write(self, write: WriteRecord) -> None:
+    def _write(self, write: WriteRoster) -> None:
         if write.version != self.version:
-            self.step(RecordConflict(write.session_id))
+            self.step(RosterConflict(write.session_id))
             return
-        self.record, self.version = write.record, self.version + 1
-        self.step(RecordWritten(write.session_id, self.version))
+        self.roster, self.version = write.roster, self.version + 1
+        self.step(RosterWritten(write.session_id, self.version))
 
     def open(self) -> Bench:
         self.step(Assigned(G))
@@ -469,7 +471,7 @@ def test_a_client_that_mounts_again_has_one_mount_waiting() -> None:
     bench.unsure = {0, 1, 2}
     for _ in range(100):
         bench.mount()
-    assert len(bench.partition._held_mounts) == 1
+    assert bench.partition.mounts.held == 1
     assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY] * 99
 
 
@@ -520,11 +522,11 @@ def test_flushes_go_with_their_connection_and_are_few() -> None:
     for number in range(1000):
         bench.step(FlushReceived(2, ReqId(2, G, 0, number)))
     bench.step(FlushReceived(1, ReqId(1, G, 0, 1)))
-    held = len(bench.partition._held_flushes)
+    held = bench.partition.flushes.held
     assert held < 100
     assert len(bench.told(NotReady, 2)) == 1000 - (held - 1), "who is not held is answered"
     bench.step(ConnectionClosed(2))
-    assert len(bench.partition._held_flushes) == 1
+    assert bench.partition.flushes.held == 1
     bench.deaf = set()
     bench.settle()
     assert [m.req_id.client_id for m in bench.told(FlushResponse)] == [1]
@@ -669,7 +671,7 @@ def test_what_is_in_flight_leaves_before_what_waits_when_a_session_opens() -> No
     bench.todo = [effect for effect in bench.todo if not isinstance(effect, AppendToReplicas)]  # lost with session 1
     bench.settle()  # asserts that every replica is given what follows its last record
     assert bench.stage() is Stage.OPEN
-    assert bench.record.session_id == 2, "one lost member costs one session"
+    assert bench.roster.session_id == 2, "one lost member costs one session"
     assert bench.fed() == [0, 1, 2]
 
 
@@ -688,7 +690,7 @@ def test_without_zookeeper_the_running_session_goes_on_after_a_member_failed() -
     bench.append(1, free())
     bench.settle()
     assert bench.fed() == [0, 1]
-    assert bench.record.session_id == 2
+    assert bench.roster.session_id == 2
 
 
 def test_a_checkpoint_opens_a_new_session_and_loses_no_append() -> None:
@@ -700,7 +702,7 @@ def test_a_checkpoint_opens_a_new_session_and_loses_no_append() -> None:
             bench.settle()
     bench.settle()
     assert bench.fed() == list(range(60))
-    assert bench.record.session_id > 2
+    assert bench.roster.session_id > 2
     assert not bench.told(Rejected)
     assert not bench.told(NotReady)
 
@@ -711,7 +713,7 @@ def test_another_servers_session_takes_the_log_away() -> None:
     bench.deaf = {0, 1, 2}
     bench.append(0, free())
     bench.settle()
-    bench.record = PartitionRecord(5, G, dict.fromkeys(range(3), ReplicaEntry(5, None)))
+    bench.roster = Roster(5, G, dict.fromkeys(range(3), ReplicaEntry(5, None)))
     bench.version += 3
     bench.step(ReplicaFenced(1, 0, 5))
     assert bench.told(NotReady) == [], "the fates may still be decided here"
@@ -721,7 +723,7 @@ def test_another_servers_session_takes_the_log_away() -> None:
     bench.settle()
     assert len(bench.told(NotReady)) == 1
     assert bench.stage() is Stage.OPEN
-    assert bench.record.session_id == 6
+    assert bench.roster.session_id == 6
     assert bench.partition.next_id == 0
     assert bench.partition.in_flight_bytes == 0
 
@@ -732,7 +734,7 @@ def test_a_session_that_was_only_taken_elsewhere_leaves_the_log_here() -> None:
     bench.deaf = {0, 1, 2}
     bench.append(0, free())
     bench.settle()
-    bench.record = replace(bench.record, session_id=5)
+    bench.roster = replace(bench.roster, session_id=5)
     bench.version += 1
     bench.step(ReplicaFenced(1, 0, 5))
     bench.deaf = set()
@@ -744,12 +746,12 @@ def test_a_session_that_was_only_taken_elsewhere_leaves_the_log_here() -> None:
 
 def test_a_newer_generation_in_zookeeper_drops_the_partition() -> None:
     bench = Bench()
-    bench.record = replace(bench.record, generation=G + 1)
+    bench.roster = replace(bench.roster, generation=G + 1)
     bench.step(Assigned(G))
     bench.settle()
     assert bench.stage() is Stage.IDLE
     assert len([e for e in bench.effects if isinstance(e, PartitionDropped)]) == 1
-    assert bench.record.session_id == 0
+    assert bench.roster.session_id == 0
 
 
 def test_a_newer_assignment_starts_over() -> None:
@@ -764,37 +766,37 @@ def test_a_newer_assignment_starts_over() -> None:
         (G, 1),
         (G + 1, 2),
     ]
-    assert bench.record.generation == G + 1
+    assert bench.roster.generation == G + 1
 
 
 def test_a_lost_compare_and_set_is_read_again() -> None:
     bench = Bench()
     bench.step(Assigned(G))
     bench.zookeeper_away = False
-    [read] = [e for e in bench.todo if isinstance(e, ReadRecord)]
+    [read] = [e for e in bench.todo if isinstance(e, ReadRoster)]
     bench.todo.remove(read)
-    bench.step(RecordRead(bench.record, bench.version))
-    bench.record, bench.version = replace(bench.record, session_id=4), 1
+    bench.step(RosterRead(bench.roster, bench.version))
+    bench.roster, bench.version = replace(bench.roster, session_id=4), 1
     bench.settle()
     assert bench.stage() is Stage.OPEN
-    assert bench.record.session_id == 5
+    assert bench.roster.session_id == 5
 
 
 def test_no_two_attempts_write_the_same_record() -> None:
     """Of two processes of one server, or of one process that takes the same number a second time."""
-    written: list[PartitionRecord] = []
+    written: list[Roster] = []
     for owner in ("older process", "newer process"):
         partition = Partition(0, ServerConfig(), owner=owner)
         partition.step(Assigned(G))
         for _ in range(2):
-            effects = partition.step(RecordRead(PartitionRecord.initial([0, 1, 2]), 0))
-            [write] = [effect for effect in effects if isinstance(effect, WriteRecord)]
-            written.append(write.record)
-            partition.step(RecordConflict(write.session_id))
-    assert {record.session_id for record in written} == {1}
+            effects = partition.step(RosterRead(Roster.initial([0, 1, 2]), 0))
+            [write] = [effect for effect in effects if isinstance(effect, WriteRoster)]
+            written.append(write.roster)
+            partition.step(RosterConflict(write.session_id))
+    assert {roster.session_id for roster in written} == {1}
     for mine in written:
         assert [mine.has_replaced(0, stored, 1) for stored in written].count(True) == 1
-        assert PartitionRecord.from_json(mine.to_json()) == mine
+        assert Roster.from_json(mine.to_json()) == mine
 
 
 def test_two_lines_of_one_log_stop_the_partition() -> None:
@@ -819,8 +821,8 @@ def test_after_it_is_dropped_late_events_change_nothing() -> None:
         ReplicaAppended(1, 0, 0),
         ReplicaAppended(1, 1, 0),
         ReplicaFenced(1, 0, 9),
-        RecordWritten(1, 9),
-        RecordRead(bench.record, 9),
+        RosterWritten(1, 9),
+        RosterRead(bench.roster, 9),
         TimerFired(NO_SUCH_SESSION, "backoff"),
         TimerFired(NO_SUCH_SESSION, "feed"),
         TimerFired(1, "grace"),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.placement import Assignment, Owner, ServerInfo, assign
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 
 PLAIN = ServerInfo()
 
@@ -151,12 +151,12 @@ def test_a_generation_rises_by_one_iff_the_partition_gets_another_owner(
 
 
 def test_a_partition_record_round_trips_and_reads_well() -> None:
-    record = PartitionRecord(7, 3, {0: ReplicaEntry(6, UNRESOLVED), 1: ReplicaEntry(5, 41), 2: ReplicaEntry(-1, -1)})
-    assert PartitionRecord.from_json(record.to_json()) == record
+    record = Roster(7, 3, {0: ReplicaEntry(6, UNRESOLVED), 1: ReplicaEntry(5, 41), 2: ReplicaEntry(-1, -1)})
+    assert Roster.from_json(record.to_json()) == record
     assert '"closing_mark": 41' in record.to_json()
     assert record.last_published_session == 6
-    assert PartitionRecord.initial([1, 0]).last_published_session == -1
-    assert PartitionRecord.from_json(PartitionRecord.initial([1, 0]).to_json()).replicas == {
+    assert Roster.initial([1, 0]).last_published_session == -1
+    assert Roster.from_json(Roster.initial([1, 0]).to_json()).replicas == {
         0: ReplicaEntry(-1, UNRESOLVED),
         1: ReplicaEntry(-1, UNRESOLVED),
     }
@@ -166,15 +166,15 @@ def test_a_partition_record_round_trips_and_reads_well() -> None:
     ("old", "new", "problem"),
     [
         ('"version": 1', '"version": 2', "version 1"),
-        ('"session": 7', '"session": -3', "session of the partition record"),
-        ('"generation": 3', '"generation": true', "generation of the partition record"),
-        ('"closing_mark": 41', '"mark": 41', "replica 1 of the partition record"),
-        ('"closing_mark": 41', '"closing_mark": "41"', "closing_mark of the partition record"),
+        ('"session": 7', '"session": -3', "session of the roster"),
+        ('"generation": 3', '"generation": true', "generation of the roster"),
+        ('"closing_mark": 41', '"mark": 41', "replica 1 of the roster"),
+        ('"closing_mark": 41', '"closing_mark": "41"', "closing_mark of the roster"),
         ('"replicas"', '"replica"', "no replicas"),
     ],
 )
 def test_a_damaged_partition_record_is_refused(old: str, new: str, problem: str) -> None:
-    text = PartitionRecord(7, 3, {1: ReplicaEntry(5, 41)}).to_json()
+    text = Roster(7, 3, {1: ReplicaEntry(5, 41)}).to_json()
     assert old in text
     with pytest.raises(ValueError, match=problem):
-        PartitionRecord.from_json(text.replace(old, new))
+        Roster.from_json(text.replace(old, new))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.protocol.test_session import Bench
 from waltz_ray.protocol.ids import NO_SESSION, quorum_of
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import TruncateReplica
 
 S, P = 7, 4  # as in test_session: the session that opens, the last published one
@@ -22,10 +22,10 @@ COMMITTED, BEHIND = 9, 5
 NEVER_JOINED = ReplicaEntry(NO_SESSION, UNRESOLVED)
 
 
-def published(assigned: int, members: tuple[int, ...]) -> PartitionRecord:
+def published(assigned: int, members: tuple[int, ...]) -> Roster:
     """Session P with ``members`` of ``assigned`` replicas; the others' logs were known to be right up to 2."""
     member, other = ReplicaEntry(P, UNRESOLVED), ReplicaEntry(3, 2)
-    return PartitionRecord(S, 2, {r: member if r in members else other for r in range(assigned)})
+    return Roster(S, 2, {r: member if r in members else other for r in range(assigned)})
 
 
 def member_sets(assigned: int) -> Iterator[tuple[int, ...]]:
@@ -33,15 +33,15 @@ def member_sets(assigned: int) -> Iterator[tuple[int, ...]]:
         yield from combinations(range(assigned), size)
 
 
-def check_every_opening(record: PartitionRecord, old_members: tuple[int, ...], old_quorum: int) -> int:
+def check_every_opening(roster: Roster, old_members: tuple[int, ...], old_quorum: int) -> int:
     """For every quorum that may hold a commit and every order of votes: X covers it, and it was the last commit.
 
     Returns how many openings chose an X.
     """
     chosen = 0
     for holders in combinations(old_members, old_quorum):
-        for order in permutations(sorted(record.members)):
-            bench = Bench(record)
+        for order in permutations(sorted(roster.members)):
+            bench = Bench(roster)
             for count, replica_id in enumerate(order, start=1):
                 bench.opened(replica_id, COMMITTED if replica_id in holders else BEHIND, 2)
                 if bench.session.low_water_mark is None:
@@ -61,11 +61,11 @@ CHANGES = [(3, 5), (5, 3), (3, 4), (4, 3), (5, 4), (4, 5), (3, 2), (1, 3), (3, 3
 def test_no_committed_record_is_lost_when_the_set_changes(before: int, after: int) -> None:
     openings = 0
     for members in member_sets(before):
-        record = published(before, members)
+        roster = published(before, members)
         kept_sets = [range(after)] if after >= before else combinations(range(before), after)
         for kept in kept_sets:
             try:
-                changed = record.with_replicas(kept)
+                changed = roster.with_replicas(kept)
             except ValueError:
                 assert len(set(members) - set(kept)) >= quorum_of(before)
                 continue
@@ -106,7 +106,7 @@ def test_a_replica_that_is_added_has_no_vote_and_is_filled_before_it_counts() ->
     assert (read.target_id, read.first_id, read.end_id) in [(3, 0, COMMITTED + 1), (4, 0, COMMITTED + 1)]
     bench.copied(read)
     bench.grace()
-    assert sum(entry == (S, UNRESOLVED) for entry in bench.record().values()) == 3 == bench.session.quorum
+    assert sum(entry == (S, UNRESOLVED) for entry in bench.roster().values()) == 3 == bench.session.quorum
 
 
 def test_a_published_session_counts_with_its_own_quorum_again() -> None:
@@ -117,41 +117,41 @@ def test_a_published_session_counts_with_its_own_quorum_again() -> None:
 
 
 def test_members_are_taken_away_only_while_those_that_stay_must_hold_everything() -> None:
-    record = published(3, (0, 1))
-    assert record.with_replicas((0, 1)).published_quorum == 2, "a non-member takes no vote along"
-    assert record.with_replicas((1, 2)).published_quorum == 1
+    roster = published(3, (0, 1))
+    assert roster.with_replicas((0, 1)).published_quorum == 2, "a non-member takes no vote along"
+    assert roster.with_replicas((1, 2)).published_quorum == 1
     with pytest.raises(ValueError, match="may be the only ones"):
-        record.with_replicas((2,))
+        roster.with_replicas((2,))
     with pytest.raises(ValueError, match="may be the only ones"):
-        record.with_replicas((1, 2)).with_replicas((2, 3))
+        roster.with_replicas((1, 2)).with_replicas((2, 3))
     with pytest.raises(ValueError, match="at least one"):
-        record.with_replicas(())
+        roster.with_replicas(())
 
 
 def test_one_that_was_removed_and_added_again_is_no_member_any_more() -> None:
-    record = published(3, (0, 1, 2)).with_replicas((0, 1)).with_replicas((0, 1, 2))
-    assert record.replicas[2] == NEVER_JOINED
-    assert record.members == {0, 1}
-    assert check_every_opening(record, (0, 1, 2), 2) > 0
+    roster = published(3, (0, 1, 2)).with_replicas((0, 1)).with_replicas((0, 1, 2))
+    assert roster.replicas[2] == NEVER_JOINED
+    assert roster.members == {0, 1}
+    assert check_every_opening(roster, (0, 1, 2), 2) > 0
 
 
 def test_before_any_session_the_set_may_change_freely() -> None:
-    record = replace(PartitionRecord.initial(range(3)), session_id=S)
-    changed = record.with_replicas(range(2, 9))
-    assert changed == replace(PartitionRecord.initial(range(2, 9)), session_id=S)
+    roster = replace(Roster.initial(range(3)), session_id=S)
+    changed = roster.with_replicas(range(2, 9))
+    assert changed == replace(Roster.initial(range(2, 9)), session_id=S)
     assert changed.published_quorum == 4
 
 
 def test_the_quorum_is_kept_in_zookeeper_and_records_without_it_are_read() -> None:
-    record = published(3, (0, 1, 2)).with_replicas(range(5))
-    assert record.published_quorum == 2
-    assert PartitionRecord.from_json(record.to_json()) == record
-    fields = json.loads(record.to_json())
+    roster = published(3, (0, 1, 2)).with_replicas(range(5))
+    assert roster.published_quorum == 2
+    assert Roster.from_json(roster.to_json()) == roster
+    fields = json.loads(roster.to_json())
     del fields["published_quorum"]
-    assert PartitionRecord.from_json(json.dumps(fields)).published_quorum == quorum_of(5)
+    assert Roster.from_json(json.dumps(fields)).published_quorum == quorum_of(5)
     fields["published_quorum"] = 0
-    with pytest.raises(ValueError, match="published_quorum of the partition record must be an integer from 1"):
-        PartitionRecord.from_json(json.dumps(fields))
+    with pytest.raises(ValueError, match="published_quorum of the roster must be an integer from 1"):
+        Roster.from_json(json.dumps(fields))
 
 
 # ---- replicas that never joined and bring old files along -------------------------------------------------------
@@ -170,12 +170,12 @@ def published_without_the_old_one() -> Bench:
 def test_nobody_vouches_for_files_of_a_replica_that_never_joined() -> None:
     """It was called right up to X once (seed 1289 of test_set_walks): its old records below X stayed, a fork."""
     bench = published_without_the_old_one()
-    assert bench.session.record.replicas[2] == NEVER_JOINED
+    assert bench.session.roster.replicas[2] == NEVER_JOINED
     effects = bench.opened(2, 20, 3)
     assert effects == [TruncateReplica(S, 2, 3)]
     bench.truncated(2, 3)
     bench.copied(bench.last_read())
-    assert bench.record()[2] == (S, UNRESOLVED)
+    assert bench.roster()[2] == (S, UNRESOLVED)
 
 
 def test_once_it_has_been_cut_it_gets_a_closing_mark_like_the_others() -> None:
@@ -185,7 +185,7 @@ def test_once_it_has_been_cut_it_gets_a_closing_mark_like_the_others() -> None:
     bench.truncated(2, 3)
     bench.opened(1, COMMITTED)
     bench.grace()
-    assert bench.record() == {0: (S, UNRESOLVED), 1: (S, UNRESOLVED), 2: (NO_SESSION, COMMITTED)}
+    assert bench.roster() == {0: (S, UNRESOLVED), 1: (S, UNRESOLVED), 2: (NO_SESSION, COMMITTED)}
 
 
 def test_one_that_never_joined_and_is_damaged_is_cut_to_its_own_low_water_mark() -> None:
@@ -194,7 +194,7 @@ def test_one_that_never_joined_and_is_damaged_is_cut_to_its_own_low_water_mark()
 
 
 def test_zookeeper_and_the_session_agree_on_what_was_written() -> None:
-    """While the write is under way a replica is cut: that is not in the record that was sent."""
+    """While the write is under way a replica is cut: that is not in the roster that was sent."""
     bench = Bench(published(3, (0, 1)).with_replicas((0, 1)).with_replicas((0, 1, 2)))
     bench.opened(0, COMMITTED)
     bench.opened(1, COMMITTED)
@@ -202,4 +202,4 @@ def test_zookeeper_and_the_session_agree_on_what_was_written() -> None:
     sent = bench.written_record()
     bench.opened(2, -1)
     bench.written()
-    assert bench.session.record.replicas[2] == sent.replicas[2] == NEVER_JOINED
+    assert bench.session.roster.replicas[2] == sent.replicas[2] == NEVER_JOINED

@@ -13,11 +13,11 @@ import pytest
 
 from tests.protocol.checkers import Sent
 from tests.protocol.model_client import append_batch
-from waltz_ray.protocol.admission import Arrival, admit
 from waltz_ray.protocol.locks import LockTable
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.partition.admission import Arrival, admit
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.session import GRACE_TIMER, READ_TIMER, Phase, Session
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -26,8 +26,6 @@ from waltz_ray.protocol.session_types import (
     RangeRead,
     RangeReadFailed,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
     ReopenWanted,
     ReplicaAppended,
     ReplicaAvailable,
@@ -35,16 +33,18 @@ from waltz_ray.protocol.session_types import (
     ReplicaLost,
     ReplicaOpened,
     ReplicaTruncated,
+    RosterConflict,
+    RosterWritten,
     SessionEffect,
     SessionEvent,
     SessionFailed,
     SessionFenced,
     SessionOpen,
-    SetLowWaterMark,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
-    WriteRecord,
+    WriteRoster,
 )
 
 Wanted = TypeVar("Wanted", bound=SessionEffect)
@@ -70,14 +70,14 @@ class Bench:
 
     def __init__(
         self,
-        entries: Mapping[int, ReplicaEntry] | PartitionRecord,
+        entries: Mapping[int, ReplicaEntry] | Roster,
         retained: RetainedRecords | None = None,
         grace_ms: int = 50,
         piece_bytes: int = 1 << 20,
     ) -> None:
-        record = entries if isinstance(entries, PartitionRecord) else PartitionRecord(S, 2, dict(entries))
+        roster = entries if isinstance(entries, Roster) else Roster(S, 2, dict(entries))
         self.session = Session(
-            0, record, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms, piece_bytes=piece_bytes
+            0, roster, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms, piece_bytes=piece_bytes
         )
         self.version = 10
         self.orders: list[SessionEffect] = self.session.start()
@@ -113,7 +113,7 @@ class Bench:
 
     def written(self) -> list[SessionEffect]:
         self.version += 1
-        return self.step(RecordWritten(S, self.version))
+        return self.step(RosterWritten(S, self.version))
 
     def append(self, first_id: int, end_id: int) -> list[SessionEffect]:
         """The partition takes records in and hands them over."""
@@ -130,13 +130,13 @@ class Bench:
     def last_read(self) -> ReadRange:
         return [e for e in self.orders if isinstance(e, ReadRange)][-1]
 
-    def written_record(self) -> PartitionRecord:
+    def written_record(self) -> Roster:
         """What the newest write asks ZooKeeper to hold."""
-        write = [e for e in self.orders if isinstance(e, WriteRecord)][-1]
+        write = [e for e in self.orders if isinstance(e, WriteRoster)][-1]
         assert write.version == self.version
-        return write.record
+        return write.roster
 
-    def record(self) -> dict[int, tuple[int, int | None]]:
+    def roster(self) -> dict[int, tuple[int, int | None]]:
         """Its entries, to be compared."""
         return {r: (entry.session_id, entry.closing_mark) for r, entry in self.written_record().replicas.items()}
 
@@ -158,7 +158,7 @@ def open_bench(entries: Mapping[int, ReplicaEntry], lasts: Mapping[int, int]) ->
         bench.opened(replica_id, last_id)
     if len(lasts) < len(entries):
         bench.grace()
-    assert S in {session for session, _ in bench.record().values()}
+    assert S in {session for session, _ in bench.roster().values()}
     bench.written()
     return bench
 
@@ -176,7 +176,7 @@ class Case:
     x: int
     cuts: dict[int, int] = field(default_factory=dict)  # replica -> kept up to
     copies: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> [first, end)
-    record: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    roster: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     damaged: frozenset[int] = frozenset()  # among the answers: their last ID is the one before the damage
     published_quorum: int = 0  # where the set of replicas was another one then (see test_replica_sets)
 
@@ -186,20 +186,20 @@ FIVE = dict.fromkeys(range(5), MEMBER)
 JOINED = (S, None)
 
 CASES = [
-    Case("all equal", ALL, {0: (9, 5), 1: (9, 5), 2: (9, 5)}, 9, record={0: JOINED, 1: JOINED, 2: JOINED}),
+    Case("all equal", ALL, {0: (9, 5), 1: (9, 5), 2: (9, 5)}, 9, roster={0: JOINED, 1: JOINED, 2: JOINED}),
     Case(
         "a first-ever partition",
         dict.fromkeys(range(3), ReplicaEntry(-1, UNRESOLVED)),
         {0: (-1, -1), 1: (-1, -1), 2: (-1, -1)},
         -1,
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "a first session died unpublished: a number is burnt, nothing else",
         dict.fromkeys(range(3), ReplicaEntry(-1, UNRESOLVED)),
         {0: (-1, -1), 1: (-1, -1)},
         -1,
-        record={0: JOINED, 1: JOINED, 2: (-1, -1)},
+        roster={0: JOINED, 1: JOINED, 2: (-1, -1)},
     ),
     Case(
         "one ahead: its tail is adopted, it may have been committed",
@@ -207,7 +207,7 @@ CASES = [
         {0: (12, 5), 1: (9, 5)},
         12,
         copies={1: (10, 13)},
-        record={0: JOINED, 1: JOINED, 2: (P, 12)},
+        roster={0: JOINED, 1: JOINED, 2: (P, 12)},
     ),
     Case(
         "one behind",
@@ -215,7 +215,7 @@ CASES = [
         {0: (9, 5), 1: (9, 5), 2: (4, 4)},
         9,
         copies={2: (5, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "the one ahead answers after X is chosen: cut to X",
@@ -223,7 +223,7 @@ CASES = [
         {0: (9, 5), 1: (9, 5), 2: (12, 5)},
         9,
         cuts={2: 9},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "a dirty tail on a non-member is cut at its closing mark, not counted",
@@ -232,7 +232,7 @@ CASES = [
         9,
         cuts={2: 5},
         copies={2: (6, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "members equal the quorum and one is lost: the other has everything",
@@ -240,7 +240,7 @@ CASES = [
         {0: (9, 6), 2: (5, 3)},
         9,
         copies={2: (6, 10)},
-        record={0: JOINED, 1: (P, 9), 2: JOINED},
+        roster={0: JOINED, 1: (P, 9), 2: JOINED},
     ),
     Case(
         "the previous opener died after copying: prefixes of the same line",
@@ -248,14 +248,14 @@ CASES = [
         {0: (12, 5), 1: (12, 5), 2: (9, 5)},
         12,
         copies={2: (10, 13)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "closing marks that are recorded stay",
         {0: MEMBER, 1: MEMBER, 2: MEMBER, 3: closed(5, 2), 4: closed(7, 3)},
         {0: (9, 6), 1: (9, 6), 2: (9, 6)},
         9,
-        record={0: JOINED, 1: JOINED, 2: JOINED, 3: (2, 5), 4: (3, 7)},
+        roster={0: JOINED, 1: JOINED, 2: JOINED, 3: (2, 5), 4: (3, 7)},
     ),
     Case(
         "two absent of five",
@@ -263,7 +263,7 @@ CASES = [
         {1: (9, 5), 2: (11, 5), 4: (10, 5)},
         11,
         copies={1: (10, 12), 4: (11, 12)},
-        record={0: (P, 11), 1: JOINED, 2: JOINED, 3: (P, 11), 4: JOINED},
+        roster={0: (P, 11), 1: JOINED, 2: JOINED, 3: (P, 11), 4: JOINED},
     ),
     Case(
         "a replaced replica has no vote and gets everything",
@@ -271,7 +271,7 @@ CASES = [
         {2: (-1, -1), 0: (9, 5), 1: (9, 5)},
         9,
         copies={2: (0, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "a non-member without a closing mark is cut to its own low-water mark",
@@ -280,7 +280,7 @@ CASES = [
         9,
         cuts={2: 4},
         copies={2: (5, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "the opener before died unpublished after filling a non-member: that copy is cut off again",
@@ -289,7 +289,7 @@ CASES = [
         9,
         cuts={2: 5},
         copies={2: (6, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "the opener before died after publishing: its members are these, low-water marks not told yet",
@@ -297,7 +297,7 @@ CASES = [
         {0: (9, 2), 1: (9, 2), 2: (7, 2)},
         9,
         copies={2: (8, 10)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
     ),
     Case(
         "a bad record at the tail was cut at the start: it votes with what is left, nothing more was acknowledged",
@@ -305,7 +305,7 @@ CASES = [
         {0: (7, 5), 1: (9, 5)},
         9,
         copies={0: (8, 10)},
-        record={0: JOINED, 1: JOINED, 2: (P, 9)},
+        roster={0: JOINED, 1: JOINED, 2: (P, 9)},
     ),
     Case(
         "a bad record below the low-water mark: no vote, no copy before the session is published without it",
@@ -313,7 +313,7 @@ CASES = [
         {0: (2, 2), 1: (9, 5), 2: (11, 5)},
         11,
         copies={1: (10, 12)},
-        record={0: (P, 11), 1: JOINED, 2: JOINED},
+        roster={0: (P, 11), 1: JOINED, 2: JOINED},
         damaged=frozenset({0}),
     ),
     Case(
@@ -322,7 +322,7 @@ CASES = [
         {3: (-1, -1), 4: (-1, -1), 0: (9, 5), 2: (12, 5)},
         12,
         copies={0: (10, 13), 3: (0, 13), 4: (0, 13)},
-        record={0: JOINED, 1: (P, 12), 2: JOINED, 3: JOINED, 4: JOINED},
+        roster={0: JOINED, 1: (P, 12), 2: JOINED, 3: JOINED, 4: JOINED},
         published_quorum=2,
     ),
     Case(
@@ -331,7 +331,7 @@ CASES = [
         {0: (9, 5), 1: (9, 5), 2: (12, 5)},
         12,
         copies={0: (10, 13), 1: (10, 13)},
-        record={0: JOINED, 1: JOINED, 2: JOINED},
+        roster={0: JOINED, 1: JOINED, 2: JOINED},
         published_quorum=1,
     ),
 ]
@@ -339,7 +339,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
 def test_opening(case: Case) -> None:
-    bench = Bench(PartitionRecord(S, 2, case.entries, case.published_quorum))
+    bench = Bench(Roster(S, 2, case.entries, case.published_quorum))
     for replica_id, (last_id, low) in case.answers.items():
         bench.opened(replica_id, last_id, low, replica_id in case.damaged)
     done: list[SessionEffect] = []
@@ -351,15 +351,15 @@ def test_opening(case: Case) -> None:
             else:
                 bench.copied(order)
     if len(case.answers) < len(case.entries):
-        assert WriteRecord not in kinds(bench.orders), "the absent may still come"
+        assert WriteRoster not in kinds(bench.orders), "the absent may still come"
         bench.grace()
     cuts = {e.replica_id: e.last_id for e in bench.orders if isinstance(e, TruncateReplica)}
     copies = {e.target_id: (e.first_id, e.end_id) for e in bench.orders if isinstance(e, ReadRange)}
-    assert (cuts, copies, bench.record()) == (case.cuts, case.copies, case.record)
+    assert (cuts, copies, bench.roster()) == (case.cuts, case.copies, case.roster)
     effects = bench.written()
     assert only(effects, SessionOpen).low_water_mark == case.x
-    joined = {r for r, entry in case.record.items() if entry == JOINED}
-    assert {e.replica_id for e in effects if isinstance(e, SetLowWaterMark)} == joined == set(bench.session.members)
+    joined = {r for r, entry in case.roster.items() if entry == JOINED}
+    assert {e.replica_id for e in effects if isinstance(e, SetReplicaMark)} == joined == set(bench.session.members)
     assert bench.session.high_water_mark == case.x
 
 
@@ -374,7 +374,7 @@ def test_an_empty_replica_that_had_joined_is_refused_and_counts_as_absent() -> N
     assert bench.session.low_water_mark is None
     bench.opened(2, 7)
     bench.copied(bench.last_read())
-    assert bench.record() == {0: (P, 9), 1: JOINED, 2: JOINED}
+    assert bench.roster() == {0: (P, 9), 1: JOINED, 2: JOINED}
 
 
 def test_every_open_names_the_session_the_replica_had_joined() -> None:
@@ -387,7 +387,7 @@ def test_a_replica_that_is_joining_must_remember_this_session() -> None:
     bench = open_bench({0: MEMBER, 1: MEMBER, 2: ReplicaEntry(-1, UNRESOLVED)}, {0: 9, 1: 9})
     bench.opened(2, -1)
     bench.copied(bench.last_read())
-    assert isinstance(bench.orders[-1], WriteRecord), "it is being registered"
+    assert isinstance(bench.orders[-1], WriteRoster), "it is being registered"
     bench.lost(2)
     assert only(bench.back(2), OpenReplica).joined_session_id == S
 
@@ -448,19 +448,19 @@ def test_no_publication_before_a_quorum_holds_x() -> None:
     bench = Bench(ALL)
     bench.opened(0, 9)
     read = only(bench.opened(1, 3), ReadRange)
-    assert WriteRecord not in kinds(bench.grace())
-    assert WriteRecord in kinds(bench.copied(read))
+    assert WriteRoster not in kinds(bench.grace())
+    assert WriteRoster in kinds(bench.copied(read))
 
 
 def test_the_grace_period_waits_for_those_on_their_way_and_no_longer() -> None:
     bench = Bench(ALL)
     bench.opened(0, 9)
     assert only(bench.opened(1, 9), StartTimer).name == GRACE_TIMER
-    assert WriteRecord in kinds(bench.grace())
+    assert WriteRoster in kinds(bench.grace())
     bench = Bench(ALL)
     bench.opened(0, 9)
     bench.opened(1, 9)
-    assert WriteRecord in kinds(bench.lost(2))
+    assert WriteRoster in kinds(bench.lost(2))
 
 
 def test_the_replica_with_the_end_is_lost_again() -> None:
@@ -484,7 +484,7 @@ def test_memory_stands_in_for_the_replica_with_the_end() -> None:
     sent = only(bench.opened(2, 4), AppendToReplicas)
     assert (sent.batch.first_id, sent.batch.last_id) == (5, 12)
     bench.appended(2, 12)
-    assert bench.record() == {0: (P, 12), 1: JOINED, 2: JOINED}
+    assert bench.roster() == {0: (P, 12), 1: JOINED, 2: JOINED}
 
 
 def test_a_higher_session_ends_this_one_at_any_time() -> None:
@@ -498,7 +498,7 @@ def test_a_conflict_or_a_lost_acknowledgement_of_the_write_ends_the_attempt() ->
     bench = Bench(ALL)
     for replica_id in ALL:
         bench.opened(replica_id, 9)
-    assert isinstance(bench.step(RecordConflict(S))[0], SessionFailed)
+    assert isinstance(bench.step(RosterConflict(S))[0], SessionFailed)
     assert not bench.session.published
 
 
@@ -511,7 +511,7 @@ def joining() -> Bench:
     bench.opened(0, 9)
     bench.copied(only(bench.opened(2, 5), ReadRange))
     bench.grace()
-    assert bench.record() == {0: JOINED, 1: (P, 9), 2: JOINED}
+    assert bench.roster() == {0: JOINED, 1: (P, 9), 2: JOINED}
     return bench
 
 
@@ -540,7 +540,7 @@ def test_a_replica_that_is_joining_late_is_never_cut_below_x() -> None:
     bench.opened(2, 4)
     bench.copied(bench.last_read())
     bench.appended(2, 14)
-    assert bench.record()[2] == JOINED
+    assert bench.roster()[2] == JOINED
     assert ReopenWanted in kinds(bench.lost(2))
     bench.back(2)
     assert TruncateReplica not in kinds(bench.opened(2, 14))
@@ -574,11 +574,11 @@ def test_a_damaged_member_is_cut_only_after_a_session_without_it_is_published() 
     bench.opened(1, 9)
     bench.opened(2, 9)
     assert TruncateReplica not in kinds(bench.orders)
-    assert bench.record() == {0: (P, 9), 1: JOINED, 2: JOINED}
+    assert bench.roster() == {0: (P, 9), 1: JOINED, 2: JOINED}
     assert only(bench.written(), TruncateReplica) == TruncateReplica(S, 0, 3)
     bench.copied(only(bench.truncated(0, 3), ReadRange))
     assert bench.phase(0) is Phase.LIVE
-    assert bench.record()[0] == JOINED
+    assert bench.roster()[0] == JOINED
 
 
 def test_a_damaged_member_of_this_session_waits_for_the_next_one() -> None:
@@ -619,7 +619,7 @@ def test_a_late_joiner_counts_only_after_its_entry_is_written() -> None:
     assert bench.appended(0, 14) == []
     effects = bench.appended(2, 14)
     assert Committed not in kinds(effects)
-    assert bench.record() == {0: JOINED, 1: JOINED, 2: JOINED}
+    assert bench.roster() == {0: JOINED, 1: JOINED, 2: JOINED}
     assert Committed(S, 14) in bench.written()
     assert set(bench.session.members) == {0, 1, 2}
 
@@ -667,18 +667,18 @@ def test_a_member_that_fails_leaves_for_good_and_a_new_session_is_wanted_once() 
     bench.back(0)
     bench.opened(0, 9)
     assert bench.phase(0) is Phase.LIVE
-    writes = len([e for e in bench.orders if isinstance(e, WriteRecord)])
+    writes = len([e for e in bench.orders if isinstance(e, WriteRoster)])
     bench.appended(0, 11)
     bench.appended(1, 11)
     assert bench.session.high_water_mark == 9, "its acknowledgement does not count"
-    assert len([e for e in bench.orders if isinstance(e, WriteRecord)]) == writes
+    assert len([e for e in bench.orders if isinstance(e, WriteRoster)]) == writes
     assert ReopenWanted not in kinds(bench.lost(1)), "one new session is enough"
 
 
 def test_late_joiners_wait_while_the_next_session_is_being_taken() -> None:
     bench = open_bench(ALL, {0: 9, 1: 9})
     bench.session.stop_registering()
-    assert WriteRecord not in kinds(bench.opened(2, 9))
+    assert WriteRoster not in kinds(bench.opened(2, 9))
 
 
 def test_a_replica_that_was_ready_too_late_for_the_publication_joins_late() -> None:
@@ -691,7 +691,7 @@ def test_a_replica_that_was_ready_too_late_for_the_publication_joins_late() -> N
     bench.written()
     assert bench.session.members == (0, 1)
     assert bench.phase(2) is Phase.LIVE
-    assert bench.record() == {0: JOINED, 1: JOINED, 2: JOINED}
+    assert bench.roster() == {0: JOINED, 1: JOINED, 2: JOINED}
 
 
 def test_an_event_of_a_replica_that_is_not_assigned_is_no_concern_of_this_session() -> None:
@@ -704,5 +704,5 @@ def test_the_record_keeps_its_generation_and_session() -> None:
     bench = Bench(ALL)
     for replica_id in ALL:
         bench.opened(replica_id, 9)
-    write = only(bench.orders, WriteRecord)
-    assert write.record == replace(write.record, session_id=S, generation=2)
+    write = only(bench.orders, WriteRoster)
+    assert write.roster == replace(write.roster, session_id=S, generation=2)

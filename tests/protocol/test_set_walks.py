@@ -10,7 +10,7 @@ import pytest
 from tests.protocol.checkers import Violation
 from tests.protocol.model_replica import records_of
 from tests.protocol.world import Server, World
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.roster import Roster
 
 REPLICAS = 5
 SMALLEST = 3
@@ -25,7 +25,7 @@ class SetWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, replicas=REPLICAS, faults=FAULTS)
-        self.zookeeper.record = PartitionRecord.initial(range(self.random.choice([3, 4, 5])))
+        self.zookeeper.roster = Roster.initial(range(self.random.choice([3, 4, 5])))
         self.changes = 0
 
     def _fault(self, kind: str) -> None:
@@ -36,15 +36,15 @@ class SetWorld(World):
             super()._fault(kind)
 
     def _assign(self, replica_ids: list[int]) -> None:
-        before = self.zookeeper.record
+        before = self.zookeeper.roster
         try:
-            self.zookeeper.record = before.with_replicas(replica_ids)
+            self.zookeeper.roster = before.with_replicas(replica_ids)
         except ValueError as refused:
             self.tell(f"operator: {sorted(replica_ids)} refused: {refused}")
             return
         self.zookeeper.version += 1
-        self.changes += before.replicas.keys() != self.zookeeper.record.replicas.keys()
-        self.tell(f"operator: {self.zookeeper.record}")
+        self.changes += before.replicas.keys() != self.zookeeper.roster.replicas.keys()
+        self.tell(f"operator: {self.zookeeper.roster}")
 
     def _watch_high_water_mark(self, server: Server) -> None:
         """A commit may rest on a replica that was removed meanwhile, so here one disk that holds it must do.
@@ -89,11 +89,11 @@ def test_what_was_found_stays_found(seed: int) -> None:
 def test_forgetting_the_quorum_of_the_last_session_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Teeth: count with the quorum of the present set, as it was before."""
 
-    def forgetful(self: PartitionRecord, replica_ids: list[int]) -> PartitionRecord:
+    def forgetful(self: Roster, replica_ids: list[int]) -> Roster:
         kept = original(self, replica_ids)
-        return PartitionRecord(kept.session_id, kept.generation, kept.replicas)
+        return Roster(kept.session_id, kept.generation, kept.replicas)
 
-    original = PartitionRecord.with_replicas
-    monkeypatch.setattr(PartitionRecord, "with_replicas", forgetful)
+    original = Roster.with_replicas
+    monkeypatch.setattr(Roster, "with_replicas", forgetful)
     with pytest.raises(Violation, match="seed"):
         walk(TEETH_SEEDS)

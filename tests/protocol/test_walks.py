@@ -16,11 +16,15 @@ import pytest
 
 from tests.protocol.checkers import Violation
 from tests.protocol.world import run
-from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne, Verdicts
-from waltz_ray.protocol.partition import Partition
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.partition.events import Effect
+from waltz_ray.protocol.partition.feed import FeedHub, Subscriber
+from waltz_ray.protocol.partition.intake import Intake
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.reign import Reign, Ruling
+from waltz_ray.protocol.records import AppendBatch
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Phase, Session
 from waltz_ray.protocol.session_types import Committed
 
@@ -132,12 +136,11 @@ def ready_without_waiting_for_what_is_in_flight(patch: Patch) -> None:
 
 
 def accept_superseded_connections(patch: Patch) -> None:
-    def on_append(self: Partition, connection_id: int, batch: Any) -> None:
-        newest = self._feed.connection_of(batch.client_id)
-        original(self, connection_id if newest is None else newest, batch)
+    def append(self: Intake, connection_id: int, batch: AppendBatch, newest: int | None) -> list[Effect]:
+        return original(self, connection_id if newest is None else newest, batch, newest)
 
-    original = Partition._on_append
-    patch.setattr(Partition, "_on_append", on_append)
+    original = Intake.append
+    patch.setattr(Intake, "append", append)
 
 
 def do_not_update_the_lock_table(patch: Patch) -> None:
@@ -156,38 +159,39 @@ def do_not_update_the_lock_table(patch: Patch) -> None:
 
 
 def forget_the_locks_at_a_hand_over(patch: Patch) -> None:
-    def on_open(self: Partition) -> None:
-        original(self)
-        if self._log is not None:
-            self._log.locks = LockTable(1000, 2, NO_TRANSACTION)
+    def opened(self: Reign) -> list[Ruling]:
+        rulings = original(self)
+        if self._state.log is not None:
+            self._state.log.locks = LockTable(1000, 2, NO_TRANSACTION)
+        return rulings
 
-    original = Partition._on_open
-    patch.setattr(Partition, "_on_open", on_open)
+    original = Reign._opened
+    patch.setattr(Reign, "_opened", opened)
 
 
 def keep_the_log_of_another_reign(patch: Patch) -> None:
-    def on_record(self: Partition, record: PartitionRecord, version: int) -> None:
-        if self._log is not None:
-            self._log.published_session = record.last_published_session
-        original(self, record, version)
+    def roster_read(self: Reign, roster: Roster, version: int) -> list[Ruling]:
+        if self._state.log is not None:
+            self._state.log.published_session = roster.last_published_session
+        return original(self, roster, version)
 
-    original = Partition._on_record
-    patch.setattr(Partition, "_on_record", on_record)
+    original = Reign.roster_read
+    patch.setattr(Reign, "roster_read", roster_read)
 
 
 def enter_late_joiners_nowhere(patch: Patch) -> None:
-    def record_with(self: Session, joined: frozenset[int]) -> PartitionRecord:
-        return replace(self.record) if self.published else original(self, joined)
+    def record_with(self: Session, joined: frozenset[int]) -> Roster:
+        return replace(self.roster) if self.published else original(self, joined)
 
     original = Session._record_with
     patch.setattr(Session, "_record_with", record_with)
 
 
 def believe_the_session_number_alone(patch: Patch) -> None:
-    def has_replaced(self: PartitionRecord, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+    def has_replaced(self: Roster, version: int, stored: Roster, stored_version: int) -> bool:
         return stored.session_id == self.session_id
 
-    patch.setattr(PartitionRecord, "has_replaced", has_replaced)
+    patch.setattr(Roster, "has_replaced", has_replaced)
 
 
 def send_the_next_piece_before_all_of_the_last_is_there(patch: Patch) -> None:

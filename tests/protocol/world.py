@@ -20,9 +20,8 @@ from tests.protocol.model_client import Client, Connection
 from tests.protocol.model_replica import Link, Replica, ZooKeeper, batch_of
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import quorum_of
-from waltz_ray.protocol.partition import Partition, Stage
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
@@ -37,27 +36,30 @@ from waltz_ray.protocol.partition_types import (
     PartitionDropped,
     PartitionReady,
     ReadFeed,
-    ReadRecord,
+    ReadRoster,
     SendFeed,
     SendMessage,
     TurnEnded,
     Unassigned,
 )
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.state import Stage
+from waltz_ray.protocol.roster import Roster
+from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
     ReplicaAvailable,
-    SetLowWaterMark,
+    RosterConflict,
+    RosterWritten,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
     Warn,
-    WriteRecord,
+    WriteRoster,
 )
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["Result", "World", "run"]
 
@@ -76,7 +78,7 @@ class Server:
     up: bool = True
     paused: bool = False
     inbox: deque[Event] = field(default_factory=deque)  # from the manager
-    requests: deque[ReadRecord | WriteRecord] = field(default_factory=deque)  # to ZooKeeper
+    requests: deque[ReadRoster | WriteRoster] = field(default_factory=deque)  # to ZooKeeper
     unsure: bool = False  # the first of them is a write whose answer was lost
     answers: deque[Event] = field(default_factory=deque)  # from ZooKeeper
     reads: list[ReadFeed] = field(default_factory=list)
@@ -130,7 +132,7 @@ class World:
         )
         self.quorum = quorum_of(count)
         self.replicas = {r: Replica(r) for r in range(count)}
-        self.zookeeper = ZooKeeper(PartitionRecord.initial(range(count)))
+        self.zookeeper = ZooKeeper(Roster.initial(range(count)))
         self.servers = [self._new_server(i, 0) for i in range(random.choice([1, 2, 2, 3]))]
         modes = [FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
         self.clients = [Client(i, random.choice(modes), random) for i in range(random.randint(2, 4))]
@@ -261,14 +263,14 @@ class World:
         if not isinstance(effect, SendFeed | SendMessage):
             self.tell(f"server {server.server_id}.{server.life} -> {_short(effect)}")
         match effect:
-            case OpenReplica(_, replica_id, _) | TruncateReplica(_, replica_id, _) | SetLowWaterMark(_, replica_id, _):
+            case OpenReplica(_, replica_id, _) | TruncateReplica(_, replica_id, _) | SetReplicaMark(_, replica_id, _):
                 server.links[replica_id].order(effect, replica_id)
             case ReadRange(_, source_id, _, _, _):
                 server.links[source_id].order(effect, source_id)
             case AppendToReplicas(_, replica_ids, _) | ConfirmSession(_, replica_ids, _):
                 for replica_id in replica_ids:
                     server.links[replica_id].order(effect, replica_id)
-            case ReadRecord() | WriteRecord():
+            case ReadRoster() | WriteRoster():
                 server.requests.append(effect)
             case StartTimer(session_id, name, _):
                 server.timers.append(TimerFired(session_id, name))
@@ -321,59 +323,57 @@ class World:
 
     def _to_zookeeper(self, server: Server) -> None:
         request = server.requests[0]
-        before = self.zookeeper.record.last_published_session
-        if isinstance(request, WriteRecord) and self._is_lost(server, request):
+        before = self.zookeeper.roster.last_published_session
+        if isinstance(request, WriteRoster) and self._is_lost(server, request):
             self._lose_answer(server, request)
             return
         server.requests.popleft()
         answer = self._answer_of_zookeeper(server, request)
-        if isinstance(answer, RecordWritten) and isinstance(request, WriteRecord):
-            if request.record.last_published_session > before:
-                self._check_publication(request.record)
+        if isinstance(answer, RosterWritten) and isinstance(request, WriteRoster):
+            if request.roster.last_published_session > before:
+                self._check_publication(request.roster)
             if not self.healing and "lost_ack" in self.faults and self.random.random() < 0.1:
-                answer = RecordConflict(request.session_id)  # written, but nobody can tell: the retry found it changed
+                answer = RosterConflict(request.session_id)  # written, but nobody can tell: the retry found it changed
         self.tell(f"zookeeper: {_short(request)} of server {server.server_id}: {type(answer).__name__}")
         server.answers.append(answer)
 
-    def _answer_of_zookeeper(self, server: Server, request: ReadRecord | WriteRecord) -> Event:
-        """After a lost answer reading tells whether the write happened, as in ``PartitionDriver._write_record``."""
+    def _answer_of_zookeeper(self, server: Server, request: ReadRoster | WriteRoster) -> Event:
+        """After a lost answer reading tells whether the write happened."""
         unsure, server.unsure = server.unsure, False
-        stored, version = self.zookeeper.record, self.zookeeper.version
-        if (
-            unsure
-            and isinstance(request, WriteRecord)
-            and request.record.has_replaced(request.version, stored, version)
-        ):
-            return RecordWritten(request.session_id, version)
+        if unsure and isinstance(request, WriteRoster):
+            write = RosterWrite(request.session_id, request.roster, request.version)
+            found = write.found(self.zookeeper.roster, self.zookeeper.version)
+            if found is not None:
+                return found
         return self.zookeeper.do(request)
 
-    def _is_lost(self, server: Server, request: WriteRecord) -> bool:
+    def _is_lost(self, server: Server, request: WriteRoster) -> bool:
         """Mostly where another server wants to write over the same version: what it finds may be the other's."""
         if self.healing or "ambiguous" not in self.faults:
             return False
         others = [other.requests[0] for other in self.servers if other is not server and other.requests]
-        contested = any(isinstance(other, WriteRecord) and other.version == request.version for other in others)
+        contested = any(isinstance(other, WriteRoster) and other.version == request.version for other in others)
         return self.random.random() < (0.7 if contested else 0.05)
 
-    def _lose_answer(self, server: Server, request: WriteRecord) -> None:
+    def _lose_answer(self, server: Server, request: WriteRoster) -> None:
         """The write happens or does not; the server does not hear, and will look."""
-        before = self.zookeeper.record.last_published_session
+        before = self.zookeeper.roster.last_published_session
         happens = not server.unsure and self.random.random() < 0.5
-        written = happens and isinstance(self.zookeeper.do(request), RecordWritten)
-        if written and request.record.last_published_session > before:
-            self._check_publication(request.record)
+        written = happens and isinstance(self.zookeeper.do(request), RosterWritten)
+        if written and request.roster.last_published_session > before:
+            self._check_publication(request.roster)
         self.tell(f"zookeeper: {_short(request)} of server {server.server_id}: no answer, done {happens}")
         server.unsure = True
 
-    def _check_publication(self, record: PartitionRecord) -> None:
+    def _check_publication(self, roster: Roster) -> None:
         """Every member of the session that has just been published holds all that was committed before."""
-        for replica_id, entry in record.replicas.items():
+        for replica_id, entry in roster.replicas.items():
             replica = self.replicas[replica_id]
-            if entry.session_id == record.session_id and replica.damaged_from is None:
+            if entry.session_id == roster.session_id and replica.damaged_from is None:
                 try:
                     checkers.check_no_loss(replica.log[: replica.durable], self.committed)
                 except Violation as violation:
-                    raise Violation(f"member {replica_id} of session {record.session_id}: {violation}") from None
+                    raise Violation(f"member {replica_id} of session {roster.session_id}: {violation}") from None
 
     def _read_feed(self, server: Server) -> None:
         read = server.reads.pop(self.random.randrange(len(server.reads)))
@@ -589,9 +589,9 @@ class World:
     def _why_not_settled(self) -> str:
         partition = self.servers[self.owner].partition
         if partition.stage is not Stage.OPEN or partition.session is None:
-            opening = partition._opening
+            opening = partition.reign._opening
             phases = None if opening is None else (opening.low_water_mark, opening.phases())
-            return f"the partition is {partition.stage}; X and replicas {phases}; {self.zookeeper.record}"
+            return f"the partition is {partition.stage}; X and replicas {phases}; {self.zookeeper.roster}"
         for client in self.clients:
             if not client.ready or client.pending:
                 return f"client {client.client_id}: ready {client.ready}, pending {client.pending}"

@@ -11,9 +11,7 @@ from random import Random
 from tests.protocol.model_replica import Link, Replica, ZooKeeper, batch_of
 from tests.scenarios.telling import tell_effect, tell_event
 from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.partition import Partition
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.partition.events import (
     ConfirmSession,
     Effect,
     Event,
@@ -21,17 +19,19 @@ from waltz_ray.protocol.partition_types import (
     FeedDue,
     FeedRead,
     ReadFeed,
-    ReadRecord,
+    ReadRoster,
 )
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
     ReadRange,
-    SetLowWaterMark,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
-    WriteRecord,
+    WriteRoster,
 )
 
 __all__ = ["Cast", "Server"]
@@ -52,7 +52,7 @@ class Server:
         self.name = name
         self.partition = Partition(0, config)
         self.links = {replica_id: Link(up=replica.up) for replica_id, replica in replicas.items()}
-        self.requests: deque[ReadRecord | WriteRecord] = deque()
+        self.requests: deque[ReadRoster | WriteRoster] = deque()
         self.inbox: deque[Event] = deque()
         self.timers: list[TimerFired] = []
         self.asleep = False
@@ -66,7 +66,7 @@ class Cast:
         self.chance = _NoChance(0)
         self.replicas: dict[int, Replica] = {}
         self.hanging: set[int] = set()
-        self.zookeeper = ZooKeeper(PartitionRecord.initial([]))
+        self.zookeeper = ZooKeeper(Roster.initial([]))
         self.servers: dict[str, Server] = {}
         self.client_of: dict[int, int] = {}  # connection -> client
 
@@ -107,9 +107,9 @@ class Cast:
 
     def _carry_out(self, server: Server, effect: Effect) -> None:
         match effect:
-            case ReadRecord() | WriteRecord():
+            case ReadRoster() | WriteRoster():
                 server.requests.append(effect)
-            case OpenReplica(_, replica_id, _) | TruncateReplica(_, replica_id, _) | SetLowWaterMark(_, replica_id, _):
+            case OpenReplica(_, replica_id, _) | TruncateReplica(_, replica_id, _) | SetReplicaMark(_, replica_id, _):
                 server.links[replica_id].order(effect, replica_id)
             case ReadRange(_, source_id, _, _, _):
                 server.links[source_id].order(effect, source_id)

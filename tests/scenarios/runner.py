@@ -12,8 +12,8 @@ from tests.scenarios.cast import Cast, Server
 from tests.scenarios.telling import tell_record
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import FeedMode, Mount
+from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
     AppendReceived,
     Assigned,
@@ -22,8 +22,8 @@ from waltz_ray.protocol.partition_types import (
     TurnEnded,
     Unassigned,
 )
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import ReplicaAvailable
-from waltz_ray.wire.batches import FeedMode, Mount
 
 __all__ = ["COMMANDS", "Runner", "play"]
 
@@ -53,7 +53,7 @@ class Runner(Cast):
     def replicas_are(self, names: str, interval: str | None) -> None:
         replica_ids = [int(name) for name in names.split()]
         self.replicas = {replica_id: Replica(replica_id) for replica_id in replica_ids}
-        self.zookeeper = ZooKeeper(PartitionRecord.initial(replica_ids))
+        self.zookeeper = ZooKeeper(Roster.initial(replica_ids))
         if interval is not None:
             self.config = ServerConfig(lock_table_size=1000, checkpoint_interval=int(interval))
 
@@ -110,8 +110,8 @@ class Runner(Cast):
         self.zookeeper.away = what == "goes away"
 
     def assigned_replicas(self, names: str) -> None:
-        record = self.zookeeper.record.with_replicas(int(name) for name in names.split())
-        self.zookeeper.record, self.zookeeper.version = record, self.zookeeper.version + 1
+        record = self.zookeeper.roster.with_replicas(int(name) for name in names.split())
+        self.zookeeper.roster, self.zookeeper.version = record, self.zookeeper.version + 1
 
     def pass_time(self) -> None:
         """Every timer that was started goes off; replicas that refused something are tried again."""
@@ -124,7 +124,7 @@ class Runner(Cast):
                     link.to_server.append(ReplicaAvailable(NO_SUCH_SESSION, replica_id))
 
     def show(self) -> None:
-        self.lines.append(f"zookeeper: {tell_record(self.zookeeper.record)}")
+        self.lines.append(f"zookeeper: {tell_record(self.zookeeper.roster)}")
         for replica in self.replicas.values():
             down = "" if replica.up else ", stopped"
             self.lines.append(f"replica {replica.replica_id}: last {len(replica.log) - 1}, fence {replica.fence}{down}")

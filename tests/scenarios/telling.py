@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from waltz_ray.protocol.ids import NO_SESSION
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import AppendedBatch, LockFailureBatch, Mounted, NotReady, Rejected
+from waltz_ray.protocol.messages.original import FlushResponse
+from waltz_ray.protocol.partition.events import (
     AppendReceived,
     Assigned,
     ConfirmSession,
@@ -16,8 +17,8 @@ from waltz_ray.protocol.partition_types import (
     PartitionDropped,
     PartitionReady,
     ReadFeed,
-    ReadRecord,
-    RecordRead,
+    ReadRoster,
+    RosterRead,
     SendFeed,
     SendMessage,
     ServerMessage,
@@ -26,29 +27,28 @@ from waltz_ray.protocol.partition_types import (
     Unassigned,
 )
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
     RangeRead,
     RangeReadFailed,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
     ReplicaAppended,
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
     ReplicaTruncated,
-    SetLowWaterMark,
+    RosterConflict,
+    RosterWritten,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
     Warn,
-    WriteRecord,
+    WriteRoster,
 )
-from waltz_ray.wire.batches import AppendedBatch, LockFailureBatch, Mounted, NotReady, Rejected
-from waltz_ray.wire.client_messages import FlushResponse
 
 __all__ = ["tell_effect", "tell_event", "tell_record"]
 
@@ -65,7 +65,7 @@ def _replicas(replica_ids: tuple[int, ...]) -> str:
     return ("replica " if len(replica_ids) == 1 else "replicas ") + ",".join(map(str, replica_ids))
 
 
-def tell_record(record: PartitionRecord) -> str:
+def tell_record(record: Roster) -> str:
     """What ZooKeeper holds: who is a member of which session, and where the others' logs end."""
     entries = []
     for replica_id, entry in sorted(record.replicas.items()):
@@ -86,11 +86,11 @@ def tell_event(event: Event) -> str:
             return f"manager: yours, generation {generation}"
         case Unassigned(reason):
             return f"manager: not yours ({reason})"
-        case RecordRead(record, _):
+        case RosterRead(record, _):
             return f"zookeeper: {tell_record(record)}"
-        case RecordWritten():
+        case RosterWritten():
             return "zookeeper: written"
-        case RecordConflict():
+        case RosterConflict():
             return "zookeeper: not written, somebody else has"
         case MountReceived(_, mount):
             return f"client {mount.req_id.client_id}: mount, mine is up to {mount.client_mark}"
@@ -130,9 +130,9 @@ def tell_event(event: Event) -> str:
 def tell_effect(effect: Effect, client_of: dict[int, int]) -> str:
     """An order of a server. ``client_of``: connection -> client."""
     match effect:
-        case ReadRecord():
+        case ReadRoster():
             return "zookeeper: read the record"
-        case WriteRecord(_, record, _):
+        case WriteRoster(_, record, _):
             return f"zookeeper: write {tell_record(record)}"
         case OpenReplica(session_id, replica_id, joined):
             known = "" if joined == NO_SESSION else f", you had joined {joined}"
@@ -143,7 +143,7 @@ def tell_effect(effect: Effect, client_of: dict[int, int]) -> str:
             return f"replica {source_id}: read {_ids(first_id, end_id)} for replica {target_id}"
         case AppendToReplicas(_, replica_ids, batch):
             return f"{_replicas(replica_ids)}: append {_batch(batch)}"
-        case SetLowWaterMark(_, replica_id, low_water_mark):
+        case SetReplicaMark(_, replica_id, low_water_mark):
             return f"replica {replica_id}: low-water mark {low_water_mark}"
         case ConfirmSession(session_id, replica_ids, _):
             return f"{_replicas(replica_ids)}: do you still obey session {session_id}?"

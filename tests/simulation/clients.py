@@ -27,8 +27,8 @@ from waltz_ray.errors import (
     PartitionNotReady,
 )
 from waltz_ray.protocol.ids import LockId
+from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
-from waltz_ray.wire.batches import FeedMode
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

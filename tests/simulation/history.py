@@ -9,10 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltz_ray.storage.replica_service import REQUEST_TYPES
-from waltz_ray.wire.replica_messages import Read, RefusalCode, Refused
+from waltz_ray.protocol.messages.replica import (
+    REPLICA_TYPES,
+    Read,
+    RefusalCode,
+    Refused,
+)
 
-__all__ = ["Fate", "Feed", "History", "Logical", "RecordWrite", "Refusal", "Trace", "Violation"]
+__all__ = ["Fate", "Feed", "History", "Logical", "RosterWrite", "Refusal", "Trace", "Violation"]
 
 
 class Violation(AssertionError):
@@ -26,7 +30,7 @@ class Violation(AssertionError):
         return f"{self.checker}: {self.message}"
 
 
-READ_REQUEST = REQUEST_TYPES[Read]
+READ_REQUEST = REPLICA_TYPES[Read]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordWrite:
+class RosterWrite:
     """A partition's ZooKeeper record as it was written."""
 
     who: str
@@ -108,7 +112,7 @@ class History:
     committed_by: list[dict[int, str]] = field(default_factory=list)
     writers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
     takers: dict[tuple[int, int], str] = field(default_factory=dict)  # (partition, session) -> process
-    record_writes: list[list[RecordWrite]] = field(default_factory=list)
+    roster_writes: list[list[RosterWrite]] = field(default_factory=list)
     logicals: dict[str, Logical] = field(default_factory=dict)
     feeds: list[Feed] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
@@ -123,7 +127,7 @@ class History:
         for _ in range(self.partitions):
             self.committed.append({})
             self.committed_by.append({})
-            self.record_writes.append([])
+            self.roster_writes.append([])
 
     def blame(self, checker: str, message: str) -> None:
         """Found on the way: the world stops at the end of this step. The first one counts."""
@@ -133,8 +137,8 @@ class History:
 
     def record_written(self, who: str, partition_id: int, fields: dict[str, Any]) -> None:
         replicas = {int(r): (e["session"], e["closing_mark"]) for r, e in fields["replicas"].items()}
-        write = RecordWrite(who, fields["session"], fields["generation"], replicas)
-        self.record_writes[partition_id].append(write)
+        write = RosterWrite(who, fields["session"], fields["generation"], replicas)
+        self.roster_writes[partition_id].append(write)
 
     def server_committed(self, who: str, partition_id: int, transaction_id: int, record: bytes) -> None:
         """A server counts this record as committed."""

@@ -68,14 +68,18 @@ from tests.simulation.mutations_threads import (
     segment_sync_covers_what_came_during_it,
 )
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.protocol.feed import FeedHub, Subscriber
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.locks import LockRequests, LockTable, OneByOne, Verdicts
-from waltz_ray.protocol.partition import Partition
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.partition.events import Effect
+from waltz_ray.protocol.partition.feed import FeedHub, Subscriber
+from waltz_ray.protocol.partition.intake import Intake
+from waltz_ray.protocol.partition.mounts import Mounts
+from waltz_ray.protocol.partition.reign import Reign, Ruling
+from waltz_ray.protocol.records import AppendBatch
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Phase, Session
 from waltz_ray.protocol.session_types import Committed
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -165,8 +169,8 @@ def unregistered_replicas_count(patch: Patch) -> None:
 
 
 def late_joiners_are_entered_nowhere(patch: Patch) -> None:
-    def record_with(self: Session, joined: frozenset[int]) -> PartitionRecord:
-        return replace(self.record) if self.published else original(self, joined)
+    def record_with(self: Session, joined: frozenset[int]) -> Roster:
+        return replace(self.roster) if self.published else original(self, joined)
 
     original = Session._record_with
     patch.setattr(Session, "_record_with", record_with)
@@ -184,7 +188,7 @@ def quorum_too_small(patch: Patch) -> None:
 
 
 def closing_mark_is_overwritten(patch: Patch) -> None:
-    def record_with(self: Session, joined: frozenset[int]) -> PartitionRecord:
+    def record_with(self: Session, joined: frozenset[int]) -> Roster:
         record = original(self, joined)
         entries = {
             r: entry if r in joined or entry.session_id == self.session_id else replace(entry, closing_mark=mark)
@@ -206,20 +210,20 @@ def damaged_replicas_vote(patch: Patch) -> None:
 
 
 def session_number_comes_again(patch: Patch) -> None:
-    def on_record(self: Partition, record: PartitionRecord, version: int) -> None:
-        again = record.session_id > 1 and record.session_id % 2 == 0
-        original(self, replace(record, session_id=record.session_id - 1) if again else record, version)
+    def roster_read(self: Reign, roster: Roster, version: int) -> list[Ruling]:
+        again = roster.session_id > 1 and roster.session_id % 2 == 0
+        return original(self, replace(roster, session_id=roster.session_id - 1) if again else roster, version)
 
-    original = Partition._on_record
-    patch.setattr(Partition, "_on_record", on_record)
+    original = Reign.roster_read
+    patch.setattr(Reign, "roster_read", roster_read)
 
 
 def record_is_written_without_comparing(patch: Patch) -> None:
-    def set_partition(self: ClusterStore, p: int, record: PartitionRecord, version: int) -> int:
+    def set_roster(self: ClusterStore, p: int, record: Roster, version: int) -> int:
         return original(self, p, record, -1)
 
-    original = ClusterStore.set_partition
-    patch.setattr(ClusterStore, "set_partition", set_partition)
+    original = ClusterStore.set_roster
+    patch.setattr(ClusterStore, "set_roster", set_roster)
 
 
 # ---- partitions -----------------------------------------------------------------------------------------------
@@ -235,32 +239,32 @@ def ready_without_what_is_in_flight(patch: Patch) -> None:
 
 
 def mounts_are_not_confirmed(patch: Patch) -> None:
-    def confirm(self: Partition) -> None:
-        if self._held_mounts and self.session is not None and self.session.published:
-            mounts, self._held_mounts = list(self._held_mounts.values()), {}
-            for held in mounts:
-                self._attach(held)
+    def confirm(self: Mounts) -> list[Effect]:
+        session = self._state.session
+        if session is None or not session.published:
+            return []
+        mounts, self._held = list(self._held.values()), {}
+        return [effect for held in mounts for effect in self._attach(held)]
 
-    patch.setattr(Partition, "_confirm", confirm)
+    patch.setattr(Mounts, "confirm", confirm)
 
 
 def superseded_connections_are_accepted(patch: Patch) -> None:
-    def on_append(self: Partition, connection_id: int, batch: Any) -> None:
-        newest = self._feed.connection_of(batch.client_id)
-        original(self, connection_id if newest is None else newest, batch)
+    def append(self: Intake, connection_id: int, batch: AppendBatch, newest: int | None) -> list[Effect]:
+        return original(self, connection_id if newest is None else newest, batch, newest)
 
-    original = Partition._on_append
-    patch.setattr(Partition, "_on_append", on_append)
+    original = Intake.append
+    patch.setattr(Intake, "append", append)
 
 
 def hand_over_keeps_its_log(patch: Patch) -> None:
-    def on_record(self: Partition, record: PartitionRecord, version: int) -> None:
-        if self._log is not None:
-            self._log.published_session = record.last_published_session
-        original(self, record, version)
+    def roster_read(self: Reign, roster: Roster, version: int) -> list[Ruling]:
+        if self._state.log is not None:
+            self._state.log.published_session = roster.last_published_session
+        return original(self, roster, version)
 
-    original = Partition._on_record
-    patch.setattr(Partition, "_on_record", on_record)
+    original = Reign.roster_read
+    patch.setattr(Reign, "roster_read", roster_read)
 
 
 def locks_are_not_updated(patch: Patch) -> None:
@@ -279,13 +283,14 @@ def locks_are_not_updated(patch: Patch) -> None:
 
 
 def locks_are_forgotten_at_a_hand_over(patch: Patch) -> None:
-    def on_open(self: Partition) -> None:
-        original(self)
-        if self._log is not None:
-            self._log.locks = LockTable(1000, 2, NO_TRANSACTION)
+    def opened(self: Reign) -> list[Ruling]:
+        rulings = original(self)
+        if self._state.log is not None:
+            self._state.log.locks = LockTable(1000, 2, NO_TRANSACTION)
+        return rulings
 
-    original = Partition._on_open
-    patch.setattr(Partition, "_on_open", on_open)
+    original = Reign._opened
+    patch.setattr(Reign, "_opened", opened)
 
 
 def feed_skips_a_batch(patch: Patch) -> None:

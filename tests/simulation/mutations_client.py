@@ -11,7 +11,7 @@ from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.contexts import ContextPort, ContextRun, ContextRunner
 from waltz_ray.client.partition import Partition
 from waltz_ray.protocol.client_monitor import ClientMonitor
-from waltz_ray.protocol.partition import FROM_NOW
+from waltz_ray.protocol.messages.client import FROM_NOW
 
 __all__ = [
     "applied_before_completion",

@@ -13,10 +13,13 @@ import pytest
 from tests.simulation.history import History
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
-from waltz_ray.protocol.partition import Partition, Stage
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.partition.events import Effect
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.mounts import Mounts
+from waltz_ray.protocol.partition.state import Stage
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Phase, Session
-from waltz_ray.protocol.session_types import RecordConflict, RecordWritten, TruncateReplica
+from waltz_ray.protocol.session_types import RosterConflict, RosterWritten, TruncateReplica
 from waltz_ray.storage.replica_service import ReplicaService
 
 __all__ = [
@@ -50,7 +53,7 @@ def never_joined_files_are_kept(patch: Patch) -> None:
 
     def on_opened(self: Session, replica: Any, event: Any) -> None:
         original(self, replica, event)
-        entry = self.record.replicas[replica.replica_id]
+        entry = self.roster.replicas[replica.replica_id]
         if entry.session_id < 0 and entry.closing_mark is None and replica.replica_id not in self._voters:
             replica.cut = None
 
@@ -61,7 +64,7 @@ def never_joined_files_are_kept(patch: Patch) -> None:
 def closing_mark_ignored_by_a_late_opener(patch: Patch) -> None:
     def on_opened(self: Session, replica: Any, event: Any) -> None:
         original(self, replica, event)
-        if self.published and self.record.replicas[replica.replica_id].closing_mark is not None:
+        if self.published and self.roster.replicas[replica.replica_id].closing_mark is not None:
             replica.cut = None
 
     original = Session._on_opened
@@ -73,7 +76,7 @@ def late_voter_is_not_cut(patch: Patch) -> None:
 
     def on_opened(self: Session, replica: Any, event: Any) -> None:
         original(self, replica, event)
-        if self.record.replicas[replica.replica_id].closing_mark is None and replica.replica_id in self._voters:
+        if self.roster.replicas[replica.replica_id].closing_mark is None and replica.replica_id in self._voters:
             replica.cut = None
 
     original = Session._on_opened
@@ -102,12 +105,12 @@ def votes_are_counted_with_the_new_quorum(patch: Patch) -> None:
 
 
 def removal_forgets_the_published_quorum(patch: Patch) -> None:
-    def with_replicas(self: PartitionRecord, replica_ids: Iterable[int]) -> PartitionRecord:
+    def with_replicas(self: Roster, replica_ids: Iterable[int]) -> Roster:
         kept = original(self, replica_ids)
-        return PartitionRecord(kept.session_id, kept.generation, kept.replicas)
+        return Roster(kept.session_id, kept.generation, kept.replicas)
 
-    original = PartitionRecord.with_replicas
-    patch.setattr(PartitionRecord, "with_replicas", with_replicas)
+    original = Roster.with_replicas
+    patch.setattr(Roster, "with_replicas", with_replicas)
 
 
 # ---- publication ----------------------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def published_by_less_than_a_quorum(patch: Patch) -> None:
 
 def damaged_member_is_repaired_before_publication(patch: Patch) -> None:
     def repair(self: Session, replica: Any) -> None:
-        closing_mark = self.record.replicas[replica.replica_id].closing_mark
+        closing_mark = self.roster.replicas[replica.replica_id].closing_mark
         right = replica.local_low_water_mark if closing_mark is None else closing_mark
         replica.damaged, replica.phase = False, Phase.TRUNCATING
         self._effects.append(TruncateReplica(self.session_id, replica.replica_id, min(right, replica.last_id)))
@@ -168,57 +171,58 @@ def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:
 
 
 def credit_of_a_waiting_mount_is_lost(patch: Patch) -> None:
-    patch.setattr(Partition, "_credit_held_mounts", lambda *arguments: None)
+    patch.setattr(Mounts, "add_credit", lambda *arguments: None)
 
 
 def confirmation_round_is_never_begun_again(patch: Patch) -> None:
     """A round whose mounts have gone stays open, and every later mount waits for it."""
 
-    def confirm(self: Partition) -> None:
+    def confirm(self: Mounts) -> list[Effect]:
         under_way = self._confirmed
-        original(self)
+        effects = original(self)
         if self._confirmed is None:
             self._confirmed = under_way
+        return effects
 
-    original = Partition._confirm
-    patch.setattr(Partition, "_confirm", confirm)
+    original = Mounts.confirm
+    patch.setattr(Mounts, "confirm", confirm)
 
 
 # ---- ZooKeeper ------------------------------------------------------------------------------------------------
 
 
 def ambiguous_write_believed_by_session_number_alone(patch: Patch) -> None:
-    async def write_record(self: PartitionDriver, session_id: int, record: PartitionRecord, version: int) -> None:
+    async def write_roster(self: PartitionDriver, session_id: int, record: Roster, version: int) -> None:
         store = self._host.store
         unsure = False
         while self.machine.stage is not Stage.IDLE:
             try:
                 if unsure:
-                    stored, now = await self._host.in_thread(partial(store.partition, self.partition_id))
+                    stored, now = await self._host.in_thread(partial(store.roster, self.partition_id))
                     if stored.session_id == session_id and now > version:
-                        self.handle(RecordWritten(session_id, now))
+                        self.handle(RosterWritten(session_id, now))
                         return
-                write = partial(store.set_partition, self.partition_id, record, version)
-                self.handle(RecordWritten(session_id, await self._host.in_thread(write)))
+                write = partial(store.set_roster, self.partition_id, record, version)
+                self.handle(RosterWritten(session_id, await self._host.in_thread(write)))
                 return
             except VersionConflict:
-                self.handle(RecordConflict(session_id))
+                self.handle(RosterConflict(session_id))
                 return
             except ZooKeeperUnreachable:
                 unsure = True
                 await asyncio.sleep(0.2)
 
-    patch.setattr(PartitionDriver, "_write_record", write_record)
+    patch.setattr(PartitionDriver, "_write_roster", write_roster)
 
 
 def owner_token_is_not_compared(patch: Patch) -> None:
     """After a lost answer another process's record is taken for one's own."""
 
-    def has_replaced(self: PartitionRecord, version: int, stored: PartitionRecord, stored_version: int) -> bool:
+    def has_replaced(self: Roster, version: int, stored: Roster, stored_version: int) -> bool:
         return original(self, version, replace(stored, owner=self.owner), stored_version)
 
-    original = PartitionRecord.has_replaced
-    patch.setattr(PartitionRecord, "has_replaced", has_replaced)
+    original = Roster.has_replaced
+    patch.setattr(Roster, "has_replaced", has_replaced)
 
 
 def two_owners_of_one_session(patch: Patch) -> None:

@@ -11,6 +11,11 @@ from tests.simulation.disk_threads import GatedDisk
 from tests.simulation.replica import DIRECTORY, SimReplica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing
+from waltz_ray.protocol.messages.replica import (
+    Appended,
+    Open,
+    StateReply,
+)
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES
 from waltz_ray.storage import layout, reading, replica_service, store
 from waltz_ray.storage.control_file import ControlEntry, ControlFile
@@ -20,7 +25,6 @@ from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.segment import ActiveSegment
 from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.replica_messages import Appended, Open, StateReply
 
 __all__ = [
     "acknowledge_before_sync",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from waltz_ray.errors import CoordinationError, VersionConflict
 from waltz_ray.protocol.ids import quorum_of
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.roster import Roster
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
@@ -36,7 +36,7 @@ class Operator:
 
     def assigned(self, partition_id: int) -> frozenset[int]:
         """The replicas that hold this partition, as recorded now."""
-        return frozenset(self.store.partition(partition_id)[0].replicas)
+        return frozenset(self.store.roster(partition_id)[0].replicas)
 
     # ---- what may be lost ---------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Operator:
         if replica.replica_id in self.spoiled:
             return True
         spoiled = self.spoiled | {replica.replica_id}
-        records = (self.store.partition(p)[0] for p in range(self.world.partitions))
+        records = (self.store.roster(p)[0] for p in range(self.world.partitions))
         return all(_survives(record, spoiled) for record in records)
 
     # ---- lost replicas ------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Operator:
 
     def assign(self, partition_id: int, replica_ids: Iterable[int]) -> bool:
         """False if the set may not be changed so, or not now."""
-        record, version = self.store.partition(partition_id)
+        record, version = self.store.roster(partition_id)
         try:
             changed = record.with_replicas(replica_ids)
         except ValueError as error:
@@ -95,7 +95,7 @@ class Operator:
         if not _survives(changed, self.spoiled):
             return False
         try:
-            self.store.set_partition(partition_id, changed, version)
+            self.store.set_roster(partition_id, changed, version)
         except VersionConflict:
             return False
         self.tell(f"partition {partition_id}: assigned to {sorted(changed.replicas)}, was {sorted(record.replicas)}")
@@ -140,7 +140,7 @@ class Operator:
         self.world.story.tell("operator", what)
 
 
-def _survives(record: PartitionRecord, spoiled: set[int]) -> bool:
+def _survives(record: Roster, spoiled: set[int]) -> bool:
     """Whether a sound copy of everything, and enough sound replicas to open a session, are left in this set.
 
     Of its members at least ``published_quorum`` hold each committed record; of a session that it will have, a quorum.

@@ -19,7 +19,7 @@ from waltz_ray.client.directory import Location
 from waltz_ray.connect import StoreDirectory
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.ids import LockId, ReqId
-from waltz_ray.wire.client_messages import (
+from waltz_ray.protocol.messages.original import (
     AppendRequest,
     FeedData,
     FeedRequest,

@@ -24,10 +24,7 @@ from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
-from waltz_ray.storage.partition_log import PartitionLog
-from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     Appended,
     Open,
     Read,
@@ -37,6 +34,9 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncated,
 )
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -144,7 +144,7 @@ class SimReplica(Process):
         try:
             store = ReplicaStore.open(disk, DIRECTORY, info.cluster_key, self.config)
         except ControlFileMissing as error:
-            entries = [cluster.partition(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
+            entries = [cluster.roster(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
             if any(entry is not None and entry.session_id != NO_SESSION for entry in entries):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
             store = ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)

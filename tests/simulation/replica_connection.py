@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.messages.replica import (
+    ReplicaReply,
+    ReplicaRequest,
+    Truncate,
+)
 from waltz_ray.wire.framing import (
     MAGIC_HELLO,
     MAGIC_REPLICA,
@@ -18,12 +23,9 @@ from waltz_ray.wire.framing import (
     encode_hello,
     negotiate,
 )
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
     REPLICA_VERSIONS,
-    ReplicaReply,
-    ReplicaRequest,
-    Truncate,
     decode_replica,
     encode_replica,
 )

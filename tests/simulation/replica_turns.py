@@ -7,7 +7,14 @@ from itertools import groupby
 from typing import Protocol
 
 from tests.simulation.disk_threads import Pace
-from waltz_ray.wire.replica_messages import Append, Appended, Open, ReplicaReply, ReplicaRequest, Truncate
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    ReplicaReply,
+    ReplicaRequest,
+    Truncate,
+)
 
 __all__ = ["Copier", "Peer", "Turn"]
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
-from waltz_ray.actors.manager_logic import (
+from waltz_ray.actors.server import Server
+from waltz_ray.config import ServerConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import (
     AssignmentRead,
     Effect,
     Elected,
@@ -31,11 +36,6 @@ from waltz_ray.actors.manager_logic import (
     WriteAssignment,
     WriteFailed,
 )
-from waltz_ray.actors.server import Server
-from waltz_ray.config import ServerConfig
-from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import CoordinationError, VersionConflict
-from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.framing import Hello, encode_hello
 from waltz_ray.wire.znodes import ServerDescriptor
 

@@ -26,13 +26,14 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import framed_stream, partition_driver, seldom, server
+from waltz_ray.actors import framed_stream, server
 from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.coordination import cluster_store
+from waltz_ray.runtime import driver, seldom
 from waltz_ray.storage import journal, partition_log, replica_service, store
 from waltz_ray.wire.codec import CLIENT_VERSIONS
 from waltz_ray.wire.framing import Hello, encode_hello
@@ -111,7 +112,7 @@ def _simulated_applier(random: Random) -> type[Applier]:
     return SimApplier
 
 
-_TIMED = (applier, outbox, partition, requests, framed_stream, partition_driver, server, seldom)
+_TIMED = (applier, outbox, partition, requests, framed_stream, driver, server, seldom)
 
 
 def _simulated_runner(random: Random) -> type[ContextRunner]:

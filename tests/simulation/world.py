@@ -33,10 +33,13 @@ from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import Corruption
-from waltz_ray.protocol.partition import Partition, Stage
+from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.reign import Reign
+from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session import Session
+from waltz_ray.protocol.session_types import SessionEffect
 from waltz_ray.storage.partition_log import PartitionLog
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["Result", "World", "run"]
 
@@ -244,7 +247,7 @@ class World:
             if owner is None or owner.session is None:
                 return False
             assigned = self.operator.assigned(partition_id)
-            if owner.session.record.replicas.keys() != assigned:
+            if owner.session.roster.replicas.keys() != assigned:
                 self.operator.make_them_notice(partition_id, owner.session.members)
                 return False
             if set(owner.session.members) != assigned:
@@ -360,7 +363,7 @@ def _conditions(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
-        stack.enter_context(mock.patch.object(Partition, "_on_taken", _taking_observed(world)))
+        stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
@@ -381,7 +384,7 @@ def _observed(world: World) -> Callable[[Partition, int], None]:
     original = Partition._on_committed
 
     def on_committed(self: Partition, high_water_mark: int) -> None:
-        log = self._log
+        log = self.state.log
         assert log is not None
         assert world.scheduler.current is not None
         first_id = max(log.high_water_mark + 1, log.retained.first_id)
@@ -396,17 +399,18 @@ def _observed(world: World) -> Callable[[Partition, int], None]:
     return on_committed
 
 
-def _taking_observed(world: World) -> Callable[[Partition, int], None]:
-    """``Partition._on_taken`` that also tells the history who believes to have which session."""
-    original = Partition._on_taken
+def _taking_observed(world: World) -> Callable[[Reign, int], list[SessionEffect]]:
+    """``Reign.taken`` that also tells the history who believes to have which session."""
+    original = Reign.taken
 
-    def on_taken(self: Partition, version: int) -> None:
+    def taken(self: Reign, version: int) -> list[SessionEffect]:
         assert self._taking is not None
         assert world.scheduler.current is not None
-        world.history.taken(world.scheduler.current.name, self.partition_id, self._taking[0].session_id)
-        original(self, version)
+        partition_id, session_id = self._state.partition_id, self._taking[0].session_id
+        world.history.taken(world.scheduler.current.name, partition_id, session_id)
+        return original(self, version)
 
-    return on_taken
+    return taken
 
 
 def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]:

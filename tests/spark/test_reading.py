@@ -22,9 +22,16 @@ from tests.actors.replica_client import ReplicaPeer, connected
 from tests.cluster.harness import Cluster
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    StateReply,
+    Truncate,
+    Truncated,
+)
 from waltz_ray.protocol.records import build_records
-from waltz_ray.wire.replica_messages import Append, Appended, Open, StateReply, Truncate, Truncated
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 
 PARTITIONS = 2
 Make = Callable[..., Cluster]
@@ -192,7 +199,7 @@ def test_a_replica_that_is_no_member_tells_only_what_is_below_its_low_water_mark
 def opened(cluster: Cluster, replica_id: int, session_id: int, stack: ExitStack) -> ReplicaPeer:
     """A connection that has opened ``session_id`` of partition 0, as a server's."""
     peer = stack.enter_context(connected(cluster.endpoints[replica_id].endpoint))
-    joined = cluster.store.partition(0)[0].last_published_session
+    joined = cluster.store.roster(0)[0].last_published_session
     assert isinstance(peer.ask(Open(0, session_id, cluster.info.cluster_key, joined)), StateReply)
     return peer
 
@@ -202,7 +209,7 @@ def test_a_server_that_died_between_fencing_and_publishing_leaves_the_log_readab
     cluster = make()
     fill(cluster)
     cluster.stop_server(1)
-    session_id = cluster.store.partition(0)[0].last_published_session + 1
+    session_id = cluster.store.roster(0)[0].last_published_session + 1
     with (
         ExitStack() as stack,
         Locations(cluster.zookeeper, cluster.name) as locations,
@@ -221,7 +228,7 @@ def test_a_tail_that_was_never_committed_is_not_read(make: Make) -> None:
     cluster = make()
     fill(cluster)
     cluster.stop_server(1)
-    record, version = cluster.store.partition(0)
+    record, version = cluster.store.roster(0)
     session_id = record.last_published_session + 1
     with ExitStack() as stack:
         peer = opened(cluster, 2, session_id, stack)
@@ -231,7 +238,7 @@ def test_a_tail_that_was_never_committed_is_not_read(make: Make) -> None:
         assert isinstance(peer.ask(Append(0, session_id, 5000, dirty.lengths, dirty.records)), Appended)
     member, outsider = ReplicaEntry(session_id, UNRESOLVED), ReplicaEntry(session_id - 1, 4999)
     entries = {0: member, 1: member, 2: outsider}
-    cluster.store.set_partition(0, PartitionRecord(session_id, record.generation, entries), version)
+    cluster.store.set_roster(0, Roster(session_id, record.generation, entries), version)
     for replica_id in (0, 1):
         cluster.stop_replica(replica_id)
     with Locations(cluster.zookeeper, cluster.name) as locations, ReplicaReader(locations.replicas, 0.3) as reader:

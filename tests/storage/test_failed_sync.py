@@ -30,11 +30,16 @@ from tests.storage.originals import original_directory
 from tests.storage.test_journal import PARTITIONS
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import ControlFileMissing, SyncFailed
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    StateReply,
+)
 from waltz_ray.storage.layout import segment_path
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.verify import verify_directory
-from waltz_ray.wire.replica_messages import Append, Appended, Open, StateReply
 
 SURVIVALS = [Survival(0.0), Survival(0.5), Survival(0.0, 1.0)]
 BIG = StorageConfig(preallocate_bytes=0)

@@ -8,10 +8,15 @@ from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, SMALL, append, contents, create, data_of, reopen
 from tests.storage.originals import original_directory
 from waltz_ray.errors import Corruption, Fenced, InvalidInput, StorageError, StorageLocked
+from waltz_ray.protocol.messages.replica import (
+    Open,
+    RefusalCode,
+    Refused,
+    StateReply,
+)
 from waltz_ray.storage.fence import Fence, read_fences, reset_fence
 from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
 from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.wire.replica_messages import Open, RefusalCode, Refused, StateReply
 
 CONTROL = f"{DIRECTORY}/waltz-storage.ctl"
 SLOTS = 128 + 60 + 4  # of partition 1

@@ -10,10 +10,7 @@ import pytest
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, SMALL, append, contents, create, data_of, records, reopen
 from waltz_ray.errors import PartitionDamaged
-from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
-from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.storage.verify import verify_directory
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
     Close,
@@ -27,6 +24,9 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncate,
 )
+from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.verify import verify_directory
 
 CONTROL = f"{DIRECTORY}/waltz-storage.ctl"
 LOST, SOUND = 1, 2

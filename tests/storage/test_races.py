@@ -23,9 +23,7 @@ from tests.storage.helpers import (
 )
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import Corruption, InvalidInput, SyncFailed
-from waltz_ray.storage.disk import Mode, Writable
-from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
     Open,
@@ -37,6 +35,8 @@ from waltz_ray.wire.replica_messages import (
     Truncate,
     Truncated,
 )
+from waltz_ray.storage.disk import Mode, Writable
+from waltz_ray.storage.replica_service import ReplicaService
 
 
 class HookedDisk(FaultyDisk):

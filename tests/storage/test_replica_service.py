@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ from tests.storage.helpers import DIRECTORY, KEY, SMALL, create, data_of, record
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import SyncFailed
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.protocol.records import build_records
-from waltz_ray.storage.replica_service import REQUEST_TYPES, ReplicaService
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
+    REPLICA_TYPES,
     Append,
     Appended,
     Close,
@@ -33,8 +31,10 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncate,
     Truncated,
-    encode_replica,
 )
+from waltz_ray.protocol.records import build_records
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.wire.replica_codec import encode_replica
 
 BIG = StorageConfig(preallocate_bytes=0)
 
@@ -132,7 +132,7 @@ def test_sessions_fence() -> None:
         Close(0, 3),
     ]
     for request in requests:
-        kind = REQUEST_TYPES[type(request)]
+        kind = REPLICA_TYPES[type(request)]
         assert refusal(replica.handle([request])) == (RefusalCode.FENCED, kind, 4, 1)
     assert refusal(replica.handle([append(0, 2, 1, session_id=5)]))[0] == RefusalCode.NOT_OPEN
     assert replica.handle([append(0, 2, 1, session_id=4)]) == [Appended(0, 4, 2)]
@@ -214,19 +214,6 @@ def test_reading_and_marks() -> None:
     assert isinstance(reply, Records)
     assert len(reply.lengths) == 7
     assert replica.handle([Close(0, 1)]) == [Closed(0, 1)]
-
-
-def test_request_types_are_the_wire_s() -> None:
-    samples: list[Any] = [
-        Open(0, 1, KEY),
-        State(0, 1),
-        append(0, 0, 1),
-        Read(0, 1, 0, 1, 1),
-        Truncate(0, 1, 0),
-        SetLowWaterMark(0, 1, 0, 0),
-        Close(0, 1),
-    ]
-    assert {type(sample): bytes(encode_replica(sample)[0])[0] for sample in samples} == REQUEST_TYPES
 
 
 def test_only_the_connection_that_opened_a_session_last_may_change_the_partition() -> None:

@@ -26,12 +26,20 @@ from tests.storage.helpers import (
 from tests.storage.test_journal import LARGE, PARTITIONS, Promise, opened
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import Corruption, OutOfResources
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Open,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+)
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.journal import journal_path
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.verify import verify_directory
-from waltz_ray.wire.replica_messages import Append, Appended, Open, Read, Records, RefusalCode, Refused
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
 each_shortage = pytest.mark.parametrize("number", SHORTAGES, ids=lambda number: errno.errorcode[number])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.wire.batches import FeedBatch
-from waltz_ray.wire.client_messages import FeedData
+from waltz_ray.protocol.messages.client import FeedBatch
+from waltz_ray.protocol.messages.original import FeedData
 from waltz_ray.wire.codec import encode_client
 from waltz_ray.wire.feed_data import feed_data_frames
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from waltz_ray.wire import batches, client_messages, replica_messages
-from waltz_ray.wire.batch_codec import BATCH_NAMES
-from waltz_ray.wire.client_codec import KINDS
+from waltz_ray.protocol.messages import client, original, replica
+from waltz_ray.wire.client_codec import BATCH_NAMES
+from waltz_ray.wire.original_codec import KINDS
+from waltz_ray.wire.replica_codec import REPLICA_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 CLIENT_PART, REPLICA_PART = PAGE.split("## R1")
@@ -29,17 +30,17 @@ def test_the_version_that_brought_each_type() -> None:
 
 
 def test_replica_types() -> None:
-    assert _rows(REPLICA_PART) == replica_messages.REPLICA_NAMES
+    assert _rows(REPLICA_PART) == REPLICA_NAMES
 
 
 @pytest.mark.parametrize(
     ("enumeration", "part"),
     [
-        (batches.FeedMode, CLIENT_PART),
-        (batches.RejectionCode, CLIENT_PART),
-        (client_messages.MountState, CLIENT_PART),
-        (replica_messages.RefusalCode, REPLICA_PART),
+        (client.FeedMode, CLIENT_PART),
+        (client.RejectionCode, CLIENT_PART),
+        (original.MountState, CLIENT_PART),
+        (replica.RefusalCode, REPLICA_PART),
     ],
 )
-def test_enumerations(enumeration: type[batches.FeedMode], part: str) -> None:
+def test_enumerations(enumeration: type[client.FeedMode], part: str) -> None:
     assert [member.name for member in enumeration if f"{member.value} {member.name}" not in part] == []

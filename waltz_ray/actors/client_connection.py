@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, cast
 
 from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.actors.framed_stream import FramedStream
-from waltz_ray.actors.original_dialect import OriginalDialect
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import ErrorMessage, FeedBatch, FeedCredit, FeedRecords, Mount, Unmount
+from waltz_ray.protocol.messages.original import AppendRequest, FeedRequest, FlushRequest, MountRequest
+from waltz_ray.protocol.partition.events import (
     AppendReceived,
     ConnectionClosed,
     CreditReceived,
@@ -32,8 +34,6 @@ from waltz_ray.protocol.partition_types import (
     UnmountReceived,
 )
 from waltz_ray.protocol.records import AppendBatch
-from waltz_ray.wire.batches import ErrorMessage, FeedBatch, FeedCredit, FeedRecords, Mount, Unmount
-from waltz_ray.wire.client_messages import AppendRequest, FeedRequest, FlushRequest, MountRequest
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 
@@ -98,7 +98,7 @@ class ClientConnection(FramedStream):
     def on_ready(self) -> None:
         self._wait_no_more()
         if self.version < BATCH_VERSION:
-            self._dialect = OriginalDialect(self)
+            self._dialect = OriginalDialect(self.connection_id, self.version, self._high_water_mark)
         self._server.connected(self)
 
     def on_payload(self, payload: memoryview) -> None:
@@ -121,7 +121,7 @@ class ClientConnection(FramedStream):
         elif isinstance(message, MountRequest | AppendRequest | FeedRequest) and self._dialect is not None:
             if isinstance(message, MountRequest):
                 self._check_client(message.req_id)
-            self._dialect.receive(message)
+            self._carry_out(self._dialect.receive(message))
         else:
             raise WireError(f"a client must not send {type(message).__name__} in version {self.version}")
 
@@ -141,9 +141,17 @@ class ClientConnection(FramedStream):
                 driver.handle(FeedPaused(self.connection_id))
         driver.handle(event)
 
-    def high_water_mark(self, partition_id: int) -> int:
-        """The server's mark of one of its partitions."""
+    def _high_water_mark(self, partition_id: int) -> int:
         return self._server.driver(partition_id).machine.high_water_mark
+
+    def _carry_out(self, effects: list[DialectEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ToPartition):
+                self.tell(effect.partition_id, effect.event)
+            elif isinstance(effect, ToClient):
+                self.write(effect.message)
+            else:
+                self.finish(effect.reason)
 
     # ---- out --------------------------------------------------------------------------------------------
 
@@ -157,7 +165,7 @@ class ClientConnection(FramedStream):
         if self._dialect is None:
             self.write(message)
         else:
-            self._dialect.deliver(message)
+            self._carry_out(self._dialect.deliver(message))
 
     def deliver_feed(self, message: FeedBatch | FeedRecords, frames: bytes) -> None:
         """A feed message; ``frames`` is its encoding in this version, shared with other connections."""
@@ -165,7 +173,7 @@ class ClientConnection(FramedStream):
         self._server.check_unsent(self)
         if self._dialect is not None:
             assert isinstance(message, FeedBatch)
-            self._dialect.feed_sent(message)
+            self._carry_out(self._dialect.feed_sent(message))
 
     def pause_writing(self) -> None:
         """The peer does not take what is sent: nothing that can wait is sent until it has taken most of it."""

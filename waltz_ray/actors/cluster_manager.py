@@ -23,7 +23,12 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from waltz_ray.actors.endpoint_probe import EndpointProbe
-from waltz_ray.actors.manager_logic import (
+from waltz_ray.actors.settings import Settings, from_json
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.protocol.manager import (
     AssignmentRead,
     Effect,
     Elected,
@@ -41,11 +46,6 @@ from waltz_ray.actors.manager_logic import (
     WriteAssignment,
     WriteFailed,
 )
-from waltz_ray.actors.settings import Settings, from_json
-from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, VersionConflict
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
@@ -162,7 +162,7 @@ class ManagerHost:
         servers, replicas = self._store.servers(), self._store.replicas()
         partitions = []
         for partition in range(info.partitions):
-            owner, (record, _) = assignment.owner(partition), self._store.partition(partition)
+            owner, (record, _) = assignment.owner(partition), self._store.roster(partition)
             last = record.last_published_session
             members = [r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None]
             partitions.append(

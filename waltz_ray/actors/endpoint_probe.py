@@ -11,8 +11,8 @@ import socket
 import threading
 from collections.abc import Callable
 
-from waltz_ray.actors.manager_logic import EndpointAnswered, EndpointRefused
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.wire.framing import Hello, encode_hello
 
 __all__ = ["EndpointProbe"]

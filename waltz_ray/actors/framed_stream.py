@@ -16,8 +16,8 @@ from collections import deque
 from typing import cast
 
 from waltz_ray.actors.outgoing import Outgoing, Outlet
-from waltz_ray.actors.watchdog import SLOW_S
 from waltz_ray.errors import WireError
+from waltz_ray.runtime.watchdog import SLOW_S
 from waltz_ray.wire.framing import Frame, FrameDecoder, Hello, decode_hello, encode_hello, negotiate
 
 __all__ = ["FramedStream"]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from waltz_ray.wire.replica_messages import Appended, RefusalCode, Refused, ReplicaReply
+from waltz_ray.protocol.messages.replica import (
+    Appended,
+    RefusalCode,
+    Refused,
+    ReplicaReply,
+)
 
 __all__ = ["FullDisk", "few"]
 

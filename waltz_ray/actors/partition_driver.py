@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
-from waltz_ray.actors.watchdog import SLOW_S, Watchdog
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
-from waltz_ray.protocol.partition import Partition, Stage
-from waltz_ray.protocol.partition_record import PartitionRecord
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
+from waltz_ray.protocol.messages.replica import Read
+from waltz_ray.protocol.partition.events import (
+    HEAVY,
     AppendReceived,
     ConfirmSession,
     Effect,
@@ -33,33 +31,37 @@ from waltz_ray.protocol.partition_types import (
     PartitionDropped,
     PartitionReady,
     ReadFeed,
-    ReadRecord,
-    RecordRead,
+    ReadRoster,
+    RosterRead,
     SendFeed,
     SendMessage,
     ServerMessage,
     TurnEnded,
 )
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import joined, limited
+from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     OpenReplica,
     RangeRead,
     RangeReadFailed,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
-    SetLowWaterMark,
+    RosterConflict,
+    RosterWritten,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
     Warn,
-    WriteRecord,
+    WriteRoster,
 )
-from waltz_ray.wire.batches import FeedBatch, FeedMode, FeedRecords
-from waltz_ray.wire.replica_messages import Read, append_frame_parts
+from waltz_ray.runtime.driver import Driver
+from waltz_ray.runtime.watchdog import Watchdog
+from waltz_ray.wire.replica_codec import append_frame_parts
 
 __all__ = ["Host", "PartitionDriver"]
 
@@ -99,16 +101,17 @@ class Host(Protocol):
         """End the process: its memory cannot be trusted; the next session takes everything from the disks."""
 
 
-class PartitionDriver:
+class PartitionDriver(Driver[Event, Effect]):
     """See the module's docstring. All methods run in the event loop."""
 
+    machine: Partition
+
     def __init__(self, partition_id: int, host: Host) -> None:
+        machine = Partition(partition_id, host.config, host.queue, host.incarnation)
+        super().__init__(f"partition {partition_id}", machine, self._order, host.fatal, host.watchdog, HEAVY)
         self.partition_id = partition_id
-        self.machine = Partition(partition_id, host.config, host.queue, host.incarnation)
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._events: deque[Event] = deque()
-        self._stepping = False
         self._turn_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -116,26 +119,9 @@ class PartitionDriver:
 
     def handle(self, event: Event) -> None:
         """One fact; everything that follows from it is carried out before this returns (or has been started)."""
-        self._events.append(event)
         if isinstance(event, AppendReceived):
             self._schedule_end_of_turn()
-        if self._stepping:
-            return
-        self._stepping = True
-        try:
-            while self._events:
-                event, started = self._events.popleft(), time.monotonic()
-                for effect in self.machine.step(event):
-                    self._carry_out(effect)
-                if (seconds := time.monotonic() - started) > SLOW_S:
-                    self._host.watchdog.slow(f"partition {self.partition_id}: {type(event).__name__}", seconds)
-        except Exception:
-            # Half a step done: whatever this partition said from here on could be wrong.
-            log.exception("partition %d: a step of its machine failed", self.partition_id)
-            self._host.fatal(f"partition {self.partition_id}: a step of its machine failed")
-            raise
-        finally:
-            self._stepping = False
+        super().handle(event)
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -165,7 +151,7 @@ class PartitionDriver:
     def feed_turn(self) -> None:
         self.handle(FeedDue())
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _order(self, effect: Effect) -> None:
         links, me = self._host.links, self.partition_id
         match effect:
             case AppendToReplicas(session_id, replica_ids, batch):
@@ -189,14 +175,14 @@ class PartitionDriver:
                     links[replica_id].confirm(me, session_id, number)
             case TruncateReplica(session_id, replica_id, last_id):
                 links[replica_id].truncate(me, session_id, last_id)
-            case SetLowWaterMark(session_id, replica_id, low_water_mark):
+            case SetReplicaMark(session_id, replica_id, low_water_mark):
                 links[replica_id].set_low_water_mark(me, session_id, low_water_mark)
             case ReadRange():
                 self._spawn(self._read_range(effect))
-            case WriteRecord(session_id, record, version):
-                self._spawn(self._write_record(session_id, record, version))
-            case ReadRecord():
-                self._spawn(self._read_record())
+            case WriteRoster():
+                self._spawn(self._write_roster(effect))
+            case ReadRoster():
+                self._spawn(self._read_roster())
             case StartTimer(session_id, name, delay_ms):
                 self._start_timer(TimerFired(session_id, name), delay_ms)
             case Warn(_, message):
@@ -234,41 +220,35 @@ class PartitionDriver:
 
     # ---- ZooKeeper: waits for it as long as it takes ------------------------------------------------------
 
-    async def _read_record(self) -> None:
+    async def _read_roster(self) -> None:
         while self.machine.stage is not Stage.IDLE:
             try:
-                record, version = await self._host.in_thread(partial(self._host.store.partition, self.partition_id))
+                roster, version = await self._host.in_thread(partial(self._host.store.roster, self.partition_id))
             except ZooKeeperUnreachable as error:
-                log.warning("partition %d: cannot read its record, trying again: %s", self.partition_id, error)
+                log.warning("partition %d: cannot read its roster, trying again: %s", self.partition_id, error)
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
                 continue
-            self.handle(RecordRead(record, version))
+            self.handle(RosterRead(roster, version))
             return
 
-    async def _write_record(self, session_id: int, record: PartitionRecord, version: int) -> None:
-        """Compare-and-set. After a lost answer, reading tells whether the write happened."""
-        unsure = False
-        while self.machine.stage is not Stage.IDLE:
+    async def _write_roster(self, order: WriteRoster) -> None:
+        write, store = RosterWrite(order.session_id, order.roster, order.version), self._host.store
+        answer: RosterWritten | RosterConflict | None = None
+        while self.machine.stage is not Stage.IDLE and answer is None:
             try:
-                if unsure:
-                    stored, stored_version = await self._host.in_thread(
-                        partial(self._host.store.partition, self.partition_id)
-                    )
-                    if record.has_replaced(version, stored, stored_version):
-                        self.handle(RecordWritten(session_id, stored_version))
-                        return
-                write = partial(self._host.store.set_partition, self.partition_id, record, version)
-                written = await self._host.in_thread(write)
+                if write.must_look:
+                    answer = write.found(*await self._host.in_thread(partial(store.roster, self.partition_id)))
+                else:
+                    attempt = partial(store.set_roster, self.partition_id, order.roster, order.version)
+                    answer = write.written(await self._host.in_thread(attempt))
             except VersionConflict:
-                self.handle(RecordConflict(session_id))
-                return
+                answer = RosterConflict(order.session_id)
             except ZooKeeperUnreachable as error:
-                log.warning("partition %d: cannot write its record, trying again: %s", self.partition_id, error)
-                unsure = True
+                log.warning("partition %d: cannot write its roster, trying again: %s", self.partition_id, error)
+                write.unanswered()
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
-                continue
-            self.handle(RecordWritten(session_id, written))
-            return
+        if answer is not None:
+            self.handle(answer)
 
     # ---- reads ------------------------------------------------------------------------------------------
 
@@ -296,15 +276,12 @@ class PartitionDriver:
 
     async def _read_from_replicas(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """From the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
-        session = self.machine.session
-        if session is None:
-            raise ConnectionError(f"partition {self.partition_id} is between two sessions")
-        error: ReplicaRefused | ConnectionError = ConnectionError("no member replica")
-        max_bytes = self._answer_limit(max_bytes)
-        # Spread the partitions' reads over the members.
-        members = sorted(session.members, key=lambda r: (r - self.partition_id) % len(self._host.links))
-        for replica_id in members:
-            request = Read(self.partition_id, session.session_id, first_id, end_id, max_bytes)
+        session_id, sources = self.machine.sources()
+        error: ReplicaRefused | ConnectionError = ConnectionError(
+            f"partition {self.partition_id} has no member replica just now"
+        )
+        for replica_id in sources:
+            request = Read(self.partition_id, session_id, first_id, end_id, self._answer_limit(max_bytes))
             try:
                 return await self._host.links[replica_id].read(request)
             except (ReplicaRefused, ConnectionError) as refusal:

@@ -37,6 +37,12 @@ from dataclasses import dataclass, fields
 from waltz_ray.actors.connection_limit import ConnectionLimit
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Read,
+    ReplicaReply,
+    ReplicaRequest,
+)
 from waltz_ray.wire.framing import (
     FRAME_HEADER_BYTES,
     HELLO_VERSION,
@@ -51,12 +57,8 @@ from waltz_ray.wire.framing import (
     stranger,
 )
 from waltz_ray.wire.primitives import BytesLike
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.wire.replica_codec import (
     REPLICA_VERSIONS,
-    Append,
-    Read,
-    ReplicaReply,
-    ReplicaRequest,
     decode_replica,
     encode_replica,
 )

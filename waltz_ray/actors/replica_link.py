@@ -19,24 +19,9 @@ from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, SessionConfirmed
-from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.protocol.session_types import (
-    ReplicaAppended,
-    ReplicaAvailable,
-    ReplicaFenced,
-    ReplicaLost,
-    ReplicaOpened,
-    ReplicaTruncated,
-    SessionEvent,
-)
-from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     APPEND_REQUEST,
     OPEN_REQUEST,
-    REPLICA_VERSION,
-    REPLICA_VERSIONS,
     STATE_REQUEST,
     Appended,
     Open,
@@ -51,6 +36,23 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncate,
     Truncated,
+)
+from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, SessionConfirmed
+from waltz_ray.protocol.pool import Pool
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import (
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+    SessionEvent,
+)
+from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
+from waltz_ray.wire.replica_codec import (
+    REPLICA_VERSION,
+    REPLICA_VERSIONS,
     decode_replica,
     encode_replica,
 )

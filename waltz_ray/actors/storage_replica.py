@@ -63,11 +63,14 @@ from waltz_ray.errors import (
     WaltzError,
 )
 from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.protocol.messages.replica import (
+    ReplicaReply,
+    ReplicaRequest,
+)
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore, lock_directory
-from waltz_ray.wire.replica_messages import ReplicaReply, ReplicaRequest
 
 __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 
@@ -106,7 +109,7 @@ def open_storage(
 
 
 def _joined_partitions(store: ClusterStore, partitions: int, replica_id: int) -> list[int]:
-    records = {partition: store.partition(partition)[0] for partition in range(partitions)}
+    records = {partition: store.roster(partition)[0] for partition in range(partitions)}
     return [
         partition
         for partition, record in records.items()

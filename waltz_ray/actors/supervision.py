@@ -13,10 +13,10 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from waltz_ray.actors.manager_logic import NodeView
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.protocol.placement import NodeView
 
 __all__ = [
     "MANAGER",

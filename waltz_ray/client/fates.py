@@ -10,8 +10,8 @@ from waltz_ray.client.requests import Append, Batch, ManyAppend, Part, Slice
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, LockConflict
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
+from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, RejectionCode
 from waltz_ray.protocol.records import Int32s, Int64s
-from waltz_ray.wire.batches import LockFailureBatch, Rejected, RejectionCode
 
 __all__ = ["Completion", "ContextFates", "Fates"]
 

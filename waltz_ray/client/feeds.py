@@ -9,8 +9,8 @@ from typing import overload
 
 from waltz_ray.client.application import Transaction, TransactionSource
 from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch
 
 __all__ = ["Fetch", "Frame", "Transactions", "transactions_of"]
 

@@ -15,15 +15,15 @@ from waltz_ray.client.rpc import READ_BYTES, checked_batch
 from waltz_ray.client.stream import check_version, hello_frame
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireError
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, Frame, FrameDecoder, encode_frame
 

@@ -20,8 +20,8 @@ from waltz_ray.client.stream import StreamPool
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, WaltzError
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch, FeedMode
 
 __all__ = ["Subscription"]
 

@@ -10,7 +10,7 @@
             /partition/<p>, /assignment, /group, /connection   for the same tools, see ``original_nodes.py``
                                        from here on JSON with a "version" field
             /cluster                   key, replica IDs, settings, and whether initialisation is complete
-            /partitions/<p>            PartitionRecord: session, generation, replica entries
+            /partitions/<p>            Roster: session, generation, replica entries
             /replicas/<n>              where replica n listens
             /preferred                 preferred partitions of every server that has some
             /leader, /admin            locks, ephemeral
@@ -33,8 +33,8 @@ from typing import Any
 from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, VersionConflict
 from waltz_ray.protocol.ids import NO_SESSION
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode, RootNode, StoreParams
 
@@ -170,7 +170,7 @@ def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
 
 
 def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo) -> None:
-    record = PartitionRecord.initial(info.replica_ids).to_json().encode()
+    record = Roster.initial(info.replica_ids).to_json().encode()
     nodes = {
         "/ids": b"",
         "/ids/client": znodes.encode_counter(0),

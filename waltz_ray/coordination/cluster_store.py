@@ -26,8 +26,8 @@ from waltz_ray.coordination.cluster_nodes import (
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_record import UNRESOLVED, PartitionRecord
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.roster import UNRESOLVED, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
 
@@ -253,16 +253,16 @@ class ClusterStore:
 
     # -- partitions ----------------------------------------------------------------------------------
 
-    def partition(self, p: int) -> tuple[PartitionRecord, int]:
-        """(record, the version to set the next one with)."""
+    def roster(self, p: int) -> tuple[Roster, int]:
+        """(roster, the version to set the next one with)."""
         path = self._partition_path(p)
         data, version = self._zookeeper.get(path)
         with naming(path):
-            return PartitionRecord.from_json(data), version
+            return Roster.from_json(data), version
 
-    def set_partition(self, p: int, record: PartitionRecord, version: int) -> int:
+    def set_roster(self, p: int, roster: Roster, version: int) -> int:
         """Compare-and-set: the new version. VersionConflict. After ZooKeeperUnreachable read before going on."""
-        return self._zookeeper.set(self._partition_path(p), record.to_json().encode(), version)
+        return self._zookeeper.set(self._partition_path(p), roster.to_json().encode(), version)
 
     def _partition_path(self, p: int) -> str:
         return partition_path(self._root, p)
@@ -280,9 +280,9 @@ class ClusterStore:
         while True:
             writes = []
             for p in wanted:
-                record, version = self.partition(p)
-                if record.replicas.get(replica_id) != NEVER_JOINED:
-                    writes.append(Write(self._partition_path(p), _replaced(p, record, replica_id), version))
+                roster, version = self.roster(p)
+                if roster.replicas.get(replica_id) != NEVER_JOINED:
+                    writes.append(Write(self._partition_path(p), _replaced(p, roster, replica_id), version))
             try:
                 for start in range(0, len(writes), WRITES_AT_ONCE):
                     self._zookeeper.write_all(writes[start : start + WRITES_AT_ONCE])
@@ -362,14 +362,14 @@ class ClusterStore:
             return None
 
 
-def _replaced(p: int, record: PartitionRecord, replica_id: int) -> bytes:
-    entry = record.replicas.get(replica_id)
+def _replaced(p: int, roster: Roster, replica_id: int) -> bytes:
+    entry = roster.replicas.get(replica_id)
     if entry is None:
-        raise CoordinationError(f"replica {replica_id} is not assigned to partition {p}: {sorted(record.replicas)} are")
+        raise CoordinationError(f"replica {replica_id} is not assigned to partition {p}: {sorted(roster.replicas)} are")
     if entry.closing_mark is UNRESOLVED:
         raise CoordinationError(
             f"replica {replica_id} is a member of partition {p}'s last session: "
             f"nothing was changed; let a server open a session without it, then replace it, or only what is damaged: "
             f"waltz replace-replica {replica_id} --partition P"
         )
-    return replace(record, replicas={**record.replicas, replica_id: NEVER_JOINED}).to_json().encode()
+    return replace(roster, replicas={**roster.replicas, replica_id: NEVER_JOINED}).to_json().encode()

@@ -116,7 +116,7 @@ class OriginalNodes:
         self._write(self._root + "/connection", znodes.encode_numbers({}))
 
     def _write_partition(self, p: int, names: dict[int, str]) -> None:
-        record, _ = self._store.partition(p)
+        record, _ = self._store.roster(p)
         replicas = {
             names[r]: ReplicaState(entry.session_id, entry.closing_mark)
             for r, entry in record.replicas.items()

@@ -1,4 +1,4 @@
-"""Which server has which partition (DESIGN 6): a pure function from what is to what should be.
+"""Which server has which partition, and which node which replica: pure functions from what is to what should be.
 
 Preferred partitions go first, then the current owners keep theirs up to balance, the rest goes to the least
 loaded. A partition's generation rises exactly when it gets an owner other than the one it has; a partition
@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Assignment", "Owner", "ServerInfo", "assign"]
+from waltz_ray.errors import ConfigError
+from waltz_ray.protocol.value import value
+
+__all__ = ["Assignment", "NodeView", "Owner", "ServerInfo", "assign", "place_replicas"]
 
 
 class Owner(NamedTuple):
@@ -135,3 +138,37 @@ def _room(loads: Mapping[int, int], kept: Mapping[int, list[int]], rest: int) ->
     for server_id in low[:drops]:
         room[server_id] += 1
     return room
+
+
+@value()
+class NodeView:
+    """An alive Ray node: its address and the names of the resources it offers."""
+
+    address: str
+    resources: frozenset[str]
+
+
+def place_replicas(
+    replica_ids: tuple[int, ...], nodes: list[NodeView], recorded: Mapping[int, str] | None = None
+) -> dict[int, str]:
+    """replica -> the Ray resource that ties it to its node, hard (docs/design.md, "Actors").
+
+    ``waltz-replica-<n>`` where a node offers it, else the address resource of the only node. A recorded decision
+    stands for ever. ConfigError says how to start nodes when neither is there.
+    """
+    if recorded is not None:
+        return dict(recorded)
+    offered = frozenset().union(*(node.resources for node in nodes))
+    placed: dict[int, str] = {}
+    for replica_id in replica_ids:
+        own = f"waltz-replica-{replica_id}"
+        if own in offered:
+            placed[replica_id] = own
+        elif len(nodes) == 1:
+            placed[replica_id] = f"node:{nodes[0].address}"
+        else:
+            raise ConfigError(
+                f"replica {replica_id} is tied to no disk: the Ray cluster has {len(nodes)} nodes and none offers the "
+                f"resource {own}; start the node with its disk by: ray start ... --resources '{{\"{own}\": 1}}'"
+            )
+    return placed

@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from waltz_ray.protocol.ids import NO_TRANSACTION, quorum_of
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     Committed,
@@ -39,8 +39,6 @@ from waltz_ray.protocol.session_types import (
     RangeRead,
     RangeReadFailed,
     ReadRange,
-    RecordConflict,
-    RecordWritten,
     ReopenWanted,
     ReplicaAppended,
     ReplicaAvailable,
@@ -48,17 +46,19 @@ from waltz_ray.protocol.session_types import (
     ReplicaLost,
     ReplicaOpened,
     ReplicaTruncated,
+    RosterConflict,
+    RosterWritten,
     SessionEffect,
     SessionEvent,
     SessionFailed,
     SessionFenced,
     SessionOpen,
-    SetLowWaterMark,
+    SetReplicaMark,
     StartTimer,
     TimerFired,
     TruncateReplica,
     Warn,
-    WriteRecord,
+    WriteRoster,
 )
 
 __all__ = ["GRACE_TIMER", "READ_TIMER", "Phase", "Session"]
@@ -104,7 +104,7 @@ class _Replica:
 class Session:
     """``step(event) -> effects`` for one session ID, beginning with ``start()``.
 
-    ``record`` is the partition's ZooKeeper record right after this session's ID was taken (its entries still
+    ``roster`` is the partition's roster right after this session's ID was taken (its entries still
     describe the last published session) and ``version`` that node's version. ``retained`` is the memory of the
     running server's log, or None when this server opens the partition afresh.
 
@@ -115,7 +115,7 @@ class Session:
     def __init__(
         self,
         partition_id: int,
-        record: PartitionRecord,
+        roster: Roster,
         version: int,
         retained: RetainedRecords | None,
         *,
@@ -124,8 +124,8 @@ class Session:
         piece_bytes: int,
     ) -> None:
         self.partition_id = partition_id
-        self.session_id = record.session_id
-        self.record = record
+        self.session_id = roster.session_id
+        self.roster = roster
         self.version = version
         self.retained = retained
         self.low_water_mark: int | None = None  # X
@@ -135,15 +135,15 @@ class Session:
         self.over = False
         self._retained_bytes = retained_bytes
         self._join_grace_ms = join_grace_ms
-        self._replicas = {replica_id: _Replica(replica_id) for replica_id in record.replicas}
+        self._replicas = {replica_id: _Replica(replica_id) for replica_id in roster.replicas}
         self.quorum = quorum_of(len(self._replicas))
-        self._voters = record.members
-        self._published_quorum = record.published_quorum  # not ours: replicas may have come and gone since
+        self._voters = roster.members
+        self._published_quorum = roster.published_quorum  # not ours: replicas may have come and gone since
         self._grace_over = False
         self._grace_started = False
         self._reopen_wanted = False
         self._writing: frozenset[int] | None = None  # the replicas that join by the write under way
-        self._written = record  # what that write asks for
+        self._written = roster  # what that write asks for
         self._effects: list[SessionEffect] = []
 
     # ---- the surface ------------------------------------------------------------------------------------
@@ -177,10 +177,10 @@ class Session:
                 self._on_range_read(self._replicas[target_id], batch)
             case RangeReadFailed(_, source_id, target_id, reason):
                 self._on_read_failed(self._replicas[source_id], self._replicas[target_id], reason)
-            case RecordWritten(_, version):
+            case RosterWritten(_, version):
                 self._on_written(version)
-            case RecordConflict():
-                self._end(SessionFailed(self.session_id, "another server has written the partition's record"))
+            case RosterConflict():
+                self._end(SessionFailed(self.session_id, "another server has written the partition's roster"))
             case TimerFired(_, name):
                 self._on_timer(name)
         self._advance()
@@ -210,7 +210,7 @@ class Session:
         replica.phase, replica.last_id = Phase.OPENED, event.last_id
         replica.damaged, replica.unreadable, replica.cut, replica.reading = event.damaged, False, None, False
         replica.local_low_water_mark, replica.pruned = event.local_low_water_mark, False
-        entry = self.record.replicas[replica.replica_id]
+        entry = self.roster.replicas[replica.replica_id]
         if event.damaged:
             replica.voted = False  # what it voted with before is not there any more
             self._effects.append(Warn(self.session_id, f"replica {replica.replica_id} is damaged: no vote, re-copied"))
@@ -230,8 +230,8 @@ class Session:
     def _order_open(self, replica_id: int) -> None:
         joining = self._writing is not None and replica_id in self._writing
         # ZooKeeper may call it a member already: without its files it must not be taken for one that never joined.
-        joined = self.session_id if joining else self.record.replicas[replica_id].session_id
-        self._effects.append(OpenReplica(self.session_id, replica_id, joined, self.record.owner))
+        joined = self.session_id if joining else self.roster.replicas[replica_id].session_id
+        self._effects.append(OpenReplica(self.session_id, replica_id, joined, self.roster.owner))
 
     def _on_lost(self, replica: _Replica, reason: str) -> None:
         was, replica.phase = replica.phase, Phase.LOST
@@ -277,7 +277,7 @@ class Session:
         assert self._writing is not None
         joined, self._writing = self._writing, None
         self.version = version
-        self.record = self._written
+        self.roster = self._written
         if not self.published:
             self._open(joined)
             return
@@ -304,7 +304,7 @@ class Session:
         if replica.phase in (Phase.HOLDING, Phase.LIVE):
             replica.phase = Phase.MEMBER
             assert self.low_water_mark is not None
-            self._effects.append(SetLowWaterMark(self.session_id, replica.replica_id, self.low_water_mark))
+            self._effects.append(SetReplicaMark(self.session_id, replica.replica_id, self.low_water_mark))
 
     # ---- what follows from the state as a whole ---------------------------------------------------------
 
@@ -366,9 +366,9 @@ class Session:
         to show for it: records that it had acknowledged could be lost.
         """
         joining = self._writing is not None and replica.replica_id in self._writing
-        if replica.replica_id in self.record.members or joining:
+        if replica.replica_id in self.roster.members or joining:
             return
-        closing_mark = self.record.replicas[replica.replica_id].closing_mark
+        closing_mark = self.roster.replicas[replica.replica_id].closing_mark
         right = replica.local_low_water_mark if closing_mark is None else closing_mark
         replica.damaged, replica.phase = False, Phase.TRUNCATING
         self._effects.append(TruncateReplica(self.session_id, replica.replica_id, min(right, replica.last_id)))
@@ -430,23 +430,23 @@ class Session:
 
     def _write(self, joined: frozenset[int]) -> None:
         self._writing, self._written = joined, self._record_with(joined)
-        self._effects.append(WriteRecord(self.session_id, self._written, self.version))
+        self._effects.append(WriteRoster(self.session_id, self._written, self.version))
 
-    def _record_with(self, joined: frozenset[int]) -> PartitionRecord:
-        """The record with ``joined`` in this session and, at publication, a closing mark for the others.
+    def _record_with(self, joined: frozenset[int]) -> Roster:
+        """The roster with ``joined`` in this session and, at publication, a closing mark for the others.
 
         One that never joined gets none before this session has cut it: it may hold what an older session left there,
         and a closing mark would vouch for that.
         """
         entries: dict[int, ReplicaEntry] = {}
-        for replica_id, entry in self.record.replicas.items():
+        for replica_id, entry in self.roster.replicas.items():
             if replica_id in joined:
                 entries[replica_id] = ReplicaEntry(self.session_id, None)
             elif entry.closing_mark is None and entry.session_id != self.session_id and self._vouched_for(replica_id):
                 entries[replica_id] = replace(entry, closing_mark=self.low_water_mark)
             else:
                 entries[replica_id] = entry
-        return replace(self.record, replicas=entries, published_quorum=self.quorum)
+        return replace(self.roster, replicas=entries, published_quorum=self.quorum)
 
     def _vouched_for(self, replica_id: int) -> bool:
         return replica_id in self._voters or self._replicas[replica_id].pruned
@@ -463,7 +463,7 @@ class Session:
 
     @property
     def writing(self) -> bool:
-        """Whether a compare-and-set of the record is under way."""
+        """Whether a compare-and-set of the roster is under way."""
         return self._writing is not None
 
     def stop_registering(self) -> None:

@@ -9,7 +9,7 @@ OpenReplica           ReplicaOpened, ReplicaLost, ReplicaFenced
 TruncateReplica       ReplicaTruncated, ReplicaLost, ReplicaFenced
 ReadRange             RangeRead, RangeReadFailed
 AppendToReplicas      ReplicaAppended (cumulative), ReplicaLost, ReplicaFenced
-WriteRecord           RecordWritten, RecordConflict
+WriteRoster           RosterWritten, RosterConflict
 StartTimer            TimerFired
 ====================  ==============================================================================
 
@@ -19,8 +19,8 @@ Events of a session carry its ID; those of a session that is over are dropped by
 
 from __future__ import annotations
 
-from waltz_ray.protocol.partition_record import PartitionRecord
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.value import value
 
 __all__ = [
@@ -30,8 +30,8 @@ __all__ = [
     "RangeRead",
     "RangeReadFailed",
     "ReadRange",
-    "RecordConflict",
-    "RecordWritten",
+    "RosterConflict",
+    "RosterWritten",
     "ReopenWanted",
     "ReplicaAppended",
     "ReplicaAvailable",
@@ -44,12 +44,12 @@ __all__ = [
     "SessionFailed",
     "SessionFenced",
     "SessionOpen",
-    "SetLowWaterMark",
+    "SetReplicaMark",
     "StartTimer",
     "TimerFired",
     "TruncateReplica",
     "Warn",
-    "WriteRecord",
+    "WriteRoster",
 ]
 
 
@@ -132,13 +132,13 @@ class ReplicaAppended:
 
 
 @value()
-class RecordWritten:
+class RosterWritten:
     session_id: int
     version: int
 
 
 @value()
-class RecordConflict:
+class RosterConflict:
     session_id: int
 
 
@@ -157,8 +157,8 @@ SessionEvent = (
     | RangeRead
     | RangeReadFailed
     | ReplicaAppended
-    | RecordWritten
-    | RecordConflict
+    | RosterWritten
+    | RosterConflict
     | TimerFired
 )
 
@@ -205,18 +205,18 @@ class AppendToReplicas:
 
 
 @value()
-class SetLowWaterMark:
+class SetReplicaMark:
     session_id: int
     replica_id: int
     low_water_mark: int
 
 
 @value()
-class WriteRecord:
-    """Compare-and-set of the partition's ZooKeeper record; keeps trying while ZooKeeper is away."""
+class WriteRoster:
+    """Compare-and-set of the partition's roster; keeps trying while ZooKeeper is away."""
 
     session_id: int
-    record: PartitionRecord
+    roster: Roster
     version: int
 
 
@@ -278,8 +278,8 @@ SessionEffect = (
     | TruncateReplica
     | ReadRange
     | AppendToReplicas
-    | SetLowWaterMark
-    | WriteRecord
+    | SetReplicaMark
+    | WriteRoster
     | StartTimer
     | SessionOpen
     | Committed

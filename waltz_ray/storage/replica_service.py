@@ -29,10 +29,8 @@ from waltz_ray.errors import (
     PartitionDamaged,
 )
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.storage.partition_log import PartitionLog
-from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
+    REPLICA_TYPES,
     Append,
     Appended,
     Close,
@@ -51,22 +49,14 @@ from waltz_ray.wire.replica_messages import (
     Truncate,
     Truncated,
 )
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.store import ReplicaStore
 
 __all__ = ["ReplicaService"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-# The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
-REQUEST_TYPES: dict[type[object], int] = {
-    Open: 1,
-    State: 3,
-    Append: 5,
-    Read: 7,
-    Truncate: 9,
-    SetLowWaterMark: 11,
-    Close: 13,
-}
 
 
 class _No(Exception):
@@ -257,7 +247,7 @@ class _Turn:
                 current, last_id = log.session_id, log.last_id  # -1 where the control entry is lost: nothing is known
             except OutOfResources:
                 pass  # not recovered yet, so nothing is known
-        kind = REQUEST_TYPES[type(request)]
+        kind = REPLICA_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 
 from waltz_ray.errors import WireError
-from waltz_ray.wire.batch_codec import BATCH_NAMES, BATCH_READERS, BATCH_WRITERS, read_one_append, read_one_appended
-from waltz_ray.wire.batches import BatchMessage
-from waltz_ray.wire.client_codec import KIND_OF_CLASS, KINDS
-from waltz_ray.wire.client_messages import OriginalMessage
+from waltz_ray.protocol.messages.client import BatchMessage
+from waltz_ray.protocol.messages.original import OriginalMessage
+from waltz_ray.wire.client_codec import BATCH_NAMES, BATCH_READERS, BATCH_WRITERS, read_one_append, read_one_appended
+from waltz_ray.wire.original_codec import KIND_OF_CLASS, KINDS
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer
 
 __all__ = ["BATCH_VERSION", "CLIENT_VERSIONS", "ClientMessage", "decode_client", "encode_client"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from waltz_ray.wire.batches import FeedBatch
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
 
 __all__ = ["feed_data_frames"]

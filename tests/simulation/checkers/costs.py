@@ -10,7 +10,7 @@ rule, that no order misses a replica's log, is watched while the history runs: `
 from __future__ import annotations
 
 from tests.simulation.checkers.outcome import Outcome
-from tests.simulation.history import RecordWrite, Violation
+from tests.simulation.history import RosterWrite, Violation
 
 __all__ = ["check", "sessions_taken"]
 
@@ -21,7 +21,7 @@ _PER_FAULT = 2
 def check(outcome: Outcome) -> None:
     history = outcome.history
     causes = sum(history.faults.values()) + history.counts["acts of the operator"]
-    for partition_id, writes in enumerate(history.record_writes):
+    for partition_id, writes in enumerate(history.roster_writes):
         taken = sessions_taken(writes)
         checkpoints = len(history.committed[partition_id]) // history.checkpoint_interval
         allowed = _AT_FIRST + checkpoints + _PER_FAULT * causes
@@ -33,7 +33,7 @@ def check(outcome: Outcome) -> None:
             )
 
 
-def sessions_taken(writes: list[RecordWrite]) -> int:
+def sessions_taken(writes: list[RosterWrite]) -> int:
     """How many of the writes of a partition's record take a further session."""
     highest = taken = 0
     for write in writes:

@@ -7,15 +7,15 @@ closing mark that is written stays until its replica joins a later session.
 from __future__ import annotations
 
 from tests.simulation.checkers.outcome import Outcome
-from tests.simulation.history import RecordWrite, Violation
+from tests.simulation.history import RosterWrite, Violation
 
 __all__ = ["check"]
 
 
 def check(outcome: Outcome) -> None:
-    for partition_id, writes in enumerate(outcome.history.record_writes):
+    for partition_id, writes in enumerate(outcome.history.roster_writes):
         takers: dict[int, str] = {}
-        before: RecordWrite | None = None
+        before: RosterWrite | None = None
         for write in writes:
             problem = _problem(before, write, takers)
             if problem:
@@ -29,7 +29,7 @@ def check(outcome: Outcome) -> None:
                 raise Violation("one_writer", f"partition {p}: session {session_id} is {taker}'s, {who} wrote in it")
 
 
-def _problem(before: RecordWrite | None, write: RecordWrite, takers: dict[int, str]) -> str:
+def _problem(before: RosterWrite | None, write: RosterWrite, takers: dict[int, str]) -> str:
     """What is wrong with a record, given the one before; empty if nothing is."""
     if before is None or write.who.startswith("operator"):
         return ""

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.wire.helpers import fuzz, joined
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.wire.client_codec import KINDS
-from waltz_ray.wire.client_messages import (
+from waltz_ray.protocol.messages.original import (
     AddPreferredRequest,
     AddPreferredResponse,
     AppendRequest,
@@ -40,6 +39,7 @@ from waltz_ray.wire.client_messages import (
     RemovePreferredResponse,
 )
 from waltz_ray.wire.codec import CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.original_codec import KINDS
 
 ID = ReqId(1, 2, 3, 4)
 REQ = "00000001 00000002 00000003 00000004"

@@ -1,7 +1,7 @@
 """What the cluster manager decides, as a pure machine: past facts in, orders out (DESIGN 3, 6).
 
 ``ManagerMachine.step(event)`` returns the orders that follow. It owns no clock, socket, Ray or ZooKeeper; the shell
-(``cluster_manager.py``) watches and obeys. Nothing here is hard state: a new machine that is told the registered
+(``actors/cluster_manager.py``) watches and obeys. Nothing here is hard state: a new machine that is told the registered
 servers and the stored assignment comes to the same decisions, so the manager may die at any time.
 
 Rules:
@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from waltz_ray.errors import ConfigError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, ServerInfo, assign
+from waltz_ray.protocol.value import value
 
 __all__ = [
     "AssignmentRead",
@@ -34,7 +34,6 @@ __all__ = [
     "Event",
     "LeadershipLost",
     "ManagerMachine",
-    "NodeView",
     "Probe",
     "ReadAssignment",
     "Registered",
@@ -45,11 +44,10 @@ __all__ = [
     "StopProbe",
     "WriteAssignment",
     "WriteFailed",
-    "place_replicas",
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Registered:
     """A live server as ZooKeeper knows it."""
 
@@ -60,29 +58,29 @@ class Registered:
 # -- events -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Elected:
     """We hold the leader lock."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class LeadershipLost:
     """Somebody else may hold it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SettleOver:
     """The time that StartSettling asked for is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ServersSeen:
     """The registered servers, all of them."""
 
     servers: Mapping[int, Registered]
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class AssignmentRead:
     """The stored assignment: read, or just written by us."""
 
@@ -90,12 +88,12 @@ class AssignmentRead:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WriteFailed:
     """WriteAssignment lost its compare-and-set, or its outcome is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class EndpointRefused:
     """A connection to the server's endpoint broke and a new one was refused: nobody listens there."""
 
@@ -103,7 +101,7 @@ class EndpointRefused:
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class EndpointAnswered:
     """Somebody listens there again after all."""
 
@@ -125,17 +123,17 @@ Event = (
 # -- effects ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class StartSettling:
     """Send SettleOver after the settle time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReadAssignment:
     """Read it, then send AssignmentRead."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class WriteAssignment:
     """Compare-and-set it, then send AssignmentRead with the new version, or WriteFailed."""
 
@@ -143,14 +141,14 @@ class WriteAssignment:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class RemoveRegistration:
     """Delete the server's registration in ZooKeeper."""
 
     server_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Probe:
     """Keep a connection to the endpoint; EndpointRefused when nobody listens there, EndpointAnswered if then again."""
 
@@ -158,7 +156,7 @@ class Probe:
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class StopProbe:
     """The endpoint is no longer of interest."""
 
@@ -243,40 +241,3 @@ class ManagerMachine:
             return []
         self.writing = True
         return [WriteAssignment(wanted, self.version)]
-
-
-# -- where replicas live ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """An alive Ray node: its address and the names of the resources it offers."""
-
-    address: str
-    resources: frozenset[str]
-
-
-def place_replicas(
-    replica_ids: tuple[int, ...], nodes: list[NodeView], recorded: Mapping[int, str] | None = None
-) -> dict[int, str]:
-    """replica -> the Ray resource that ties it to its node, hard (DESIGN 2).
-
-    ``waltz-replica-<n>`` where a node offers it, else the address resource of the only node. A recorded decision
-    stands for ever. ConfigError says how to start nodes when neither is there.
-    """
-    if recorded is not None:
-        return dict(recorded)
-    offered = frozenset().union(*(node.resources for node in nodes))
-    placed: dict[int, str] = {}
-    for replica_id in replica_ids:
-        own = f"waltz-replica-{replica_id}"
-        if own in offered:
-            placed[replica_id] = own
-        elif len(nodes) == 1:
-            placed[replica_id] = f"node:{nodes[0].address}"
-        else:
-            raise ConfigError(
-                f"replica {replica_id} is tied to no disk: the Ray cluster has {len(nodes)} nodes and none offers the "
-                f"resource {own}; start the node with its disk by: ray start ... --resources '{{\"{own}\": 1}}'"
-            )
-    return placed

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.protocol.held_failures import LockFailures
 from waltz_ray.protocol.locks import NO_CONFLICT, LockRequests, LockTable, OneByOne
+from waltz_ray.protocol.partition.held_failures import LockFailures
 from waltz_ray.protocol.records import (
     FEW_RECORDS,
     AppendBatch,

@@ -1,20 +1,20 @@
 """What happens to a partition on its server (events) and what it orders (effects), beside those of its session.
 
 A connection is named by an opaque number; the shell owns the sockets. Every effect that waits ends in exactly
-one event: ReadRecord in RecordRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired; ConfirmSession,
+one event: ReadRoster in RosterRead; ReadFeed in FeedRead or FeedReadFailed; StartTimer in TimerFired; ConfirmSession,
 per replica, in SessionConfirmed, ReplicaLost or ReplicaFenced; FeedAgain in FeedDue.
 """
 
 from __future__ import annotations
 
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_record import PartitionRecord
+from waltz_ray.protocol.messages.client import AppendedBatch as AppendedBatch
+from waltz_ray.protocol.messages.client import FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected
+from waltz_ray.protocol.messages.original import FlushResponse
 from waltz_ray.protocol.records import AppendBatch, RecordBatch
-from waltz_ray.protocol.session_types import SessionEffect, SessionEvent
+from waltz_ray.protocol.roster import Roster
+from waltz_ray.protocol.session_types import AppendToReplicas, RangeRead, SessionEffect, SessionEvent
 from waltz_ray.protocol.value import value
-from waltz_ray.wire.batches import AppendedBatch as AppendedBatch
-from waltz_ray.wire.batches import FeedMode, LockFailureBatch, Mount, Mounted, NotReady, Rejected
-from waltz_ray.wire.client_messages import FlushResponse
 
 __all__ = [
     "NO_SUCH_SESSION",
@@ -33,12 +33,13 @@ __all__ = [
     "FeedReadFailed",
     "FeedResumed",
     "FlushReceived",
+    "HEAVY",
     "MountReceived",
     "PartitionDropped",
     "PartitionReady",
     "ReadFeed",
-    "ReadRecord",
-    "RecordRead",
+    "ReadRoster",
+    "RosterRead",
     "SendFeed",
     "SendMessage",
     "SessionConfirmed",
@@ -71,8 +72,8 @@ class Unassigned:
 
 
 @value()
-class RecordRead:
-    record: PartitionRecord
+class RosterRead:
+    roster: Roster
     version: int
 
 
@@ -163,7 +164,7 @@ class SessionConfirmed:
 PartitionEvent = (
     Assigned
     | Unassigned
-    | RecordRead
+    | RosterRead
     | MountReceived
     | UnmountReceived
     | ConnectionClosed
@@ -185,7 +186,7 @@ Event = PartitionEvent | SessionEvent
 
 
 @value()
-class ReadRecord:
+class ReadRoster:
     """Read the partition's record from ZooKeeper; keeps trying while ZooKeeper is away."""
 
 
@@ -250,7 +251,7 @@ class PartitionDropped:
 
 
 Effect = (
-    ReadRecord
+    ReadRoster
     | SendMessage
     | SendFeed
     | ReadFeed
@@ -261,3 +262,6 @@ Effect = (
     | PartitionDropped
     | SessionEffect
 )
+
+HEAVY: frozenset[type] = frozenset((AppendReceived, FeedRead, SendFeed, SendMessage, RangeRead, AppendToReplicas))
+"""Those that hold records or columns."""

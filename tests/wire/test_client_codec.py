@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from tests.wire.helpers import assert_same, fuzz, int32s, int64s, joined, uint32s
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
-from waltz_ray.wire.batch_codec import BATCH_NAMES, BATCH_WRITERS
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     DataRangeRequest,
     DataRangeResponse,
@@ -35,7 +33,9 @@ from waltz_ray.wire.batches import (
     RejectionCode,
     Unmount,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
+from waltz_ray.wire.client_codec import BATCH_NAMES, BATCH_WRITERS
 from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
 
 ID = ReqId(1, 2, 3, 4)

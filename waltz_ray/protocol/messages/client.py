@@ -1,7 +1,7 @@
 """The messages of version 5 of the client protocol: many records to a frame, as packed columns.
 
 ``APPEND_BATCH`` is ``protocol.records.AppendBatch`` itself; the others are here. Columns are native-endian numpy
-arrays of one length n. The bytes are in ``docs/wire.md`` ("Version 5") and ``waltz_ray.wire.batch_codec``; the door
+arrays of one length n. The bytes are in ``docs/wire.md`` ("Version 5") and ``waltz_ray.wire.client_codec``; the door
 is ``waltz_ray.wire.codec``.
 
 The fate of an append: exactly one of its entry in the feed (``FeedBatch``, ``FeedRecords`` or ``AppendedBatch``),
@@ -15,11 +15,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, RecordBatch
 from waltz_ray.protocol.value import value
-from waltz_ray.wire.client_messages import MountState
 
 __all__ = [
+    "FROM_NOW",
     "AppendedBatch",
     "BatchMessage",
     "DataRangeRequest",
@@ -39,6 +40,10 @@ __all__ = [
     "RejectionCode",
     "Unmount",
 ]
+
+
+FROM_NOW = -2
+"""Client mark of an OWN mount with nothing pending: its feed begins at the log's end."""
 
 
 class FeedMode(IntEnum):

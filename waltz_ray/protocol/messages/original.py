@@ -1,7 +1,7 @@
 """The messages of versions 0-4 of the client protocol: the original's vocabulary (version 5 knows it too).
 
 Every message begins with ``byte type | ReqId``. There is no append response: a ``FeedData`` that carries the
-caller's ReqId is its success. The bytes are in ``waltz_ray.wire.client_codec``; the door is ``waltz_ray.wire.codec``.
+caller's ReqId is its success. The bytes are in ``waltz_ray.wire.original_codec``; the door is ``waltz_ray.wire.codec``.
 
 Checksums are CRC-32 as unsigned numbers. Lock hashes are signed 32-bit (``LockId.hash``).
 """

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_ray.actors.manager_logic import (
+from waltz_ray.errors import ConfigError
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import (
     AssignmentRead,
     Effect,
     Elected,
@@ -15,7 +17,6 @@ from waltz_ray.actors.manager_logic import (
     Event,
     LeadershipLost,
     ManagerMachine,
-    NodeView,
     Probe,
     ReadAssignment,
     Registered,
@@ -26,11 +27,8 @@ from waltz_ray.actors.manager_logic import (
     StopProbe,
     WriteAssignment,
     WriteFailed,
-    place_replicas,
 )
-from waltz_ray.errors import ConfigError
-from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.placement import Assignment, NodeView, Owner, place_replicas
 
 A, B, A2 = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Endpoint("127.0.0.1", 3)
 BOTH = {0: Registered(A), 1: Registered(B)}

@@ -1,6 +1,6 @@
 """What ZooKeeper holds about one partition (DESIGN 5): the session, the generation and the replica entries.
 
-The record changes only by compare-and-set, so whoever writes it has read exactly what they replace.
+The roster changes only by compare-and-set, so whoever writes it has read exactly what they replace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
 
-__all__ = ["UNRESOLVED", "PartitionRecord", "ReplicaEntry"]
+__all__ = ["UNRESOLVED", "Roster", "ReplicaEntry"]
 
 UNRESOLVED: None = None
 """The closing mark of a replica that is, as far as anybody has published, still a member of its session."""
@@ -33,7 +33,7 @@ class ReplicaEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class Roster:
     """``session_id`` is the last one *taken* (perhaps never published); ``replicas`` the last published truth.
 
     ``generation`` is that of the session's server. ``replicas`` is replica ID -> entry; do not change it in place.
@@ -70,7 +70,7 @@ class PartitionRecord:
         member = ReplicaEntry(self.last_published_session, UNRESOLVED)
         return frozenset(replica_id for replica_id, entry in self.replicas.items() if entry == member)
 
-    def with_replicas(self, replica_ids: Iterable[int]) -> PartitionRecord:
+    def with_replicas(self, replica_ids: Iterable[int]) -> Roster:
         """The same partition assigned to another set of replicas, to be written by compare-and-set.
 
         It rules from the next opening on. Replicas that are new must be empty or hold a copy of this log; they never
@@ -84,7 +84,7 @@ class PartitionRecord:
         never_joined = ReplicaEntry(NO_SESSION, UNRESOLVED)
         replicas = {replica_id: self.replicas.get(replica_id, never_joined) for replica_id in wanted}
         if self.last_published_session == NO_SESSION:
-            return PartitionRecord(
+            return Roster(
                 self.session_id, self.generation, replicas, owner=self.owner
             )  # nothing can have been committed
         removed = self.members - replicas.keys()
@@ -94,17 +94,17 @@ class PartitionRecord:
                 f"replicas {sorted(removed)} may be the only ones with what session {self.last_published_session} has "
                 "committed; remove fewer of them, and let a server open a session before the next ones"
             )
-        return PartitionRecord(self.session_id, self.generation, replicas, published_quorum, self.owner)
+        return Roster(self.session_id, self.generation, replicas, published_quorum, self.owner)
 
-    def has_replaced(self, version: int, stored: PartitionRecord, stored_version: int) -> bool:
-        """Whether ``stored`` shows that this record was written over ``version``: for a writer without an answer.
+    def has_replaced(self, version: int, stored: Roster, stored_version: int) -> bool:
+        """Whether ``stored`` shows that this roster was written over ``version``: for a writer without an answer.
 
-        Only because ``owner`` differs from attempt to attempt does an equal record mean one's own.
+        Only because ``owner`` differs from attempt to attempt does an equal roster mean one's own.
         """
         return stored_version == version + 1 and stored == self
 
     @classmethod
-    def initial(cls, replica_ids: Iterable[int]) -> PartitionRecord:
+    def initial(cls, replica_ids: Iterable[int]) -> Roster:
         """A partition that never had a session."""
         return cls(0, 0, {replica_id: ReplicaEntry(NO_SESSION, UNRESOLVED) for replica_id in sorted(replica_ids)})
 
@@ -125,14 +125,14 @@ class PartitionRecord:
         return json.dumps(fields, indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> PartitionRecord:
+    def from_json(cls, text: str | bytes) -> Roster:
         """ValueError says what is wrong with ``text``."""
         fields = json.loads(text)
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
-            raise ValueError(f"not a partition record of version {_VERSION}")
+            raise ValueError(f"not a roster of version {_VERSION}")
         replicas = fields.get("replicas")
         if not isinstance(replicas, dict):
-            raise ValueError("the partition record has no replicas")
+            raise ValueError("the roster has no replicas")
         return cls(
             _integer(fields, "session", 0),
             _integer(fields, "generation", 0),
@@ -144,7 +144,7 @@ class PartitionRecord:
 
 def _entry(replica_id: str, value: Any) -> ReplicaEntry:
     if not isinstance(value, dict) or "closing_mark" not in value:
-        raise ValueError(f"replica {replica_id} of the partition record has no session and closing mark")
+        raise ValueError(f"replica {replica_id} of the roster has no session and closing mark")
     # A missing mark must never read as UNRESOLVED: it would make the replica a voter.
     mark = None if value["closing_mark"] is None else _integer(value, "closing_mark", NO_TRANSACTION)
     return ReplicaEntry(_integer(value, "session", NO_SESSION), mark)
@@ -153,5 +153,5 @@ def _entry(replica_id: str, value: Any) -> ReplicaEntry:
 def _integer(fields: Mapping[str, Any], name: str, lowest: int) -> int:
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name} of the partition record must be an integer from {lowest}, not {value!r}")
+        raise ValueError(f"{name} of the roster must be an integer from {lowest}, not {value!r}")
     return value

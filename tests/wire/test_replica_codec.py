@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tests.wire.helpers import assert_same, fuzz, int32s, int64s, joined
 from waltz_ray.errors import WireError
-from waltz_ray.protocol.records import RecordBatch, build_records, first_bad_record
-from waltz_ray.wire.framing import MAGIC_REPLICA, FrameDecoder
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
     Close,
@@ -31,6 +29,10 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncate,
     Truncated,
+)
+from waltz_ray.protocol.records import RecordBatch, build_records, first_bad_record
+from waltz_ray.wire.framing import MAGIC_REPLICA, FrameDecoder
+from waltz_ray.wire.replica_codec import (
     append_frame_parts,
     decode_replica,
     encode_replica,

@@ -21,11 +21,11 @@ from operator import itemgetter
 import numpy as np
 
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
-from waltz_ray.protocol.partition_types import Effect, FeedAgain, ReadFeed, SendFeed, SendMessage
+from waltz_ray.protocol.messages.client import AppendedBatch, FeedMode, Mounted
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.partition.events import Effect, FeedAgain, ReadFeed, SendFeed, SendMessage
 from waltz_ray.protocol.records import FEW_RECORDS, Int32s, Int64s, RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords, joined, limited
-from waltz_ray.wire.batches import AppendedBatch, FeedMode, Mounted
-from waltz_ray.wire.client_messages import MountState
 
 __all__ = [
     "FEED_CREDIT_LIMIT_BYTES",

@@ -1,0 +1,184 @@
+"""Mounts that have no answer yet: held until they are confirmed, then until what came before them is admitted.
+
+A mount is answered only after a quorum of the session's members has confirmed, in a round begun after the mount came,
+that they know of no higher session. Without it a server that was replaced without noticing would call a client READY
+that has appends in flight (or committed) at its successor, and the client would execute them a second time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from waltz_ray.protocol.ids import NO_TRANSACTION
+from waltz_ray.protocol.messages.client import FROM_NOW, FeedMode, Mount, Mounted
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.partition.events import ConfirmSession, Effect, SendMessage
+from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES, FeedHub, Subscriber
+from waltz_ray.protocol.partition.intake import Intake
+from waltz_ray.protocol.partition.state import Log, Stage, State
+from waltz_ray.protocol.value import value
+
+__all__ = ["Mounts"]
+
+
+@value()
+class _HeldMount:
+    """A mount without an answer; any round after ``after_round`` began after it came."""
+
+    connection_id: int
+    mount: Mount
+    after_round: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.connection_id, self.mount.req_id.client_id
+
+    def with_credit(self, credit_bytes: int) -> _HeldMount:
+        credit_bytes = min(self.mount.credit_bytes + credit_bytes, FEED_CREDIT_LIMIT_BYTES)
+        return replace(self, mount=replace(self.mount, credit_bytes=credit_bytes))
+
+
+class Mounts:
+    """See the module. Methods return the effects."""
+
+    def __init__(self, state: State, feed: FeedHub, intake: Intake) -> None:
+        self._state = state
+        self._feed = feed
+        self._intake = intake
+        self._held: dict[tuple[int, int], _HeldMount] = {}  # by connection and client
+        self._behind: deque[tuple[int, _HeldMount]] = deque()  # confirmed; until so many arrivals are admitted
+        self._round = 0  # number of the last round of ConfirmSession
+        self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
+
+    @property
+    def held(self) -> int:
+        """How many wait to be confirmed."""
+        return len(self._held)
+
+    def mount(self, connection_id: int, mount: Mount) -> list[Effect]:
+        """A client asks; of each client only the last mount over a connection counts."""
+        held = _HeldMount(connection_id, mount, self._round)
+        if self._state.stage is Stage.IDLE or mount.req_id.generation != self._state.generation:
+            return [self._answer(held, MountState.NOT_READY)]
+        before = self.forget(connection_id, mount.req_id.client_id)
+        self._held[held.key] = held
+        effects: list[Effect] = [self._answer(one, MountState.NOT_READY) for one in before]
+        return effects + (self.confirm() if self._confirmed is None else [])
+
+    def add_credit(self, connection_id: int, credit_bytes: int) -> None:
+        """Credit that comes while a mount waits is the mount's: it says what may be sent beyond what the mount said."""
+        for key, held in self._held.items():
+            if key[0] == connection_id:
+                self._held[key] = held.with_credit(credit_bytes)
+        for position, (come, held) in enumerate(self._behind):
+            if held.connection_id == connection_id:
+                self._behind[position] = come, held.with_credit(credit_bytes)
+
+    # ---- rounds ---------------------------------------------------------------------------------------------
+
+    def confirm(self) -> list[Effect]:
+        """Begin a round for the mounts that wait; without a session the next one to open does.
+
+        The round before is over in any case: its answers may be lost, and the next mount must not wait for them.
+        """
+        self._confirmed = None
+        session = self._state.session
+        if not self._held or session is None or not session.published:
+            return []
+        self._round += 1
+        self._confirmed = set()
+        return [ConfirmSession(session.session_id, session.members, self._round)]
+
+    def confirmed(self, session_id: int, replica_id: int, number: int) -> list[Effect]:
+        """A replica has answered: it knows of no higher session."""
+        session = self._state.session
+        if self._confirmed is None or number != self._round or session is None or session.session_id != session_id:
+            return []
+        if replica_id in session.members:
+            self._confirmed.add(replica_id)
+        if len(self._confirmed) < session.quorum:
+            return []
+        self._confirmed = None
+        mounts, self._held = self._held, {}
+        effects: list[Effect] = []
+        for key, held in mounts.items():
+            if held.after_round >= number:
+                self._held[key] = held
+            elif self._intake.is_waiting:
+                self._wait_behind(held)
+            else:
+                effects += self._attach(held)
+        return effects + self.confirm()
+
+    # ---- attaching ------------------------------------------------------------------------------------------
+
+    def _wait_behind(self, held: _HeldMount) -> None:
+        """What came over an older connection of this client is settled before READY; nothing more is taken from it."""
+        client_id = held.mount.req_id.client_id
+        older = self._feed.connection_of(client_id)
+        if older is not None and not self._feed.has_newer_mount(held.connection_id, held.mount.req_id):
+            self._feed.unmount(older, client_id)
+        self._behind.append((self._intake.come, held))
+
+    def attach_due(self) -> list[Effect]:
+        """Attach those before which everything is admitted."""
+        effects: list[Effect] = []
+        while self._behind and self._behind[0][0] <= self._intake.admitted:
+            effects += self._attach(self._behind.popleft()[1])
+        return effects
+
+    def _attach(self, held: _HeldMount) -> list[Effect]:
+        """The mount is confirmed: begin its feed; READY follows when the feed has passed all that is in flight."""
+        log, mount = self._state.log, held.mount
+        assert log is not None
+        if self._feed.has_newer_mount(held.connection_id, mount.req_id):
+            # Two connections of one client have no order between them: this is what is left of the older one.
+            return [self._answer(held, MountState.NOT_READY)]
+        if mount.client_mark > log.high_water_mark:
+            return [self._answer(held, MountState.CLIENT_AHEAD)]
+        self._intake.forget_client(mount.req_id.client_id)
+        self._feed.mount(_subscriber(held, log))
+        return self._feed.ask_for_turn()
+
+    def _answer(self, held: _HeldMount, state: MountState) -> SendMessage:
+        mark = NO_TRANSACTION if state is MountState.NOT_READY else self._state.high_water_mark
+        return SendMessage(held.connection_id, Mounted(held.mount.req_id, state, self._state.generation, mark))
+
+    # ---- ends -----------------------------------------------------------------------------------------------
+
+    def forget(self, connection_id: int, client_id: int) -> list[_HeldMount]:
+        """The mounts of a client over this connection that have no answer yet; they will get none from here."""
+        key = connection_id, client_id
+        held = self._held.pop(key, None)
+        gone = [each for _, each in self._behind if each.key == key]
+        if gone:
+            self._behind = deque(each for each in self._behind if each[1] not in gone)
+        return gone if held is None else [*gone, held]
+
+    def forget_connection(self, connection_id: int) -> None:
+        """Nobody is there any more to be answered."""
+        self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
+        self._held = {key: held for key, held in self._held.items() if key[0] != connection_id}
+
+    def log_lost(self) -> list[Effect]:
+        """All are told NOT_READY."""
+        mounts = [*self._held.values(), *(held for _, held in self._behind)]
+        self._held.clear()
+        self._behind.clear()
+        self._confirmed = None
+        return [self._answer(held, MountState.NOT_READY) for held in mounts]
+
+
+def _subscriber(held: _HeldMount, log: Log) -> Subscriber:
+    mount = held.mount
+    from_now = mount.feed is FeedMode.OWN and mount.client_mark == FROM_NOW
+    return Subscriber(
+        held.connection_id,
+        mount.req_id.client_id,
+        mount.feed,
+        log.high_water_mark if from_now else max(mount.client_mark, NO_TRANSACTION),
+        mount.credit_bytes,
+        mount.req_id,
+        NO_TRANSACTION if from_now else log.next_id - 1,
+    )
