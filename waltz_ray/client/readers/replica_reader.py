@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from waltz_ray.client.readers.locations import ReplicaView
+from waltz_ray.client.readers.sockets import BlockingStream, persist
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
@@ -33,8 +35,6 @@ from waltz_ray.wire.replica_messages import (
     decode_replica,
     encode_replica,
 )
-from waltz_spark.locations import ReplicaView
-from waltz_spark.sockets import BlockingStream, persist
 
 __all__ = ["ReplicaReader", "proven_mark"]
 
