@@ -1,4 +1,4 @@
-"""What the cluster manager decides, as a pure machine: past facts in, orders out (DESIGN 3, 6).
+"""What the cluster manager decides, as a pure machine: past facts in, orders out (docs/design.md, "Placement").
 
 ``ManagerMachine.step(event)`` returns the orders that follow. It owns no clock, socket, Ray or ZooKeeper; the shell
 (``cluster_manager.py``) watches and obeys. Nothing here is hard state: a new machine that is told the registered
@@ -259,7 +259,7 @@ class NodeView:
 def place_replicas(
     replica_ids: tuple[int, ...], nodes: list[NodeView], recorded: Mapping[int, str] | None = None
 ) -> dict[int, str]:
-    """replica -> the Ray resource that ties it to its node, hard (DESIGN 2).
+    """replica -> the Ray resource that ties it to its node, hard (docs/design.md, "Actors").
 
     ``waltz-replica-<n>`` where a node offers it, else the address resource of the only node. A recorded decision
     stands for ever. ConfigError says how to start nodes when neither is there.

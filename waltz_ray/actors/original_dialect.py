@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["OriginalDialect"]
 
 FEED_ENTRIES = 100
-"""Entries a FEED_REQUEST is good for at the least (WIRE.md)."""
+"""Entries a FEED_REQUEST is good for at the least (docs/wire.md, "Client protocol, versions 0-4")."""
 
 _FRAME_CREDIT = 1  # any positive credit lets exactly one frame through; see feed_sent
 

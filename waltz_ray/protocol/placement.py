@@ -1,4 +1,4 @@
-"""Which server has which partition (DESIGN 6): a pure function from what is to what should be.
+"""Which server has which partition (docs/design.md, "Placement"): a pure function from what is to what should be.
 
 Preferred partitions go first, then the current owners keep theirs up to balance, the rest goes to the least
 loaded. A partition's generation rises exactly when it gets an owner other than the one it has; a partition

@@ -57,7 +57,7 @@ __all__ = ["ReplicaService"]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-# The types a refusal names (WIRE.md: the types of the requests); a test holds them equal to the encoded ones.
+# The types a refusal names, those of the requests (docs/wire.md, "R1"); a test holds them equal to the encoded ones.
 REQUEST_TYPES: dict[type[object], int] = {
     Open: 1,
     State: 3,

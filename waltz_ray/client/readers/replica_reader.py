@@ -1,6 +1,6 @@
 """Ranges of committed records straight from the storage replicas, so that reads cost the partition servers nothing.
 
-Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, R1) are sent: neither changes anything, opens
+Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, "R1") are sent: neither changes anything, opens
 anything or moves a fence. What a replica holds need not be committed; why what is returned here is:
 
 - at or below its low-water mark every replica's log is right, and it says so to anybody (session -1);
