@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +48,28 @@ def test_every_field_says_what_it_means(kind: type) -> None:
             assert f"    {field.name}: " in body
             following = body.split(f"    {field.name}: ", 1)[1].split("\n", 2)[1].strip()
             assert following.startswith('"""'), f"{kind.__name__}.{field.name} has no explanation"
+
+
+_UNITS = {"": 1, " MiB": 1024 * 1024, " MB": 1024 * 1024, " ms": 1, " s": 1000}
+_VALUE = r"(\d[\d ,]*)((?: MiB| MB| ms| s)?)"
+
+
+def test_pages_tell_the_defaults_there_are() -> None:
+    """`name` (value) or value (`name`), where the name is that of a setting."""
+    defaults: dict[str, set[object]] = {}
+    for kind in CONFIGS:
+        for field in dataclasses.fields(kind):
+            defaults.setdefault(field.name, set()).add(field.default)
+    told, wrong = set(), []
+    for page in sorted((Path(__file__).parents[1] / "docs").glob("*.md")):
+        text = page.read_text()
+        found = [(name, value, unit) for name, value, unit in re.findall(rf"`([a-z_]+)` \({_VALUE}\)", text)]
+        found += [(name, value, unit) for value, unit, name in re.findall(rf"{_VALUE} \(`([a-z_]+)`\)", text)]
+        for name, value, unit in found:
+            number = int(re.sub(r"[ ,]", "", value)) * _UNITS[unit]
+            if name in defaults:
+                told.add(name)
+                if number not in defaults[name]:
+                    wrong.append(f"{page.name}: {name} is {defaults[name]}, not {number}")
+    assert wrong == []
+    assert told >= {"lock_table_size", "replica_lag_bytes", "checkpoint_interval", "journal_bytes", "hello_timeout_ms"}

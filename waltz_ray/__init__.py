@@ -1,7 +1,10 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
 ``connect`` gives a client; the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
+``feed_dataset`` (``waltz_ray.client.ray``) is imported when it is asked for: nobody else has to wait for Ray Data.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
@@ -11,6 +14,9 @@ from waltz_ray.config import ClientConfig
 # This also makes sure that ``waltz_ray.connect`` is the function, not the module it is in.
 from waltz_ray.connect import connect
 from waltz_ray.protocol.ids import LockId, ReqId
+
+if TYPE_CHECKING:
+    from waltz_ray.client.ray import feed_dataset
 
 __all__ = [
     "Callbacks",
@@ -23,4 +29,13 @@ __all__ = [
     "TransactionContext",
     "WaltzClient",
     "connect",
+    "feed_dataset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "feed_dataset":
+        from waltz_ray.client.ray import feed_dataset
+
+        return feed_dataset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,14 +40,14 @@ class StorageConfig:
     """One storage directory."""
 
     segment_size_bytes: int = 1_000_000_000
-    """A segment is closed by the first record that takes it past this size (FORMATS.md; the original's)."""
+    """A segment is closed by the first record that takes it past this size (docs/formats.md, "Segment")."""
 
     index_flush_interval: int = 1000
     """Transactions between two flushes of the index: what a start has to scan again at the most."""
 
     preallocate_bytes: int = 4 * 1024 * 1024
     """How far a segment is zeroed ahead, 0 = not at all. fdatasync is about 1.5 times as fast where the file
-    does not grow (FACTS.md, "Disk and CPU")."""
+    does not grow (docs/design.md, "Disk and CPU")."""
 
     journal_bytes: int = 8 * 1024 * 1024
     """Length of each of the two journal files, 0 = none. Records of many partitions become durable with one sync
@@ -83,7 +83,7 @@ class ServerConfig:
     """Slots a lock ID is hashed to; its estimate is their minimum."""
 
     checkpoint_interval: int = 250_000
-    """Transactions after which a new session raises the low-water marks (DESIGN 5, "Checkpoint")."""
+    """Transactions after which a new session raises the low-water marks (docs/design.md, "Sessions and recovery")."""
 
     retained_bytes: int = 256 * 1024 * 1024
     """Recent records kept in memory, for all partitions of the server together (each has an equal share): feeds,

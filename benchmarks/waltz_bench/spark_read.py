@@ -18,11 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from waltz_spark.arrow import to_arrow
 from waltz_spark.feed import read_feed
-from waltz_spark.locations import Locations
-from waltz_spark.ranges import Range
-from waltz_spark.reading import Reading, plan_reading
 from waltz_spark.session import start_spark, stop_spark, use_java
 
 from waltz_bench.clients import clients_of
@@ -32,6 +28,10 @@ from waltz_bench.measure import median, ratio
 from waltz_bench.recovery import figure
 from waltz_bench.report import report
 from waltz_ray.client.range_reader import RangeReader
+from waltz_ray.client.readers.arrow import to_arrow
+from waltz_ray.client.readers.locations import Locations
+from waltz_ray.client.readers.ranges import Range
+from waltz_ray.client.readers.reading import Reading, plan_reading
 from waltz_ray.errors import DataUnavailable
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, build_records
 

@@ -68,7 +68,7 @@ def _rates(waltz: Waltz, runs: int, seconds: float, progress: Progress) -> list[
 
 
 def write_results(found: Mapping[str, Any], directory: Path) -> None:
-    """``latest.json``, ``latest.md`` and the plots it shows, replacing those of before."""
+    """``latest.json``, the same as a page, and the plots this shows, replacing those of before."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "latest.json").write_text(json.dumps(found, indent=1) + "\n")
     plots = plot_all(found["parts"], directory)

@@ -7,9 +7,9 @@ feed = read_feed(spark, "bank")
 feed.groupBy("partition_id").count().show()
 stop_spark()
 
-``waltz_spark.dataset.feed_dataset`` gives the same as a ``ray.data.Dataset``; it is not imported here, because Spark's
-Python workers import this package and can do without Ray. Nothing else is imported before it is asked for, either: the
-stream services need no PySpark. ``docs/spark.md`` has all of it.
+``waltz_ray.feed_dataset`` gives the same as a ``ray.data.Dataset``. Nothing is imported here before it is asked for:
+Spark's Python workers import this package and can do without Ray, the stream services can do without PySpark.
+``docs/spark.md`` has all of it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from waltz_spark.decoders import JsonRows
     from waltz_spark.feed import read_feed
     from waltz_spark.progress import BatchProgress
-    from waltz_spark.session import start_spark, stop_spark
+    from waltz_spark.session import start_spark, stop_spark, use_java
     from waltz_spark.stream import stream_feed
     from waltz_spark.stream_runner import FeedStream
 
-__all__ = ["BatchProgress", "FeedStream", "JsonRows", "read_feed", "start_spark", "stop_spark", "stream_feed"]
+__all__ = [
+    "BatchProgress",
+    "FeedStream",
+    "JsonRows",
+    "read_feed",
+    "start_spark",
+    "stop_spark",
+    "stream_feed",
+    "use_java",
+]
 
 _MODULES = {
     "BatchProgress": "progress",
@@ -35,6 +44,7 @@ _MODULES = {
     "start_spark": "session",
     "stop_spark": "session",
     "stream_feed": "stream",
+    "use_java": "session",
 }
 
 

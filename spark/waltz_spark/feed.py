@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from waltz_ray.client.readers.arrow import schema_of
+from waltz_ray.client.readers.locations import where_of
+from waltz_ray.client.readers.ranges import Bound, Range
+from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 from waltz_ray.errors import InvalidInput
-from waltz_spark.arrow import schema_of
-from waltz_spark.locations import where_of
-from waltz_spark.ranges import Bound, Range
-from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 
 __all__ = ["frame_of", "read_feed", "spark_schema"]
 
@@ -60,7 +60,7 @@ def read_feed(
     transactions with these headers; rows are chosen before columns are built. ``decoder`` turns each
     ``pyarrow.RecordBatch`` of these columns into one of ``decoder_schema`` (DDL or StructType; not needed if the
     decoder has an attribute ``schema``, as ``waltz_spark.JsonRows`` has), in the same task. What is pushed to where:
-    ``waltz_spark.reading``.
+    ``waltz_ray.client.readers.reading``.
 
     ClusterNotFound; InvalidInput for an unknown partition, column, source, or a bound that makes no sense;
     DataUnavailable if a partition can be read from nobody.

@@ -34,8 +34,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import Corruption, ForeignStorage, InvalidInput, StorageLocked
-from waltz_spark.ranges import Range
 
 __all__ = ["KEPT", "Batch", "Files", "OffsetLog", "StreamOf"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import InvalidInput
-from waltz_spark.ranges import Range
 
 __all__ = ["Limits"]
 

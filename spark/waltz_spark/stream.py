@@ -27,15 +27,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from waltz_ray.client.readers.locations import where_of
+from waltz_ray.client.readers.ranges import Bound, Range
+from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Marks, Reading, Source
 from waltz_ray.errors import InvalidInput
 from waltz_spark.feed import frame_of, spark_schema
-from waltz_spark.locations import where_of
 from waltz_spark.offset_log import StreamOf
 from waltz_spark.parquet_sink import ParquetSink
 from waltz_spark.progress import BatchProgress
-from waltz_spark.ranges import Bound, Range
 from waltz_spark.rate_limits import Limits
-from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Marks, Reading, Source
 from waltz_spark.stream_runner import FeedStream, Settings, Trigger
 
 __all__ = ["Sink", "stream_feed"]

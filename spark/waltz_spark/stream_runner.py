@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from waltz_ray.client.readers.ranges import Bound, Range, first_ids, split_ranges
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark.offset_log import Batch, Files, OffsetLog, StreamOf
 from waltz_spark.progress import BatchProgress, publish
-from waltz_spark.ranges import Bound, Range, first_ids, split_ranges
 from waltz_spark.rate_limits import Limits
 
 __all__ = ["FeedStream", "LogEnds", "RunBatch", "Settings", "Trigger"]
@@ -28,7 +28,7 @@ RunBatch = Callable[[Sequence[Range], int], None]
 
 
 class LogEnds(Protocol):
-    """What the loop asks of the log (``waltz_spark.reading.Marks``)."""
+    """What the loop asks of the log (``waltz_ray.client.readers.reading.Marks``)."""
 
     def high_water_mark(self, partition_id: int) -> int: ...
     def record_bytes(self, ranges: Sequence[Range]) -> dict[int, float]: ...

@@ -13,10 +13,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from waltz_spark.arrow import schema_of
-from waltz_spark.ranges import Range
-from waltz_spark.reading import plan_reading
 
+from waltz_ray.client.readers.arrow import schema_of
+from waltz_ray.client.readers.ranges import Range
+from waltz_ray.client.readers.reading import plan_reading
 from waltz_ray.errors import InvalidInput
 from waltz_spark4.filters import Values, both, narrowed, values_of
 from waltz_spark4.options import Options

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from waltz_spark.ranges import Range
+from waltz_ray.client.readers.ranges import Range
 
 __all__ = ["PUSHED_COLUMNS", "Values", "both", "narrowed", "values_of"]
 

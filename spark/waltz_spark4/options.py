@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waltz_spark.ranges import Bound
-from waltz_spark.reading import BYTES_PER_TASK, Reading
-
+from waltz_ray.client.readers.ranges import Bound
+from waltz_ray.client.readers.reading import BYTES_PER_TASK, Reading
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["Options"]

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from waltz_spark.ranges import Range, bounds_of, split_ranges
-from waltz_spark.reading import Marks
 
+from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
+from waltz_ray.client.readers.reading import Marks
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark4.offsets import Offsets, admitted, offsets_of, partitions_of, same_partitions
 from waltz_spark4.options import Options

@@ -1,7 +1,8 @@
 """A partition server for client tests: the real wire codecs, an in-memory log, and misbehaviour on request.
 
-It runs on an event loop of its own thread and keeps the rules of DESIGN 4 for one process: appends of a mount are
-admitted in order, fates go out on the mount's own stream, a newer connection of a client supersedes an older one.
+It runs on an event loop of its own thread and keeps the rules of docs/design.md, "One append", for one process: appends
+of a mount are admitted in order, fates go out on the mount's own stream, a newer connection of a client supersedes an
+older one.
 """
 
 from __future__ import annotations

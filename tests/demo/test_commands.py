@@ -13,13 +13,13 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from waltz_spark.reading import Reading, plan_reading
 
 import waltz_ray
 from tests.cluster.harness import Cluster, wait_until
 from waltz_ray.cli import main
 from waltz_ray.cli.load import key_hash
 from waltz_ray.cli.load_appender import KeyedAppender
+from waltz_ray.client.readers.reading import Reading, plan_reading
 from waltz_ray.protocol.ids import LockId
 
 pytestmark = pytest.mark.cluster

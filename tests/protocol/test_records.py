@@ -1,4 +1,4 @@
-"""Packed records against the layout of FORMATS.md, written out by hand with struct."""
+"""Packed records against the layout of docs/formats.md, "Segment", written out by hand with struct."""
 
 from __future__ import annotations
 

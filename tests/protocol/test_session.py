@@ -1,4 +1,6 @@
-"""Recovery, one case at a time (DESIGN 5): what was there, what the session orders, what it publishes.
+"""Recovery, one case at a time: what was there, what the session orders, what it publishes.
+
+The rules: docs/design.md, "Sessions and recovery".
 
 ``Bench`` plays the replicas and ZooKeeper by hand. Its replicas are log *lengths* in IDs: the last ID of each.
 """

@@ -19,11 +19,11 @@ from prometheus_client import REGISTRY
 from waltz_spark.offset_log import KEPT, Batch, Files, OffsetLog, StreamOf
 from waltz_spark.parquet_sink import ParquetSink
 from waltz_spark.progress import BatchProgress
-from waltz_spark.ranges import Range
 from waltz_spark.rate_limits import Limits
 from waltz_spark.stream_runner import FeedStream, RunBatch, Settings
 
 from tests.spark.crashing import CrashingFiles, Killed
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import ClientAhead, Corruption, ForeignStorage, InvalidInput, StorageLocked
 
 OF = StreamOf("bank", "a-key", 3, (0, 2))

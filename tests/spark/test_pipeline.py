@@ -18,9 +18,8 @@ import psutil  # type: ignore[import-untyped]
 import pyarrow.parquet as pq
 import pytest
 from waltz_spark import read_feed
-from waltz_spark.pipeline import PipelineResult, files_frame, flow
-from waltz_spark.pipeline_sums import PartitionSums, differences, sums_of_frame
-from waltz_spark.ranges import Range
+from waltz_spark.pipeline.run import PipelineResult, files_frame, flow
+from waltz_spark.pipeline.sums import PartitionSums, differences, sums_of_frame
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import CollectorState
@@ -34,6 +33,7 @@ import waltz_ray
 from tests.cluster.harness import wait_until
 from tests.spark.spark_collector_worker import settings_of
 from waltz_ray.bring_up import Cluster
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
 

@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 from pyspark.cloudpickle import register_pickle_by_value
 from waltz_spark import BatchProgress, JsonRows, read_feed, stream_feed
-from waltz_spark.dataset import feed_dataset
 
 import waltz_ray
 from tests.cluster.harness import wait_until
+from waltz_ray import feed_dataset
 from waltz_ray.bring_up import Cluster, cluster_status, missing
 from waltz_ray.client.ray_lookup import MANAGER_NAME
 from waltz_ray.errors import ClusterNotFound, InvalidInput

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource
-from waltz_spark.ranges import Range
-from waltz_spark.reading import positions_of
 from waltz_spark4.filters import Values, both, narrowed, values_of
 from waltz_spark4.offsets import admitted, offsets_of, partitions_of
 from waltz_spark4.options import Options
 
+from waltz_ray.client.readers.ranges import Range
+from waltz_ray.client.readers.reading import positions_of
 from waltz_ray.errors import ClientAhead, InvalidInput
 
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {

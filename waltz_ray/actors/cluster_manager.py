@@ -1,4 +1,6 @@
-"""``cluster-manager``: assigns partitions to servers and makes sure that the actors exist (DESIGN 2, 6).
+"""``cluster-manager``: assigns partitions to servers and makes sure that the actors exist.
+
+How it decides: docs/design.md, "Placement"; that nothing depends on it: docs/design.md, "Actors".
 
 Decisions are made in ``manager_logic``; here they are carried out. Hard state lives only in ZooKeeper: the settings
 (what should run), the assignment, the registrations, the leader lock. The manager may be killed at any moment: Ray

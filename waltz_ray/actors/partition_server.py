@@ -1,4 +1,4 @@
-"""``server/<n>``: the Ray shell around a partition server, with the actor-handle transport (DESIGN 2)."""
+"""``server/<n>``: the Ray shell around a partition server, with the actor-handle transport."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 _HEADER = struct.Struct(">Bhi")
 _FIRST_BUFFER_BYTES = MAX_HELLO_BYTES + FRAME_HEADER_BYTES
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
-_TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster (FACTS.md)
+_TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster
 
 _ACCEPT_PAUSE_S = 0.1
 _LONG_BYTES = 128 * 1024

@@ -1,4 +1,4 @@
-"""``replica/<n>``: the Ray shell around one storage directory (DESIGN 2).
+"""``replica/<n>``: the Ray shell around one storage directory (docs/design.md, "Actors").
 
 ``ReplicaHost`` is the implementation: open the directory, serve it, announce where. ``StorageReplica`` is the actor.
 

@@ -2,7 +2,8 @@
 
 The server is a process of its own; its directory is its identity. This small actor starts it, or adopts it when it
 is there already, and starts it again on the same port when it dies. If the actor dies the server goes on, and the
-actor's next start adopts it; while it is being restarted, open sessions of the log go on committing (DESIGN 5).
+actor's next start adopts it; while it is being restarted, open sessions of the log go on committing (docs/design.md,
+"Sessions and recovery").
 """
 
 from __future__ import annotations

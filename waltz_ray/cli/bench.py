@@ -311,9 +311,7 @@ def smoke(
 @_bench.command("all")
 def everything(
     directory: DirOption = "",
-    results: Annotated[
-        str, typer.Option(help="Write latest.md, latest.json and the plots here.", show_default=False)
-    ] = "",
+    results: Annotated[str, typer.Option(help="Write latest.{md,json} and the plots here.", show_default=False)] = "",
     runs: RunsOption = 5,
     seconds: SecondsOption = 0.8,
     records: Annotated[int, typer.Option(min=1000, help="Records of the recovery.")] = 1_000_000,

@@ -47,7 +47,7 @@ def pipeline(
 
     Without --cluster a cluster is brought up for it and taken down again. Exit code 1 if anything differs.
     """
-    from waltz_spark.pipeline import run_pipeline
+    from waltz_spark.pipeline.run import run_pipeline
 
     check_writable(json_file)
     running = find("", cluster, address) if cluster else None

@@ -8,7 +8,7 @@
     failures      SIGKILL a process, wait until it has come back, and how long the clients felt it
     expectations  what the CSV alone says must come out (shares no code with the pipeline)
     checks        log, SQLite and Spark against the expectations
-    segments      an independent reader of FORMATS.md for the storage directories
+    segments      an independent reader of docs/formats.md for the storage directories
     spark_side    what Spark computes from the feed
     report        the table and the JSON at the end
     runner        all of it in order, and everything taken down again

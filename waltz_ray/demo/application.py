@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.demo.flights import Flight, number_of_tail
 
 __all__ = ["AircraftBook", "BookCallbacks", "FlightContext", "decode_leg", "encode_leg", "partition_of_tail"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,17 +24,15 @@ from waltz_ray.demo.load_phase import LoadPhase
 from waltz_ray.demo.report import DemoResult
 from waltz_ray.demo.segments import holds_committed
 from waltz_ray.demo.spark_side import analyse
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, StorageError
 from waltz_ray.interruption import interruptible, undisturbed
-from waltz_ray.protocol.ids import quorum_of
-from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.verify import verify_directory
 
 __all__ = ["CLIENTS", "Screen", "run_demo"]
 
 CLIENTS = 4
 _CLUSTER = "demo"
 _PARTITIONS, _REPLICAS, _SERVERS = 4, 3, 2
+_QUORUM = 2
 _APPLY_TIMEOUT_S = 120.0
 
 
@@ -63,7 +64,7 @@ def run_demo(directory: Path, flights: int, screen: Screen) -> DemoResult:
 
 @contextmanager
 def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cluster]:
-    from waltz_spark.session import stop_spark, use_java
+    from waltz_spark import stop_spark, use_java
 
     use_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
@@ -158,9 +159,23 @@ def _judge_storage(directory: Path, marks: dict[int, int], result: DemoResult, s
     """After the end of all processes: the storage directories, by ``waltz verify`` and by an independent reader."""
     screen.stage("verifying the storage directories")
     replicas = [Path(each) for each in result.storage_dirs]
-    reports = [verify_directory(OsDisk(), str(replica)) for replica in replicas]
-    result.notes += [str(damage) for report in reports for damage in report.damages]
-    result.checks["storage_verified"] = all(report.ok for report in reports)
+    reports = _verified(directory)
+    result.notes += [
+        f"{damage['file']}: damaged at byte {damage['offset']}: {damage['reason']}"
+        for report in reports
+        for damage in report["damages"]
+    ]
+    result.checks["storage_verified"] = len(reports) == _REPLICAS and all(report["ok"] for report in reports)
     holding = holds_committed(replicas, marks)
     result.notes += [] if holding == _REPLICAS else [f"{holding} of {_REPLICAS} replicas hold every transaction"]
-    result.checks["quorum_holds_identical_bytes"] = holding >= quorum_of(_REPLICAS)
+    result.checks["quorum_holds_identical_bytes"] = holding >= _QUORUM
+
+
+def _verified(directory: Path) -> list[dict[str, Any]]:
+    """What ``waltz verify`` reports of each replica."""
+    command = [sys.executable, "-m", "waltz_ray", "verify", "--json", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise StorageError(done.stderr.strip())
+    reports: list[dict[str, Any]] = json.loads(done.stdout)
+    return reports

@@ -1,4 +1,4 @@
-"""An independent reader of FORMATS.md: the demo's judge over the storage directories.
+"""An independent reader of docs/formats.md, "Segment": the demo's judge over the storage directories.
 
 It shares no code with ``waltz_ray.storage`` or ``waltz_ray.protocol``: headers, IDs, lengths and both checksums are
 read from the bytes with ``struct`` and ``zlib``.

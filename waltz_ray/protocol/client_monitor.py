@@ -3,7 +3,7 @@
 Rule 1: every registered append leaves the monitor exactly once, as committed, failed (known not to be in the
 log) or lock-failed. There is no other way out and no way back in; a new attempt is a new registration.
 
-What decides a fate (DESIGN 4.5, 7):
+What decides a fate (docs/wire.md, "Rules"):
 
 =====================================  ==========================================================================
 fact                                   fate

@@ -46,7 +46,7 @@ from waltz_ray.protocol.value import value
 __all__ = ["DialectEffect", "EndConnection", "OriginalDialect", "ToClient", "ToPartition"]
 
 FEED_ENTRIES = 100
-"""Entries a FEED_REQUEST is good for at the least (docs/wire.md)."""
+"""Entries a FEED_REQUEST is good for at the least (docs/wire.md, "Client protocol, versions 0-4")."""
 
 _FRAME_CREDIT = 1  # any positive credit lets exactly one frame through; see feed_sent
 

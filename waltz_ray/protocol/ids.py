@@ -1,4 +1,4 @@
-"""The identifiers and marks of DESIGN 1, and the hashing of lock IDs.
+"""The identifiers and marks of docs/design.md, "Words", and the hashing of lock IDs.
 
 Marks are inclusive (``NO_TRANSACTION`` = -1 means none), ranges half-open.
 """
@@ -63,7 +63,7 @@ class LockId:
 
     @property
     def hash(self) -> int:
-        """The signed 32-bit hash that goes over the wire (WIRE.md, "Lock hashes")."""
+        """The signed 32-bit hash that goes over the wire (docs/wire.md, "Lock hashes")."""
         number = self.id & 0xFFFFFFFFFFFFFFFF
         value = _java_string_hash(self.name) ^ ((number ^ (number >> 32)) & 0xFFFFFFFF)
         return value - (1 << 32) if value & 0x80000000 else value

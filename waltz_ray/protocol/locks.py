@@ -2,7 +2,7 @@
 
 The table holds, under each hash slot, the highest transaction ID that ever updated a lock hashed there.
 A lock's estimate is the minimum over its slots, so it is never below the truth: there are no false
-negatives, and a false positive costs its client one re-execution (DESIGN 4.2 and 10).
+negatives, and a false positive costs its client one re-execution (docs/design.md, "Locks").
 
 A transaction fails iff the maximum of its locks' estimates is *greater* than its client's mark.
 Write locks check and update, read locks check only, append locks update only.
@@ -51,7 +51,7 @@ class LockTable:
         self.marks = np.full(size, initial_mark, dtype=np.int64)
 
     def slots_of(self, hashes: Int32s) -> Int64s:
-        """Slots of each hash, shape (k, probes): WIRE.md, "Lock hashes"."""
+        """Slots of each hash, shape (k, probes): docs/design.md, "Locks"."""
         slots = np.empty((len(hashes), self._probes), dtype=np.int64)
         h = hashes.astype(np.int32).view(np.uint32)
         for probe in range(self._probes):

@@ -1,4 +1,4 @@
-"""What the cluster manager decides, as a pure machine: past facts in, orders out (DESIGN 3, 6).
+"""What the cluster manager decides, as a pure machine: past facts in, orders out (docs/design.md, "Placement").
 
 ``ManagerMachine.step(event)`` returns the orders that follow. It owns no clock, socket, Ray or ZooKeeper; the shell
 (``actors/cluster_manager.py``) watches and obeys. Nothing here is hard state: a new machine that is told the registered

@@ -5,7 +5,7 @@ length n) plus *one contiguous body*. Record i of a body whose lengths are ``len
 ``[offsets[i], offsets[i + 1])`` where ``offsets = offsets_of(lengths)``.
 
 An ``AppendBatch`` is what a client proposes: columns and a body of bare transaction data.
-A ``RecordBatch`` is what the log stores (FORMATS.md, "Segment"): the body is ready record bytes, exactly
+A ``RecordBatch`` is what the log stores (docs/formats.md, "Segment"): the body is ready record bytes, exactly
 as they lie in a segment file, so the same bytes go to every replica, to the feed cache, and to readers::
 
     long transaction ID | int client ID | int generation | int partition ID | int sequence number |

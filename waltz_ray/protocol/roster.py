@@ -1,6 +1,7 @@
-"""What ZooKeeper holds about one partition (DESIGN 5): the session, the generation and the replica entries.
+"""What ZooKeeper holds about one partition: the session, the generation and the replica entries.
 
-The roster changes only by compare-and-set, so whoever writes it has read exactly what they replace.
+As JSON: docs/formats.md, "Nodes of ours". It changes only by compare-and-set, so whoever writes it has read exactly
+what they replace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One session: recovery, publication, quorum commits, late joiners (DESIGN 5). Rule 1: all of it is here.
+"""One session: recovery, publication, quorum commits, late joiners. Rule 1: all of it is here.
+
+Why each step is as it is: docs/design.md, "Sessions and recovery".
 
 Life of a replica within a session::
 

@@ -1,6 +1,6 @@
 """The control file ``waltz-storage.ctl``: whose directory this is, and each partition's fence and marks.
 
-On-disk story (bytes in FORMATS.md)
+On-disk story (bytes in docs/formats.md, "Control file")
     The file never changes its length. Only the two 28-byte slots of each entry are written after creation, always
     the one that is *not* current, and flushed before the caller hears about it. A crash in between leaves that slot
     old, new or torn; the other one is whole and is what the next start finds, so nothing that was answered is

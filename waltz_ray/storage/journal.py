@@ -3,16 +3,8 @@
 A turn that touches k partitions would need k ``fdatasync`` calls, one per segment file. Instead the new bytes of all
 of them are written a second time, one after another, into a journal that is synced once; the segments' own pages are
 left to the kernel and synced a few at a time, before the journal's space is used again. The segment files hold what
-FORMATS.md says at every moment; the journal is only needed when a machine stops with segment pages not yet written.
-
-Bytes (big-endian). Two files, ``waltz-journal.0`` and ``.1``, used in turn. Header, 64 bytes::
-
-    int format version (0) | 16 bytes cluster key | long number | int crc of the 28 bytes before | 32 zero bytes
-
-then entries, one after another, until the first that is not valid::
-
-    long number of the file | int partition ID | long first ID of the segment | long offset in the segment |
-    int length | int crc of the 32 bytes before and the bytes | bytes
+docs/formats.md, "Segment", says at every moment; the journal is only needed when a machine stops with segment pages not
+yet written. Its bytes: docs/formats.md, "Journal". Two files are used in turn.
 
 ===========================  ==========================================  ==========================================
 step                         what a crash leaves                         what the next start does

@@ -1,6 +1,7 @@
-"""The bytes of segments and indexes (FORMATS.md) and the scan that finds where the good records end.
+"""The bytes of segments and indexes, and the scan that finds where the good records end.
 
-Only reading here. The CRC of data at rest is ``crcmod``'s, the project's reference implementation.
+They are told in docs/formats.md, "Segment", "Index". Only reading here. The CRC of data at rest is ``crcmod``'s, the
+project's reference implementation.
 """
 
 from __future__ import annotations

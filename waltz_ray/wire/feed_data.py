@@ -1,6 +1,7 @@
 """The feed of versions 0-4: one FEED_DATA frame per transaction, made of the columns of a whole batch at once.
 
-The bytes are those of ``client_codec`` in frames of their own (docs/wire.md, "Versions 0-4"); a test holds both equal.
+The bytes are those of ``client_codec`` in frames of their own (docs/wire.md, "Client protocol, versions 0-4"); a test
+holds both equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Versions 0-4 of the client protocol in bytes (``WIRE.md``, the original's layouts; version 5 shares them).
+"""Versions 0-4 of the client protocol in bytes (``docs/wire.md``, "Client protocol, versions 0-4"; version 5 too).
 
 ``KINDS`` is the one table: type number, name, class, the version that brought it, and the two halves of its codec.
 What a version cannot say is not dropped silently: ``WireError``. The one exception is the original's own: before

@@ -1,4 +1,4 @@
-"""The ZooKeeper nodes that keep the original's bytes (FORMATS.md, "Bytes in ZooKeeper"), encoded and decoded.
+"""The ZooKeeper nodes that keep the original's bytes (docs/formats.md, "ZooKeeper"), encoded and decoded.
 
 Big-endian; UTF = unsigned 16-bit length + UTF-8. Every decoder takes the node's path and raises a
 CoordinationError that names it. Bytes left over are an error: they mean that we do not know this format.

@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import (
     ConfigError,
@@ -33,7 +34,6 @@ from waltz_ray.errors import (
     VersionConflict,
     ZooKeeperUnreachable,
 )
-from waltz_spark.ranges import Range
 from waltz_spark.streams.collector_states import (
     SUFFIXES,
     TABLE,

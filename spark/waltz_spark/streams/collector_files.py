@@ -22,11 +22,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from waltz_ray.client.readers.arrow import ARROW_SCHEMA, COLUMNS, SPARK_SCHEMA
+from waltz_ray.client.readers.locations import Where
+from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
+from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.errors import DataUnavailable, StorageError
-from waltz_spark.arrow import ARROW_SCHEMA, COLUMNS, SPARK_SCHEMA
-from waltz_spark.locations import Where
-from waltz_spark.ranges import Range, bounds_of, split_ranges
-from waltz_spark.reading import Marks, Reading
 from waltz_spark.streams.collector import CollectorSettings, Written
 from waltz_spark.streams.collector_states import Format
 from waltz_spark.streams.files import FilesOf, directory_of, local_files

@@ -30,8 +30,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import CoordinationError, DataUnavailable, InvalidInput
-from waltz_spark.ranges import Range
 from waltz_spark.streams.layout import minute_name, parse_minute
 
 __all__ = [

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from waltz_ray.client.readers.locations import Where
+from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable
-from waltz_spark.locations import Where
-from waltz_spark.reading import Marks, Reading
 from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
 from waltz_spark.streams.layout import minute_name, minute_of
 from waltz_spark.streams.run import node_contents

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from waltz_spark.ranges import Range, bounds_of, split_ranges
 from waltz_spark.streams.collector import Collector, CollectorSettings, Written
 from waltz_spark.streams.collector_states import CollectorState, Format, decode_collector, minutes_from
 from waltz_spark.streams.files import Files
@@ -20,6 +19,7 @@ from waltz_spark.streams.settings import StreamSettings
 from tests.spark.streams.faults import Crash, FaultyFiles, FaultyZooKeeper, Fuse
 from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.world import walk
+from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import WaltzError

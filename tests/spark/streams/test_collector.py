@@ -19,8 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waltz_spark.arrow import ARROW_SCHEMA
-from waltz_spark.ranges import Range
 from waltz_spark.streams.collector import POINTS, Collector, CollectorSettings, Written
 from waltz_spark.streams.collector_files import write_file
 from waltz_spark.streams.collector_states import (
@@ -39,6 +37,8 @@ from waltz_spark.streams.states import ThreadNode, encode_node
 
 from tests.spark.streams.collecting import BEGIN, MINUTE, ListFeed, local_settings, problems_of, settings_of
 from tests.spark.streams.collector_worker import SESSION_TIMEOUT_MS
+from waltz_ray.client.readers.arrow import ARROW_SCHEMA
+from waltz_ray.client.readers.ranges import Range
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper

@@ -1,7 +1,7 @@
 """The messages of version 5 of the client protocol: many records to a frame, as packed columns.
 
 ``APPEND_BATCH`` is ``protocol.records.AppendBatch`` itself; the others are here. Columns are native-endian numpy
-arrays of one length n. The bytes are in ``docs/wire.md`` ("Version 5") and ``waltz_ray.wire.client_codec``; the door
+arrays of one length n. The bytes are in ``docs/wire.md``, "Version 5", and ``waltz_ray.wire.client_codec``; the door
 is ``waltz_ray.wire.codec``.
 
 The fate of an append: exactly one of its entry in the feed (``FeedBatch``, ``FeedRecords`` or ``AppendedBatch``),

@@ -1,9 +1,9 @@
 """Lock failures that are not told yet: they stand in line behind the transaction that was in their way.
 
-A check that fails against a transaction in flight waits for that one's fate (DESIGN 4.2). And when it is committed,
-only one of those who failed because of it can be next. If all n of them were told at once, all n would try again, and
-n - 1 be refused, in every round trip: with 64 clients that was 64 attempts for each commit. So only the first in line
-is told. When a transaction passes the same lock, the line goes on standing behind that one.
+A check that fails against a transaction in flight waits for that one's fate (docs/design.md, "Locks"). And when it is
+committed, only one of those who failed because of it can be next. If all n of them were told at once, all n would try
+again, and n - 1 be refused, in every round trip: with 64 clients that was 64 attempts for each commit. So only the
+first in line is told. When a transaction passes the same lock, the line goes on standing behind that one.
 
 Who is told need not try again. So while a line stands behind a committed transaction, twice as many as before are told
 after each pause, until it is empty: nobody waits for long because of others who have given up.

@@ -1,6 +1,6 @@
 """Ranges of committed records straight from the storage replicas, so that reads cost the partition servers nothing.
 
-Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, R1) are sent: neither changes anything, opens
+Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, "R1") are sent: neither changes anything, opens
 anything or moves a fence. What a replica holds need not be committed; why what is returned here is:
 
 - at or below its low-water mark every replica's log is right, and it says so to anybody (session -1);
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from waltz_ray.client.readers.locations import ReplicaView
+from waltz_ray.client.readers.sockets import BlockingStream, persist
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
@@ -35,8 +37,6 @@ from waltz_ray.wire.replica_codec import (
     decode_replica,
     encode_replica,
 )
-from waltz_spark.locations import ReplicaView
-from waltz_spark.sockets import BlockingStream, persist
 
 __all__ = ["ReplicaReader", "proven_mark"]
 

@@ -1,4 +1,4 @@
-"""Record batches as Arrow: the shape of the feed in Spark. Runs in Spark's Python workers; no Ray there.
+"""Record batches as Arrow: the shape of the feed for Spark, Ray Data and whoever else reads columns. No Ray here.
 
 No Python object is made per record. The header columns are gathered by numpy. The data needs one pass: Arrow is shown
 the record bytes as a binary array whose even values are the datas and whose odd values are what lies between two of

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waltz_spark.arrow import ARROW_SCHEMA, COLUMNS, to_arrow
-from waltz_spark.ranges import Range, bounds_of, split_ranges
 
+from waltz_ray.client.readers.arrow import ARROW_SCHEMA, COLUMNS, to_arrow
+from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.records import build_records
 

@@ -1,4 +1,4 @@
-"""The readers of Spark's tasks against a real cluster, without Ray and Spark: sources, pushdown, dead replicas."""
+"""The readers of ranges against a real cluster, without Ray and Spark: sources, pushdown, dead replicas."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from waltz_spark.arrow import COLUMNS
-from waltz_spark.locations import Locations, ReplicaView, where_of
-from waltz_spark.ranges import Bound, Range
-from waltz_spark.reading import Marks, Reading, checked_header, plan_reading, positions_of
-from waltz_spark.replica_reader import ReplicaReader, proven_mark
 
 import waltz_ray
 from tests.actors.replica_client import ReplicaPeer, connected
 from tests.cluster.harness import Cluster
+from waltz_ray.client.ray.dataset import Feed
+from waltz_ray.client.readers.locations import Locations, ReplicaView, where_of
+from waltz_ray.client.readers.ranges import Bound, Range
+from waltz_ray.client.readers.reading import Marks, Reading, checked_header, plan_reading, positions_of
+from waltz_ray.client.readers.replica_reader import ReplicaReader, proven_mark
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
@@ -328,9 +328,37 @@ def test_header_filters(header: Any) -> None:
     assert chosen.tolist() == [i for i, each in enumerate(headers.tolist()) if each in wanted]
 
 
-def test_nothing_of_a_task_imports_ray() -> None:
-    """A Spark Python worker imports this package for every task."""
-    code = "import sys, waltz_spark.feed, waltz_spark.reading; print('ray' in sys.modules, 'raydp' in sys.modules)"
+@pytest.mark.cluster
+def test_the_tasks_of_a_dataset(cluster: Cluster) -> None:
+    """What Ray Data runs, run here: a task for each range, and a schema also where there is nothing."""
+    reading = Reading.of(cluster.zookeeper, cluster.name, columns=["transaction_id", "header"])
+    ranges = plan_reading(reading, [0], bytes_per_task=50_000)
+    tasks = Feed(reading, ranges).get_read_tasks(1)
+    assert len(tasks) == len(ranges) > 1
+    tables = [table for task in tasks for table in task()]
+    assert [row for table in tables for row in table.to_pylist()] == rows_of(reading, partitions=[0])
+    (nothing,) = [table for task in Feed(reading, []).get_read_tasks(1) for table in task()]
+    assert (nothing.num_rows, nothing.column_names) == (0, ["transaction_id", "header"])
+
+
+@pytest.mark.parametrize(
+    ("imported", "not_loaded"),
+    [
+        ("waltz_ray.client.readers.reading", ["ray", "raydp", "pyspark", "waltz_spark"]),
+        ("waltz_spark.feed", ["ray", "raydp"]),  # by a Spark Python worker, for every task
+        ("waltz_ray.client.ray", ["raydp", "pyspark", "waltz_spark"]),
+        ("waltz_ray", ["ray", "pyarrow", "pyspark", "kazoo"]),
+    ],
+)
+def test_what_an_import_does_not_load(imported: str, not_loaded: list[str]) -> None:
+    code = f"import sys, {imported}; print(sorted(set({not_loaded}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["False", "False"]
-    assert COLUMNS[-1] == "data"
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_dataset_is_found_where_connect_is() -> None:
+    from waltz_ray.client.ray import feed_dataset
+
+    assert waltz_ray.feed_dataset is feed_dataset
+    with pytest.raises(AttributeError, match="feed_datasets"):
+        waltz_ray.feed_datasets  # noqa: B018

@@ -23,6 +23,8 @@ from waltz_ray import cluster_file, connect
 from waltz_ray.bring_up import bring_up, take_down
 from waltz_ray.client import ray_lookup
 from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.readers.ranges import Range
+from waltz_ray.client.readers.reading import Reading
 from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.api import ZooKeeper
@@ -30,9 +32,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.feed import read_feed
-from waltz_spark.pipeline_sums import PartitionSums, Sums, differences, sums_of_frame, total
-from waltz_spark.ranges import Range
-from waltz_spark.reading import Reading
+from waltz_spark.pipeline.sums import PartitionSums, Sums, differences, sums_of_frame, total
 from waltz_spark.session import start_spark, stop_spark, use_java
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed

@@ -1,7 +1,4 @@
-"""The feed as a ``ray.data.Dataset``, one read task per range: for Ray Data users, and ``Dataset.to_spark(spark)``.
-
-This is the one module of waltz_spark that imports Ray Data. Spark's Python workers never import it.
-"""
+"""The feed as a ``ray.data.Dataset``, one read task per range. Neither Spark nor RayDP is needed, nor imported."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from waltz_spark.arrow import ARROW_SCHEMA
-from waltz_spark.locations import where_of
-from waltz_spark.ranges import Bound, Range
-from waltz_spark.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
+from waltz_ray.client.readers.arrow import ARROW_SCHEMA
+from waltz_ray.client.readers.locations import where_of
+from waltz_ray.client.readers.ranges import Bound, Range
+from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 
 __all__ = ["feed_dataset"]
 
@@ -36,17 +33,19 @@ def feed_dataset(
     decoder: Decoder | None = None,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> Any:
-    """A ``ray.data.Dataset`` of the same transactions as ``read_feed``, with the same options and errors.
+    """A ``ray.data.Dataset`` of a cluster's transactions, with the options and errors of ``waltz_spark.read_feed``.
 
-    Ray Data executes when it is consumed; "latest" is fixed when this is called. RayDP turns it into a DataFrame
-    through Ray's object store: ``feed_dataset("bank").to_spark(spark)``.
+    Ray Data executes when it is consumed; "latest" is fixed when this is called. See ``docs/client.md``,
+    "As a Ray Dataset".
     """
     reading = Reading.of(where_of(cluster, zookeeper, endpoints), cluster, source, columns, header, decoder)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
-    return ray.data.read_datasource(_Feed(reading, ranges), override_num_blocks=max(1, len(ranges)))
+    return ray.data.read_datasource(Feed(reading, ranges), override_num_blocks=max(1, len(ranges)))
 
 
-class _Feed(Datasource):
+class Feed(Datasource):
+    """A read task for each of ``ranges``; they and ``reading`` travel pickled."""
+
     def __init__(self, reading: Reading, ranges: Sequence[Range]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._reading = reading

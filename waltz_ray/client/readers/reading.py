@@ -25,12 +25,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from waltz_ray.client.range_reader import RangeReader
+from waltz_ray.client.readers.arrow import COLUMNS, Positions, checked_columns, headers_to_arrow, to_arrow
+from waltz_ray.client.readers.header_reader import HeaderReader
+from waltz_ray.client.readers.locations import Locations, Where
+from waltz_ray.client.readers.ranges import Bound, Range, bounds_of, split_ranges
+from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import DataUnavailable, InvalidInput
-from waltz_spark.arrow import COLUMNS, Positions, checked_columns, headers_to_arrow, to_arrow
-from waltz_spark.header_reader import HeaderReader
-from waltz_spark.locations import Locations, Where
-from waltz_spark.ranges import Bound, Range, bounds_of, split_ranges
-from waltz_spark.replica_reader import ReplicaReader
 
 __all__ = ["Decoder", "HeaderFilter", "Marks", "Reading", "Source", "checked_header", "plan_reading", "positions_of"]
 

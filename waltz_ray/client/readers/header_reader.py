@@ -12,6 +12,7 @@ from itertools import count
 
 import numpy as np
 
+from waltz_ray.client.readers.sockets import BlockingStream
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint, ReqId
 from waltz_ray.protocol.messages.client import (
@@ -28,7 +29,6 @@ from waltz_ray.protocol.messages.client import (
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
-from waltz_spark.sockets import BlockingStream
 
 __all__ = ["HeaderReader"]
 
