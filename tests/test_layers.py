@@ -18,8 +18,9 @@ MAY_IMPORT = {
     "wire": {"protocol", "errors"},
     "storage": {"protocol", "wire", "errors", "config"},
     "coordination": {"protocol", "wire", "errors", "config"},
-    "client": {"protocol", "wire", "errors", "config"},
-    "actors": {"protocol", "wire", "storage", "coordination", "client", "errors", "config"},
+    "net": {"wire", "errors"},
+    "client": {"protocol", "wire", "net", "errors", "config"},
+    "actors": {"protocol", "wire", "net", "storage", "coordination", "client", "errors", "config"},
     "errors": set(),
     "config": {"errors"},
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
 from waltz_ray.errors import DataUnavailable, ReplicaRefused, WireError, ZooKeeperUnreachable
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.connector import connect_blocking
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.framing import (
     MAGIC_HELLO,
@@ -27,7 +28,6 @@ __all__ = ["BlockingStream", "persist"]
 
 _RECEIVE_BYTES = 256 * 1024
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 T = TypeVar("T")
 
@@ -38,15 +38,14 @@ def persist(what: str, timeout_s: float, attempt: Callable[[float], T]) -> T:
     DataUnavailable names ``what`` and the last reason after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
+    pauses = Backoff(0.02, 0.5)
     trouble: Exception | None = None
     while trouble is None or time.monotonic() < deadline:
         try:
             return attempt(max(0.001, deadline - time.monotonic()))
         except (OSError, WireError, ReplicaRefused, DataUnavailable, ZooKeeperUnreachable) as error:
             trouble = error
-        time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        time.sleep(max(0.0, min(pauses.next_s(), deadline - time.monotonic())))
     raise DataUnavailable(f"{what} could not be read within {timeout_s:g} s: {str(trouble) or repr(trouble)}")
 
 
@@ -57,9 +56,8 @@ class BlockingStream:
         self._magic, self._version = magic, version
         self._frames: list[Frame] = []
         self._decoder = FrameDecoder(_MAX_FRAME_BYTES)
-        self._socket = socket.create_connection(endpoint, timeout_s)
+        self._socket = connect_blocking(*endpoint, timeout_s)
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.sendall(encode_hello(Hello((version,), f"waltz_spark reader {os.getpid()}")))
             hello = self._frame()
             if hello.magic != MAGIC_HELLO:

@@ -270,7 +270,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return future
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, ssl: None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         return await self.network.connect(self, protocol_factory, host, port)
 

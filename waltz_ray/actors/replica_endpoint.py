@@ -34,8 +34,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from waltz_ray.actors.connection_limit import ConnectionLimit
 from waltz_ray.errors import SyncFailed, WireError
+from waltz_ray.net.connector import keep_alive
+from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.framing import (
     FRAME_HEADER_BYTES,
@@ -280,8 +281,7 @@ class ReplicaEndpoint:
     def _serve(self, connection: socket.socket, address: str, port: int) -> None:
         peer = f"{address}:{port}"
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(connection)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
             connection.sendall(encode_hello(Hello(REPLICA_VERSIONS, self._name)))

@@ -20,6 +20,7 @@ from waltz_ray.errors import WireError
 from waltz_ray.wire.primitives import BytesLike
 
 __all__ = [
+    "FRAME_HEADER",
     "FRAME_HEADER_BYTES",
     "HELLO_VERSION",
     "KNOWN_VERSIONS",
@@ -54,8 +55,8 @@ MAX_HELLO_BYTES = 4096
 
 _TLS_HANDSHAKE = 0x16
 _MOST_NAMED = 16  # versions of a peer, in a message
-_HEADER = struct.Struct(">Bhi")
-FRAME_HEADER_BYTES = _HEADER.size  # 7
+FRAME_HEADER = struct.Struct(">Bhi")
+FRAME_HEADER_BYTES = FRAME_HEADER.size  # 7
 _INT = struct.Struct(">i")
 _MAX_FRAME_BYTES = (1 << 31) - 1
 
@@ -64,7 +65,7 @@ def frame_header(magic: int, version: int, length: int) -> bytes:
     """The 7 bytes before a payload of ``length`` bytes."""
     if length > _MAX_FRAME_BYTES:
         raise WireError(f"a payload of {length} bytes does not fit in a frame; send it in smaller batches")
-    return _HEADER.pack(magic, version, length)
+    return FRAME_HEADER.pack(magic, version, length)
 
 
 def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
@@ -156,13 +157,13 @@ class FrameDecoder:
                 if len(self._header) < FRAME_HEADER_BYTES:
                     self._check_magic(self._header[0])
                     break
-                magic, version, length = _HEADER.unpack(self._header)
+                magic, version, length = FRAME_HEADER.unpack(self._header)
                 self._header = b""
             else:
-                magic, version, length = _HEADER.unpack_from(data, position)
+                magic, version, length = FRAME_HEADER.unpack_from(data, position)
                 position += FRAME_HEADER_BYTES
             if version not in self._versions.get(magic, ()) or not 0 <= length <= self.max_frame_bytes:
-                self._check(magic, version, length)
+                self.check(magic, version, length)
             if magic == MAGIC_HELLO or not self._greeted:
                 self._check_hello(magic, length)
             if not length:
@@ -201,7 +202,8 @@ class FrameDecoder:
             raise WireError(f"frame magic 0x{magic:02X} is not one of ours here ({wanted}); {stranger(magic)}")
         return versions
 
-    def _check(self, magic: int, version: int, length: int) -> None:
+    def check(self, magic: int, version: int, length: int) -> None:
+        """``WireError`` unless a frame with this header is right here."""
         versions = self._check_magic(magic)
         if version not in versions:
             raise WireError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-__all__ = ["Outgoing", "Outlet"]
+__all__ = ["AtOnce", "Outgoing", "Outlet"]
 
 _MOST_HELD_BYTES = 64 * 1024  # of one connection: large frames are worth a write of their own, and sooner
 
@@ -33,6 +33,18 @@ class Outgoing:
             filled, self.filled = self.filled, {}
             for outlet in filled:
                 outlet.flush()
+
+
+class AtOnce(Outgoing):
+    """Holds nothing: for who gathers what belongs together before it is sent."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
 
 
 class Outlet:

@@ -1,0 +1,13 @@
+"""Sockets, once: what is true of every connection, whoever speaks over it and whichever side opened it.
+
+It knows frames and errors (``wire.framing``, ``errors``) and nothing else of ours: no messages, no machines, no Ray.
+
+| module | what |
+|---|---|
+| ``stream`` | one asyncio connection: frames in and out, back-pressure, patience, one end |
+| ``framer`` | what cuts a connection's bytes into frames; ours, with its HELLO |
+| ``outgoing`` | what is sent while one piece of input is handled leaves together |
+| ``connector`` | opening a connection, and what every socket is told (keep-alive) |
+| ``limit``, ``seldom`` | how many connections there may be; log lines that nobody can make a flood of |
+| ``backoff`` | how long to wait before trying again |
+"""
