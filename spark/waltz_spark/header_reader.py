@@ -13,6 +13,7 @@ from itertools import count
 import numpy as np
 
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint, ReqId
 from waltz_ray.wire.batches import (
     ErrorMessage,
@@ -28,7 +29,7 @@ from waltz_ray.wire.batches import (
 from waltz_ray.wire.client_messages import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
-from waltz_spark.sockets import BlockingStream
+from waltz_spark.sockets import open_stream
 
 __all__ = ["HeaderReader"]
 
@@ -80,7 +81,7 @@ class HeaderReader:
             raise DataUnavailable("no server owns it")
         if self._client_id is None:
             self._client_id = self._new_client_id()
-        stream = BlockingStream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
+        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
         try:
             stream.settimeout(left_s)
             _send(stream, PartitionStateRequest(1, partition_id))

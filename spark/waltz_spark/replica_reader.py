@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.wire.framing import MAGIC_REPLICA
@@ -34,7 +35,7 @@ from waltz_ray.wire.replica_messages import (
     encode_replica,
 )
 from waltz_spark.locations import ReplicaView
-from waltz_spark.sockets import BlockingStream, persist
+from waltz_spark.sockets import open_stream, persist
 
 __all__ = ["ReplicaReader", "proven_mark"]
 
@@ -184,7 +185,7 @@ class ReplicaReader:
         timeout_s = min(_ANSWER_S, left_s)
         try:
             if endpoint not in self._streams:
-                self._streams[endpoint] = BlockingStream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
+                self._streams[endpoint] = open_stream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
             stream = self._streams[endpoint]
             stream.settimeout(timeout_s)
             stream.send(*encode_replica(request))

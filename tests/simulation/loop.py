@@ -275,7 +275,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return await self.network.connect(self, protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, ssl: None = None
     ) -> Any:
         return self.network.listen(self, protocol_factory, host, port)
 

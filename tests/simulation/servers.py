@@ -217,7 +217,7 @@ class SimManager(Process):
             task.cancel()
 
     async def _probe(self, server_id: int, endpoint: Endpoint) -> None:
-        refused, pauses = False, Backoff(0.02, 0.5, spread=0.0)
+        refused, pauses = False, Backoff(spread=0.0)
         while True:
             try:
                 _, protocol = await self.loop.create_connection(_Probe, *endpoint)

@@ -47,7 +47,7 @@ class EndpointProbe:
     def _run(self) -> None:
         refused = False
         # Short at first: a dying process may still accept for a moment, between closing one socket and the next.
-        pauses = Backoff(0.02, 0.5)
+        pauses = Backoff()
         while not self._stopping.is_set():
             try:
                 connection = connect_blocking(*self._endpoint, _CONNECT_TIMEOUT_S)

@@ -169,7 +169,7 @@ class ReplicaLink:
 
     async def _keep_connected(self) -> None:
         # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
-        pauses = Backoff(0.02, 1.0, spread=0.0)
+        pauses = Backoff(longest_s=1.0, spread=0.0)
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()

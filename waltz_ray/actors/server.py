@@ -29,6 +29,7 @@ from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
 from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition import Partition, Stage
@@ -93,7 +94,7 @@ class Server:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
         host = self.config.host or "127.0.0.1"
         try:
-            self._listener = await self._loop.create_server(self.new_connection, host, self.config.port)
+            self._listener = await listen(self.new_connection, host, self.config.port)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "

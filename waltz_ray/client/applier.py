@@ -57,7 +57,7 @@ class ApplyQueue:
         self.refusing = False
         """It is being told of that: ``mark`` may be more than it knows."""
         self.queued = False
-        self.pauses = Backoff(0.02, 1.0, spread=0.0)  # nobody else waits for the same
+        self.pauses = Backoff(longest_s=1.0, spread=0.0)  # nobody else waits for the same
         self.waiters: list[tuple[int, int, Callable[[], None]]] = []  # heap: (transaction ID, tie-break, action)
 
 

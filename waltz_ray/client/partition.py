@@ -124,7 +124,7 @@ class Partition:
         self._stream: MountStream | None = None
         self._ended: asyncio.Future[None] | None = None
         self._mount_number = 0
-        self._pauses = Backoff(0.02, 1.0)  # between two attempts to mount
+        self._pauses = Backoff(longest_s=1.0)  # between two attempts to mount
         self._epoch = 0
         self._held_bytes = 0  # of frames that the sink has and has not applied
         self._credit_bytes = 0  # given back by the sink, not yet by us

@@ -14,8 +14,7 @@ from waltz_ray.client.rpc import READ_BYTES, checked_batch
 from waltz_ray.client.stream import check_version, greeting
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireError
 from waltz_ray.net.backoff import Backoff
-from waltz_ray.net.connector import connect_blocking
-from waltz_ray.net.framer import GreetedFramer
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.batches import (
@@ -27,11 +26,9 @@ from waltz_ray.wire.batches import (
 )
 from waltz_ray.wire.client_messages import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, decode_client, encode_client
-from waltz_ray.wire.framing import MAGIC_CLIENT, Hello, encode_frame, encode_hello
+from waltz_ray.wire.framing import MAGIC_CLIENT
 
 __all__ = ["RangeReader"]
-
-_RECEIVE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -40,45 +37,30 @@ class _Connection:
     """One greeted connection; one question at a time."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int) -> None:
-        self._payloads: list[memoryview] = []
-        self._framer = GreetedFramer(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes)
         self._next_id = 0
-        self._socket = connect_blocking(*endpoint, timeout_s)
+        self._stream = BlockingStream.open(
+            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s
+        )
         try:
-            self._socket.sendall(encode_hello(Hello(CLIENT_VERSIONS, greeting())))
-            while not self._framer.ready:
-                self._receive()
-            check_version(self._framer.version)
-        except BaseException:
-            self._socket.close()
+            check_version(self._stream.version)
+        except WireError:
+            self.close()
             raise
 
     def close(self) -> None:
-        self._socket.close()
+        self._stream.close()
 
     def ask(self, make: Callable[[int], DataRangeRequest | PartitionStateRequest], timeout_s: float) -> object:
         self._next_id += 1
-        self._socket.settimeout(max(0.001, timeout_s))
+        self._stream.settimeout(timeout_s)
         question = make(self._next_id)
-        self._socket.sendall(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *encode_client(BATCH_VERSION, question)))
-        answer = decode_client(BATCH_VERSION, self._payload())
+        self._stream.send(*encode_client(BATCH_VERSION, question))
+        answer = decode_client(BATCH_VERSION, self._stream.receive())
         if isinstance(answer, ErrorMessage):
             raise WireError(f"the server closes the connection: {answer.message}")
         if not isinstance(answer, DataRangeResponse | PartitionStateResponse) or answer.request_id != self._next_id:
             raise WireError(f"the server sent {type(answer).__name__}, which is no answer to the question")
         return answer
-
-    def _payload(self) -> memoryview:
-        while not self._payloads:
-            self._receive()
-        return self._payloads.pop(0)
-
-    def _receive(self) -> None:
-        data = self._socket.recv(_RECEIVE_BYTES)
-        if not data:
-            self._framer.eof()
-            raise ConnectionResetError("the server closed the connection")
-        self._payloads += self._framer.feed(data)
 
 
 class RangeReader:
@@ -157,7 +139,7 @@ class RangeReader:
     def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T], anew: bool = False) -> T:
         """``anew``: a server that has been replaced without noticing must not be asked."""
         deadline = time.monotonic() + self._timeout_s
-        pauses = Backoff(0.02, 0.5)
+        pauses = Backoff()
         trouble: Exception = DataUnavailable("no server owns it")
         while (left_s := deadline - time.monotonic()) > 0:
             endpoint = None if anew else self._owners.get(partition_id)

@@ -122,7 +122,7 @@ class Rpc:
 
     async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream], Awaitable[T]]) -> T:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")
-        pauses = Backoff(0.02, 0.5)
+        pauses = Backoff()
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 while True:

@@ -18,8 +18,8 @@ class Backoff:
 
     def __init__(
         self,
-        first_s: float,
-        longest_s: float,
+        first_s: float = 0.02,
+        longest_s: float = 0.5,
         spread: float = 0.5,
         uniform: Callable[[float, float], float] | None = None,
     ) -> None:
