@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
-from waltz_ray.net.outgoing import AtOnce
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_messages import (
@@ -33,7 +33,7 @@ class Connection(GreetedStream):
     """One server's stream to the replica."""
 
     def __init__(self, replica: SimReplica) -> None:
-        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, 64 * 1024 * 1024, replica.loop.name, AtOnce())
+        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, 64 * 1024 * 1024, replica.loop.name, Outgoing())
         self._replica = replica
         self._waiting: list[ReplicaRequest] = []
         self._in_turn = False
@@ -95,7 +95,5 @@ class Connection(GreetedStream):
         self._replica.handle(Turn(self, requests))
 
     def answer(self, replies: list[ReplicaReply]) -> None:
-        self.send_bytes(
-            b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
-        )
+        self.send_pieces(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
         self._turn()

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from waltz_ray.client.directory import Location
 from waltz_ray.client.transport import Transport
 from waltz_ray.errors import WireError
-from waltz_ray.net.outgoing import AtOnce
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
@@ -41,7 +41,7 @@ class Stream(GreetedStream, ABC):
 
     def __init__(self, max_frame_bytes: int) -> None:
         patience = Patience(busy_bytes=_BUSY_BYTES)
-        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), AtOnce(), patience)
+        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         self.on_end: Callable[[], None] = lambda: None

@@ -5,7 +5,7 @@ It knows frames and errors (``wire.framing``, ``errors``) and nothing else of ou
 | module | what |
 |---|---|
 | ``stream`` | one asyncio connection: frames in and out, back-pressure, patience, one end |
-| ``framer`` | what cuts a connection's bytes into frames; ours, with its HELLO |
+| ``framer`` | what cuts a connection's bytes into frames |
 | ``outgoing`` | what is sent while one piece of input is handled leaves together |
 | ``blocking`` | one blocking connection: a receive buffer of whole frames, sends with time-outs |
 | ``listener`` | accepting connections, in a loop or in threads, whatever there is a lack of |

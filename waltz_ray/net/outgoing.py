@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-__all__ = ["AtOnce", "Outgoing", "Outlet"]
+__all__ = ["Outgoing", "Outlet"]
 
 _MOST_HELD_BYTES = 64 * 1024  # of one connection: large frames are worth a write of their own, and sooner
 
@@ -30,21 +30,13 @@ class Outgoing:
     ) -> None:
         self.depth -= 1
         if not self.depth and self.filled:
-            filled, self.filled = self.filled, {}
-            for outlet in filled:
-                outlet.flush()
+            self.flush()
 
-
-class AtOnce(Outgoing):
-    """Holds nothing: for who gathers what belongs together before it is sent."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
+    def flush(self) -> None:
+        """Write what all outlets hold."""
+        filled, self.filled = self.filled, {}
+        for outlet in filled:
+            outlet.flush()
 
 
 class Outlet:
@@ -53,7 +45,7 @@ class Outlet:
     def __init__(self, outgoing: Outgoing, transport: asyncio.WriteTransport) -> None:
         self._outgoing = outgoing
         self._transport = transport
-        self._held: list[bytes] = []
+        self.held: list[bytes] = []
         self._held_bytes = 0
         self._closing = False
 
@@ -64,7 +56,7 @@ class Outlet:
         if not self._outgoing.depth:
             self._transport.write(frame)
             return
-        self._held.append(frame)
+        self.held.append(frame)
         self._held_bytes += len(frame)
         if self._held_bytes > _MOST_HELD_BYTES:
             self.flush()
@@ -73,7 +65,7 @@ class Outlet:
 
     def flush(self) -> None:
         """Write what is held, in its order."""
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self.held, self._held_bytes = self.held, [], 0
         if held:
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
@@ -85,7 +77,7 @@ class Outlet:
     def abort(self) -> None:
         """Close at once, dropping what is unsent."""
         self._closing = True
-        self._held, self._held_bytes = [], 0
+        self.held, self._held_bytes = [], 0
         self._transport.abort()
 
     def close(self) -> None:

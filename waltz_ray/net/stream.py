@@ -20,10 +20,10 @@ from typing import Generic, TypeVar, cast
 
 from waltz_ray.errors import WireError
 from waltz_ray.net.connector import Opening, keep_alive
-from waltz_ray.net.framer import Framer, GreetedFramer
+from waltz_ray.net.framer import Framer
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing, Outlet
-from waltz_ray.wire.framing import Hello, encode_hello
+from waltz_ray.wire.framing import GreetedDecoder, Hello, encode_hello
 
 __all__ = ["GreetedStream", "Patience", "Stream"]
 
@@ -127,7 +127,8 @@ class Stream(Opening, Generic[F]):
     def send_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send one whole frame that is too large to be joined, at once."""
         if self._outlet is not None and self._transport is not None and not self._transport.is_closing():
-            self._outlet.flush()
+            if self._outlet.held:
+                self._outlet.flush()
             self._transport.writelines(pieces)
 
     @property
@@ -194,19 +195,26 @@ class Stream(Opening, Generic[F]):
             self._outlet.write(self._first)
 
     def data_received(self, data: bytes) -> None:
-        with self._outgoing:
-            try:
-                frames = self._framer.feed(data)
-                if not self._ready and self._framer.ready:
-                    self._ready = True
-                    self._wait_no_more("first")
-                    self.on_ready()
-            except WireError as error:
-                self._broken(error)
-                self.on_turn_end()
-            else:
-                self._frames.extend(frames)
-                self._work_off()
+        outgoing = self._outgoing
+        outgoing.depth += 1  # as "with outgoing", which is two calls for each piece
+        try:
+            frames = self._framer.feed(data)
+            if not self._ready and self._framer.ready:
+                self._begin()
+            self._frames.extend(frames)
+            self._work_off()
+        except WireError as error:
+            self._broken(error)
+            self.on_turn_end()
+        finally:
+            outgoing.depth -= 1
+            if outgoing.filled and not outgoing.depth:
+                outgoing.flush()
+
+    def _begin(self) -> None:
+        self._ready = True
+        self._wait_no_more("first")
+        self.on_ready()
 
     def _work_off(self) -> None:
         frames, until = self._frames, time.monotonic() + _TURN_S
@@ -284,7 +292,7 @@ class GreetedStream(Stream[memoryview]):
         """``greeting`` says who this is, for the peer's log."""
         self.version = -1
         """Agreed on; -1 before the peer's HELLO."""
-        self._greeted = GreetedFramer(magic, versions, max_frame_bytes)
+        self._greeted = GreetedDecoder(magic, versions, max_frame_bytes)
         super().__init__(self._greeted, outgoing, patience, limit, encode_hello(Hello(versions, greeting)))
 
     def on_ready(self) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "MAGIC_REPLICA",
     "Frame",
     "FrameDecoder",
+    "GreetedDecoder",
     "Hello",
     "decode_hello",
     "encode_frame",
@@ -91,7 +92,7 @@ class Frame(NamedTuple):
     payload: memoryview
 
 
-class FrameDecoder:
+class _Decoder:
     """Cuts a stream into frames.
 
     ``max_frame_bytes`` limits a payload. Until ``expect`` is called every version this code knows is let through,
@@ -113,21 +114,6 @@ class FrameDecoder:
     def expect(self, magic: int, version: int) -> None:
         """From now on only frames of this magic and version are right (call it once HELLO has been agreed on)."""
         self._versions = {magic: frozenset((version,))}
-
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that ``data`` completes, keep-alives left out.
-
-        Payloads are slices of ``bytes``, and copies of anything else: that may be a buffer that is used again.
-        ``WireError`` as soon as a header is wrong; frames before it in the same piece are dropped with it.
-        """
-        if self._broken is not None:
-            raise WireError(self._broken)
-        try:
-            return self._feed(memoryview(data), shared=data.__class__ is bytes)
-        except WireError as error:
-            self._broken = str(error)
-            self._payload = None
-            raise
 
     def eof(self) -> None:
         """The stream has ended: ``WireError`` if it ended inside a frame."""
@@ -163,7 +149,7 @@ class FrameDecoder:
                 magic, version, length = FRAME_HEADER.unpack_from(data, position)
                 position += FRAME_HEADER_BYTES
             if version not in self._versions.get(magic, ()) or not 0 <= length <= self.max_frame_bytes:
-                self.check(magic, version, length)
+                self._check(magic, version, length)
             if magic == MAGIC_HELLO or not self._greeted:
                 self._check_hello(magic, length)
             if not length:
@@ -188,6 +174,10 @@ class FrameDecoder:
             self._payload = None
         return position + taken
 
+    def _fail(self, error: WireError) -> None:
+        self._broken = str(error)
+        self._payload = None
+
     def _check_hello(self, magic: int, length: int) -> None:
         if magic != MAGIC_HELLO:
             raise WireError(f"the first frame must be a HELLO, not one with magic {magic:#04x}")
@@ -202,8 +192,7 @@ class FrameDecoder:
             raise WireError(f"frame magic 0x{magic:02X} is not one of ours here ({wanted}); {stranger(magic)}")
         return versions
 
-    def check(self, magic: int, version: int, length: int) -> None:
-        """``WireError`` unless a frame with this header is right here."""
+    def _check(self, magic: int, version: int, length: int) -> None:
         versions = self._check_magic(magic)
         if version not in versions:
             raise WireError(
@@ -216,6 +205,24 @@ class FrameDecoder:
                 f"frame of magic '{chr(magic)}' has {length} bytes, the limit is {self.max_frame_bytes}; "
                 f"send smaller batches or raise the limit on this side"
             )
+
+
+class FrameDecoder(_Decoder):
+    """Cuts a stream into frames of any kind."""
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that ``data`` completes, keep-alives left out.
+
+        Payloads are slices of ``bytes``, and copies of anything else: that may be a buffer that is used again.
+        ``WireError`` as soon as a header is wrong; frames before it in the same piece are dropped with it.
+        """
+        if self._broken is not None:
+            raise WireError(self._broken)
+        try:
+            return self._feed(memoryview(data), shared=data.__class__ is bytes)
+        except WireError as error:
+            self._fail(error)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +266,44 @@ def negotiate(ours: Iterable[int], theirs: Iterable[int]) -> int:
         more = f" and {len(their_set) - _MOST_NAMED} more" if len(their_set) > _MOST_NAMED else ""
         raise WireError(f"no common version: we speak {sorted(our_set)}, the peer speaks {named}{more}")
     return max(our_set & their_set)
+
+
+class GreetedDecoder(_Decoder):
+    """Cuts a stream into HELLO and then payloads of ``magic``, in the highest version that both sides know.
+
+    What comes in one piece with the HELLO is cut before anybody can know what was agreed on. It is checked here, so
+    nobody is handed a frame of another version or magic.
+    """
+
+    def __init__(self, magic: int, versions: tuple[int, ...], max_frame_bytes: int) -> None:
+        super().__init__(max_frame_bytes, greeted=False)
+        self.ready = False
+        """HELLO has come."""
+        self.version = -1
+        """Agreed on; -1 before the peer's HELLO."""
+        self.hello = Hello((), "")
+        """The peer's."""
+        self._wanted = magic
+        self._ours = versions
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The payloads that ``data`` completes, HELLO and keep-alives left out. Else as ``FrameDecoder.feed``."""
+        if self._broken is not None:
+            raise WireError(self._broken)
+        try:
+            frames = self._feed(memoryview(data), shared=True)
+            if frames and not self.ready:
+                frames = self._greet(frames)
+        except WireError as error:
+            self._fail(error)
+            raise
+        return [frame[2] for frame in frames]  # by number: it costs half as much as by name
+
+    def _greet(self, frames: list[Frame]) -> list[Frame]:
+        self.hello = decode_hello(frames[0].payload)
+        self.version = negotiate(self._ours, self.hello.versions)
+        self.expect(self._wanted, self.version)
+        for magic, version, payload in frames[1:]:
+            self._check(magic, version, len(payload))
+        self.ready = True
+        return frames[1:]
