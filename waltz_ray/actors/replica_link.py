@@ -240,7 +240,9 @@ class ReplicaLink:
             # A peer that vanished before its HELLO, with ours acknowledged, would never be missed by TCP.
             greeting = self._live is not None or self._bulk is not None
             if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
-                self._disconnect(f"no HELLO for {self.config.replica_timeout_ms} ms")
+                reason = f"no HELLO for {self.config.replica_timeout_ms} ms"
+                log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
+                self._disconnect(reason)
             return
         assert self._live is not None
         if not (self._waiting or self._orders or self._reads):

@@ -51,9 +51,9 @@ class Stream(GreetedStream, ABC):
         try:
             await transport.connect(location, self)
             await self._greeted_in_time()
-        except BaseException:
+        except BaseException as error:
             self._hello.cancel()
-            self.close()
+            self.close(error if isinstance(error, Exception) else None)
             raise
 
     async def _greeted_in_time(self) -> None:

@@ -11,5 +11,6 @@ It knows frames and errors (``wire.framing``, ``errors``) and nothing else of ou
 | ``listener`` | accepting connections, in a loop or in threads, whatever there is a lack of |
 | ``connector`` | opening a connection, and what every socket is told (keep-alive) |
 | ``limit``, ``seldom`` | how many connections there may be; log lines that nobody can make a flood of |
+| ``tls`` | contexts that listeners and connectors take |
 | ``backoff`` | how long to wait before trying again |
 """

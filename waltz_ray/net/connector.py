@@ -105,8 +105,10 @@ def connect_blocking(host: str, port: int, timeout_s: float, tls: ssl.SSLContext
 
 
 def _named(error: OSError, host: str, port: int, timeout_s: float | None) -> OSError:
-    """The same error, of the same class where it has a number; it says who could not be reached."""
+    """The same error, of the class its number has; it says who could not be reached."""
     if isinstance(error, TimeoutError) and timeout_s is not None:
         return TimeoutError(f"no connection to {host}:{port} within {timeout_s:g} s")
     what = f"no connection to {host}:{port}: {error.strerror or error}"
+    if isinstance(error, ssl.SSLError):  # its numbers are not those of the system
+        return ConnectionError(what)
     return OSError(what) if error.errno is None else OSError(error.errno, what)

@@ -25,7 +25,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing, Outlet
 from waltz_ray.wire.framing import GreetedDecoder, Hello, encode_hello
 
-__all__ = ["GreetedStream", "Patience", "Stream"]
+__all__ = ["FOREVER", "GreetedStream", "Patience", "Stream"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,9 @@ class Patience:
     """While it takes too little of what waits for it."""
     busy_bytes: int = 0
     """At so many unsent bytes it does. 0: what the transport thinks."""
+
+
+FOREVER = Patience()
 
 
 class Stream(Opening, Generic[F]):
