@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from waltz_ray.config import ServerConfig
@@ -177,10 +178,12 @@ class ReplicaLink:
                 self.heard_at = loop.time()
                 try:
                     # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
-                    timeout_s = self.config.replica_timeout_ms / 1000
-                    async with asyncio.timeout(timeout_s):
-                        await connect(lambda: self._new_stream(False), *self._endpoint, timeout_s=None)
-                        await connect(lambda: self._new_stream(True), *self._endpoint, timeout_s=None)
+                    timeout_ms = self.config.replica_timeout_ms
+                    async with asyncio.timeout(timeout_ms / 1000):
+                        for bulk in (False, True):
+                            await connect(
+                                partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
+                            )
                     pauses.reset()
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")

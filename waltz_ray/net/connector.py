@@ -51,21 +51,27 @@ def _set(sock: _Options, option: str, value: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _opened(sock: _Options) -> None:
-    """Who opened a connection gives it up when nothing of what it sends is taken for 10 s: it can open another one.
+def _opened(sock: _Options, untaken_ms: int = _UNTAKEN_MS) -> None:
+    """Who opened a connection gives it up when nothing of what it sends is taken: it can open another one.
 
     Who accepted it may not: how long a peer may take nothing is a limit of its own there (docs/wire.md, "Limits").
     """
     keep_alive(sock)
-    _set(sock, "TCP_USER_TIMEOUT", _UNTAKEN_MS)
+    _set(sock, "TCP_USER_TIMEOUT", untaken_ms)
 
 
 async def connect(
-    make: Callable[[], P], host: str, port: int, timeout_s: float | None, tls: ssl.SSLContext | None = None
+    make: Callable[[], P],
+    host: str,
+    port: int,
+    timeout_s: float | None,
+    tls: ssl.SSLContext | None = None,
+    untaken_ms: int = _UNTAKEN_MS,
 ) -> P:
     """What ``make`` returned, connected, in the running loop. ``OSError`` if that fails or takes ``timeout_s``.
 
-    ``timeout_s`` None: the caller limits the time, of several connections together.
+    ``timeout_s`` None: the caller limits the time, of several connections together. After ``untaken_ms`` in which the
+    peer takes nothing of what it is sent the kernel ends the connection.
 
     However it fails, whatever was made is aborted: no connection is left that nobody waits for.
     """
@@ -86,7 +92,7 @@ async def connect(
         if isinstance(error, OSError):
             raise _named(error, host, port, timeout_s) from error
         raise
-    _opened(transport.get_extra_info("socket"))
+    _opened(transport.get_extra_info("socket"), untaken_ms)
     return made[-1]
 
 
