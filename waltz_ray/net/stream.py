@@ -56,7 +56,7 @@ class Stream(Opening, Generic[F]):
         self,
         framer: Framer[F],
         outgoing: Outgoing,
-        patience: Patience = Patience(),
+        patience: Patience = FOREVER,
         limit: ConnectionLimit | None = None,
         first: bytes = b"",
     ) -> None:
@@ -276,7 +276,12 @@ class Stream(Opening, Generic[F]):
         self._frames.clear()
         if self._limit is not None:
             self._limit.left(self.address)
-        self.on_closed(self._cause or exc or ConnectionResetError(f"{self.peer}: closed by the peer"))
+        self.on_closed(self._cause or self._named(exc))
+
+    def _named(self, exc: Exception | None) -> Exception:
+        if isinstance(exc, OSError) and exc.errno is not None:
+            return OSError(exc.errno, f"{self.peer}: {exc.strerror}")
+        return exc or ConnectionResetError(f"{self.peer}: closed by the peer")
 
 
 class GreetedStream(Stream[memoryview]):
@@ -289,7 +294,7 @@ class GreetedStream(Stream[memoryview]):
         max_frame_bytes: int,
         greeting: str,
         outgoing: Outgoing,
-        patience: Patience = Patience(),
+        patience: Patience = FOREVER,
         limit: ConnectionLimit | None = None,
     ) -> None:
         """``greeting`` says who this is, for the peer's log."""
