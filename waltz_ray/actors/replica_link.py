@@ -20,6 +20,7 @@ from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.seldom import Seldom
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, SessionConfirmed
@@ -66,6 +67,7 @@ BULK_READ_BYTES = 4 * 1024 * 1024
 """How much one read of a catch-up asks for."""
 
 _REFUSED_RETRY_S = 1.0
+_LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
@@ -124,6 +126,7 @@ class ReplicaLink:
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.refusals: Counter[str] = Counter()  # by code
+        self._silent = Seldom(_LOG_EVERY_S)
         self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
@@ -244,7 +247,8 @@ class ReplicaLink:
             greeting = self._live is not None or self._bulk is not None
             if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
                 reason = f"no HELLO for {self.config.replica_timeout_ms} ms"
-                log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
+                if self._silent.due():
+                    log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
                 self._disconnect(reason)
             return
         assert self._live is not None
