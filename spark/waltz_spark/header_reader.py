@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
-
-from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
-from waltz_ray.net.backoff import Backoff
-from waltz_ray.net.blocking import BlockingStream
-from waltz_ray.protocol.ids import Endpoint, ReqId
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     ErrorMessage,
     FeedBatch,
     FeedCredit,
@@ -27,7 +22,12 @@ from waltz_ray.wire.batches import (
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+
+from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.blocking import BlockingStream
+from waltz_ray.protocol.ids import Endpoint, ReqId
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT
 from waltz_spark.sockets import open_stream

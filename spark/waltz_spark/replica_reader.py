@@ -17,13 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
-from waltz_ray.net.blocking import BlockingStream
-from waltz_ray.protocol.ids import NO_SESSION, Endpoint
-from waltz_ray.protocol.records import RecordBatch, first_bad_record
-from waltz_ray.wire.framing import MAGIC_REPLICA
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSION,
+from waltz_ray.protocol.messages.replica import (
     Read,
     Records,
     RefusalCode,
@@ -31,9 +25,18 @@ from waltz_ray.wire.replica_messages import (
     ReplicaMessage,
     State,
     StateReply,
+)
+from waltz_ray.wire.replica_codec import (
+    REPLICA_VERSION,
     decode_replica,
     encode_replica,
 )
+
+from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
+from waltz_ray.net.blocking import BlockingStream
+from waltz_ray.protocol.ids import NO_SESSION, Endpoint
+from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.wire.framing import MAGIC_REPLICA
 from waltz_spark.locations import ReplicaView
 from waltz_spark.sockets import open_stream, persist
 

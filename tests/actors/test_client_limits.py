@@ -5,15 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-from tests.actors.bench_server import GENERATION, Door, bench_server, open_with
-from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
-from waltz_ray.actors.client_connection import CLIENTS_OF_A_CONNECTION
-from waltz_ray.actors.server import Server
-from waltz_ray.config import ServerConfig
-from waltz_ray.protocol.feed import FEED_CREDIT_LIMIT_BYTES
-from waltz_ray.protocol.ids import ReqId
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
@@ -22,7 +14,15 @@ from waltz_ray.wire.batches import (
     Mount,
     Mounted,
 )
-from waltz_ray.wire.client_messages import HighWaterMarkRequest, MountResponse
+from waltz_ray.protocol.messages.original import HighWaterMarkRequest, MountResponse
+from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES
+
+from tests.actors.bench_server import GENERATION, Door, bench_server, open_with
+from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
+from waltz_ray.actors.client_connection import CLIENTS_OF_A_CONNECTION
+from waltz_ray.actors.server import Server
+from waltz_ray.config import ServerConfig
+from waltz_ray.protocol.ids import ReqId
 from waltz_ray.wire.codec import ClientMessage
 from waltz_ray.wire.framing import MAGIC_CLIENT, Hello, encode_hello, frame_header
 

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 
 import pytest
+from waltz_ray.protocol.messages.client import FeedCredit, FeedMode, FeedRecords, Mount, Mounted
+from waltz_ray.protocol.messages.original import FeedData, MountRequest, MountResponse
+from waltz_ray.protocol.partition.events import Unassigned
 
 from tests.actors.bench_server import GENERATION, Door, bench_server, open_with, records_of
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_types import Unassigned
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedCredit, FeedMode, FeedRecords, Mount, Mounted
-from waltz_ray.wire.client_messages import FeedData, MountRequest, MountResponse
 
 TURNS = 100_000
 

@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-
-from tests.actors.replica_client import ReplicaPeer, connected, frame_of
-from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
-from waltz_ray.errors import SyncFailed, WireError
-from waltz_ray.net.blocking import TurnBuffer
-from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_frame, encode_hello, frame_header
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSIONS,
+from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
     Close,
@@ -26,6 +19,13 @@ from waltz_ray.wire.replica_messages import (
     State,
     StateReply,
 )
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
+
+from tests.actors.replica_client import ReplicaPeer, connected, frame_of
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
+from waltz_ray.errors import SyncFailed, WireError
+from waltz_ray.net.blocking import TurnBuffer
+from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_frame, encode_hello, frame_header
 
 
 class Recorder:

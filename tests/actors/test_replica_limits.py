@@ -11,14 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.actors.replica_client import ReplicaPeer, connected, frame_of
-from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
-from waltz_ray.net import listener
-from waltz_ray.net.blocking import BlockingStream, TurnBuffer
-from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_hello, frame_header
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSIONS,
+from waltz_ray.protocol.messages.replica import (
     Read,
     Records,
     ReplicaReply,
@@ -26,6 +19,13 @@ from waltz_ray.wire.replica_messages import (
     State,
     StateReply,
 )
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
+
+from tests.actors.replica_client import ReplicaPeer, connected, frame_of
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
+from waltz_ray.net import listener
+from waltz_ray.net.blocking import BlockingStream, TurnBuffer
+from waltz_ray.wire.framing import MAGIC_REPLICA, Hello, encode_hello, frame_header
 
 MANY = 1 << 30
 TLS_HELLO = bytes.fromhex("16 0301 0200 01 0001fc 0303") + bytes(32)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from waltz_ray.protocol.partition.events import SessionConfirmed
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
+
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_types import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
 from waltz_ray.wire.framing import Hello, encode_hello
-from waltz_ray.wire.replica_messages import REPLICA_VERSIONS
 
 LAG_BYTES = 1024 * 1024
 

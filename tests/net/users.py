@@ -22,6 +22,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from waltz_ray.protocol.messages.client import PartitionStateRequest, PartitionStateResponse
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.messages.replica import (
+    Appended,
+    Read,
+    Records,
+    ReplicaReply,
+    State,
+    StateReply,
+)
+from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_spark.sockets import open_stream
 
 from tests.actors.bench_server import bench_server
@@ -38,14 +49,10 @@ from waltz_ray.errors import WireError
 from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_types import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAppended, SessionEvent
-from waltz_ray.wire.batches import PartitionStateRequest, PartitionStateResponse
-from waltz_ray.wire.client_messages import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_REPLICA, FrameDecoder, encode_frame
-from waltz_ray.wire.replica_messages import Appended, Read, Records, ReplicaReply, State, StateReply
 
 __all__ = ["LIMIT", "USERS", "User"]
 

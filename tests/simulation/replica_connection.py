@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from waltz_ray.protocol.messages.replica import (
+    ReplicaReply,
+    ReplicaRequest,
+    Truncate,
+)
+from waltz_ray.wire.replica_codec import (
+    REPLICA_VERSION,
+    REPLICA_VERSIONS,
+    decode_replica,
+    encode_replica,
+)
+
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSION,
-    REPLICA_VERSIONS,
-    ReplicaReply,
-    ReplicaRequest,
-    Truncate,
-    decode_replica,
-    encode_replica,
-)
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.loop import ProcessLoop
-from tests.simulation.process import Process
-from waltz_ray.actors.manager_logic import (
+from waltz_ray.protocol.manager import (
     AssignmentRead,
     Effect,
     Elected,
@@ -31,6 +29,9 @@ from waltz_ray.actors.manager_logic import (
     WriteAssignment,
     WriteFailed,
 )
+
+from tests.simulation.loop import ProcessLoop
+from tests.simulation.process import Process
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore

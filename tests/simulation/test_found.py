@@ -10,6 +10,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from waltz_ray.protocol.messages.replica import (
+    Read,
+    RefusalCode,
+    Refused,
+)
+from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, Assigned, ReadRoster, RosterRead
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
 
 from tests.simulation.loop import Scheduler, new_loop
 from tests.simulation.network import Network
@@ -19,24 +28,20 @@ from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.errors import DiskFull, ReplicaRefused
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition import Partition
-from waltz_ray.protocol.partition_record import PartitionRecord, ReplicaEntry
-from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, Assigned, ReadRecord, RecordRead
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.session_types import (
-    RecordWritten,
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
     ReplicaOpened,
+    RosterWritten,
     StartTimer,
-    WriteRecord,
+    WriteRoster,
 )
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.wire.framing import Hello as HelloMessage
 from waltz_ray.wire.framing import encode_hello
-from waltz_ray.wire.replica_messages import REPLICA_VERSIONS, Read, RefusalCode, Refused
 
 KEY = uuid.UUID(int=1)
 
@@ -79,17 +84,17 @@ def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> Non
 def test_a_replaced_replica_can_help_a_session_that_is_opening() -> None:
     """Of three replicas one is down, one has been lost: the session needs the lost one as soon as it is replaced."""
     partition = Partition(0, ServerConfig())
-    record = PartitionRecord(1, 1, {0: ReplicaEntry(1, None), 1: ReplicaEntry(1, None), 2: ReplicaEntry(0, 5)})
+    record = Roster(1, 1, {0: ReplicaEntry(1, None), 1: ReplicaEntry(1, None), 2: ReplicaEntry(0, 5)})
     partition.step(Assigned(1))
-    (write,) = partition.step(RecordRead(record, 7))
-    assert isinstance(write, WriteRecord)
-    partition.step(RecordWritten(2, 8))
+    (write,) = partition.step(RosterRead(record, 7))
+    assert isinstance(write, WriteRoster)
+    partition.step(RosterWritten(2, 8))
     partition.step(ReplicaOpened(2, 0, 5, 9))
     partition.step(ReplicaLost(2, 1, "down"))
-    assert partition.step(ReplicaLost(2, 2, "no files", lost_files=True)) == [ReadRecord()]
-    replaced = PartitionRecord(2, 1, {**write.record.replicas, 2: ReplicaEntry(-1, -1)})
-    assert partition.step(RecordRead(write.record, 8)) == []
-    effects = partition.step(RecordRead(replaced, 9))
+    assert partition.step(ReplicaLost(2, 2, "no files", lost_files=True)) == [ReadRoster()]
+    replaced = Roster(2, 1, {**write.record.replicas, 2: ReplicaEntry(-1, -1)})
+    assert partition.step(RosterRead(write.record, 8)) == []
+    effects = partition.step(RosterRead(replaced, 9))
     assert any(isinstance(effect, StartTimer) and effect.name == "backoff" for effect in effects)
 
 

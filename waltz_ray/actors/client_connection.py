@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waltz_ray.actors.client_requests import Answers, RpcRequest
-from waltz_ray.actors.original_dialect import OriginalDialect
 from waltz_ray.errors import WireError
 from waltz_ray.net.stream import GreetedStream, Patience
+from waltz_ray.protocol.dialect import OriginalDialect
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.partition_types import (
+from waltz_ray.protocol.messages.client import ErrorMessage, FeedBatch, FeedCredit, FeedRecords, Mount, Unmount
+from waltz_ray.protocol.messages.original import AppendRequest, FeedRequest, FlushRequest, MountRequest
+from waltz_ray.protocol.partition.events import (
     AppendReceived,
     ConnectionClosed,
     CreditReceived,
@@ -29,8 +31,6 @@ from waltz_ray.protocol.partition_types import (
     UnmountReceived,
 )
 from waltz_ray.protocol.records import AppendBatch
-from waltz_ray.wire.batches import ErrorMessage, FeedBatch, FeedCredit, FeedRecords, Mount, Unmount
-from waltz_ray.wire.client_messages import AppendRequest, FeedRequest, FlushRequest, MountRequest
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 

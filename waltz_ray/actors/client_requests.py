@@ -13,14 +13,13 @@ import numpy as np
 
 from waltz_ray.errors import ReplicaRefused, WaltzError
 from waltz_ray.protocol.ids import NO_SESSION
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import (
+from waltz_ray.protocol.messages.original import (
     AddPreferredRequest,
     AddPreferredResponse,
     AssignmentRequest,
@@ -37,6 +36,7 @@ from waltz_ray.wire.client_messages import (
     RemovePreferredRequest,
     RemovePreferredResponse,
 )
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.codec import ClientMessage
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import socket
 import threading
 from collections.abc import Callable
 
-from waltz_ray.actors.manager_logic import EndpointAnswered, EndpointRefused
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect_blocking
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.wire.framing import Hello, encode_hello
 
 __all__ = ["EndpointProbe"]

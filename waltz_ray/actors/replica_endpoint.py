@@ -35,14 +35,16 @@ from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import BlockingListener
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
-from waltz_ray.wire.primitives import BytesLike
-from waltz_ray.wire.replica_messages import (
-    REPLICA_VERSIONS,
+from waltz_ray.protocol.messages.replica import (
     Append,
     Read,
     ReplicaReply,
     ReplicaRequest,
+)
+from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
+from waltz_ray.wire.primitives import BytesLike
+from waltz_ray.wire.replica_codec import (
+    REPLICA_VERSIONS,
     decode_replica,
     encode_replica,
 )

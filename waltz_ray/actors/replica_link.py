@@ -20,27 +20,11 @@ from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
-from waltz_ray.net.seldom import Seldom
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition_types import NO_SUCH_SESSION, SessionConfirmed
-from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.protocol.session_types import (
-    ReplicaAppended,
-    ReplicaAvailable,
-    ReplicaFenced,
-    ReplicaLost,
-    ReplicaOpened,
-    ReplicaTruncated,
-    SessionEvent,
-)
-from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
-from waltz_ray.wire.replica_messages import (
+from waltz_ray.protocol.messages.replica import (
     APPEND_REQUEST,
     OPEN_REQUEST,
-    REPLICA_VERSION,
-    REPLICA_VERSIONS,
     STATE_REQUEST,
     Appended,
     Open,
@@ -55,6 +39,24 @@ from waltz_ray.wire.replica_messages import (
     StateReply,
     Truncate,
     Truncated,
+)
+from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, SessionConfirmed
+from waltz_ray.protocol.pool import Pool
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.session_types import (
+    ReplicaAppended,
+    ReplicaAvailable,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+    SessionEvent,
+)
+from waltz_ray.runtime.seldom import Seldom
+from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
+from waltz_ray.wire.replica_codec import (
+    REPLICA_VERSION,
+    REPLICA_VERSIONS,
     decode_replica,
     encode_replica,
 )

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink
-from waltz_ray.actors.watchdog import SLOW_S, Watchdog
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
@@ -32,13 +31,15 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition import Partition, Stage
-from waltz_ray.protocol.partition_types import Assigned, ServerMessage, SessionConfirmed, Unassigned
+from waltz_ray.protocol.messages.client import FeedBatch, FeedRecords
+from waltz_ray.protocol.partition.events import Assigned, ServerMessage, SessionConfirmed, Unassigned
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session_types import SessionEvent
-from waltz_ray.wire.batches import FeedBatch, FeedRecords
+from waltz_ray.runtime.watchdog import SLOW_S, Watchdog
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.feed_data import feed_data_frames
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame

@@ -64,11 +64,14 @@ from waltz_ray.errors import (
 )
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.protocol.messages.replica import (
+    ReplicaReply,
+    ReplicaRequest,
+)
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore, lock_directory
-from waltz_ray.wire.replica_messages import ReplicaReply, ReplicaRequest
 
 __all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
 

@@ -34,8 +34,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     FeedBatch,
     FeedCredit,
@@ -48,7 +47,8 @@ from waltz_ray.wire.batches import (
     RejectionCode,
     Unmount,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
 
 __all__ = ["Partition", "PartitionState", "Sink"]
 

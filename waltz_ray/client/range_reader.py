@@ -16,15 +16,15 @@ from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireErro
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT
 

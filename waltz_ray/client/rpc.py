@@ -13,15 +13,15 @@ from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import DataUnavailable, WireError
 from waltz_ray.net.backoff import Backoff
-from waltz_ray.protocol.records import RecordBatch, first_bad_record
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
     PartitionStateRequest,
     PartitionStateResponse,
 )
-from waltz_ray.wire.client_messages import MountState
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
 __all__ = ["READ_BYTES", "Rpc", "checked_batch"]

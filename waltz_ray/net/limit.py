@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from waltz_ray.net.seldom import Seldom
+from waltz_ray.runtime.seldom import Seldom
 
 __all__ = ["ConnectionLimit"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from waltz_ray.net.seldom import Seldom
+from waltz_ray.runtime.seldom import Seldom
 
 __all__ = ["SLOW_S", "Watchdog"]
 
