@@ -209,8 +209,8 @@ async def test_a_thousand_messages_in_one_piece_are_worked_off_in_turns(monkeypa
     server = bench_server(bench=open_with(1))
     door = Door(server).greet()
     seen: list[int] = []
-    monkeypatch.setattr(door.connection, "on_payload", lambda payload: seen.append(len(seen)))
-    monkeypatch.setattr("waltz_ray.actors.framed_stream.time", Clock(0.003))
+    monkeypatch.setattr(door.connection, "on_frame", lambda frame: seen.append(len(seen)))
+    monkeypatch.setattr("waltz_ray.net.stream.time", Clock(0.003))
     door.send(*[FeedCredit(0, n) for n in range(100)])
     assert 0 < len(seen) < 20
     assert not door.wire.reading, "what else it sends waits in the kernel"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
-from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, TurnBuffer
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.errors import SyncFailed, WireError
+from waltz_ray.net.blocking import TurnBuffer
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,

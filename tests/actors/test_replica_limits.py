@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
-from waltz_ray.actors import replica_endpoint
-from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, TurnBuffer
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
+from waltz_ray.net import listener
+from waltz_ray.net.blocking import BlockingStream, TurnBuffer
 from waltz_ray.protocol.messages.replica import (
     Read,
     Records,
@@ -71,6 +72,11 @@ def works(endpoint: ReplicaEndpoint) -> bool:
         return isinstance(peer.ask(State(1, 2)), StateReply)
 
 
+def serving(endpoint: ReplicaEndpoint) -> list[threading.Thread]:
+    with endpoint._listener._lock:
+        return list(endpoint._listener._connections)
+
+
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
@@ -102,8 +108,8 @@ def test_an_answer_is_handed_over_before_the_next_read_is_begun() -> None:
 
     endpoint = ReplicaEndpoint(handle)
     reads = b"".join(frame_of(Read(1, 2, 0, 9, 1)) for _ in range(200))
-    script = Script(encode_hello(Hello(REPLICA_VERSIONS, "reader")) + reads, events)
-    endpoint._converse(script, "reader")  # type: ignore[arg-type]
+    script: Any = Script(encode_hello(Hello(REPLICA_VERSIONS, "reader")) + reads, events)
+    endpoint._converse(BlockingStream(script, "reader", MAGIC_REPLICA, REPLICA_VERSIONS, 1 << 20, "replica"), script)
     endpoint.stop()
     assert events == ["read 1", "sent 1"] * 200
 
@@ -155,8 +161,7 @@ def test_who_takes_nothing_of_its_answers_is_closed(made: Made, caplog: pytest.L
     endpoint = made(send_timeout_s=0.1)
     with connected(endpoint.start()) as peer:
         peer.send(*[Read(1, 2, 0, 9, 1)] * 200)
-        with endpoint._lock:
-            threads = list(endpoint._connections.values())
+        threads = serving(endpoint)
         for thread in threads:
             thread.join(20)
             assert not thread.is_alive()
@@ -177,8 +182,7 @@ def test_limits_in_all_and_from_one_address(made: Made, caplog: pytest.LogCaptur
     lines = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert len(lines) == 1, "not a line for each"
     assert "127.0.0.1" in lines[0]
-    with endpoint._lock:
-        threads = list(endpoint._connections.values())
+    threads = serving(endpoint)
     for peer in peers:
         peer.socket.close()
     for thread in threads:
@@ -212,13 +216,18 @@ class Listener:
         return getattr(self._real, name)
 
 
+def failing(monkeypatch: pytest.MonkeyPatch, endpoint: ReplicaEndpoint, errors: list[OSError]) -> None:
+    accepting = endpoint._listener
+    monkeypatch.setattr(accepting, "_socket", Listener(accepting._socket, errors))
+
+
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
 def test_a_lack_of_resources_does_not_end_the_endpoint(
     made: Made, fatal: Fatal, code: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_endpoint, "_ACCEPT_PAUSE_S", 0.001)
+    monkeypatch.setattr(listener, "_PAUSE_S", 0.001)
     endpoint = made()
-    monkeypatch.setattr(endpoint, "_listener", Listener(endpoint._listener, [OSError(code, "none left")] * 5))
+    failing(monkeypatch, endpoint, [OSError(code, "none left")] * 5)
     endpoint.start()
     assert works(endpoint)
     assert not fatal.messages
@@ -232,7 +241,7 @@ def test_a_connection_gone_before_it_is_accepted_is_no_news(
 ) -> None:
     endpoint = made()
     aborted: list[OSError] = [ConnectionAbortedError(errno.ECONNABORTED, "gone")] * 3
-    monkeypatch.setattr(endpoint, "_listener", Listener(endpoint._listener, aborted))
+    failing(monkeypatch, endpoint, aborted)
     endpoint.start()
     assert works(endpoint)
     assert not fatal.messages
@@ -242,7 +251,7 @@ def test_an_error_of_accept_that_nobody_knows_ends_the_process(
     made: Made, fatal: Fatal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = made()
-    monkeypatch.setattr(endpoint, "_listener", Listener(endpoint._listener, [OSError(errno.EPROTO, "strange")]))
+    failing(monkeypatch, endpoint, [OSError(errno.EPROTO, "strange")])
     endpoint.start()
     assert fatal.called.wait(20)
     assert "strange" in fatal.messages[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool

@@ -270,12 +270,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return future
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, ssl: None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         return await self.network.connect(self, protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, ssl: None = None
     ) -> Any:
         return self.network.listen(self, protocol_factory, host, port)
 

@@ -18,7 +18,7 @@ from tests.simulation.loop import ProcessLoop, Scheduler
 
 __all__ = ["Listener", "Network", "Stream"]
 
-_KEEPALIVE_S = 11.0  # what client.tcp sets: 5 s idle, 3 probes of 2 s
+_KEEPALIVE_S = 11.0  # what net.connector sets: 5 s idle, 3 probes of 2 s
 _SYN_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 

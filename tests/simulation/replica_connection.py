@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
     Truncate,
 )
 from waltz_ray.wire.framing import (
-    MAGIC_HELLO,
     MAGIC_REPLICA,
-    FrameDecoder,
-    Hello,
-    decode_hello,
     encode_frame,
-    encode_hello,
-    negotiate,
 )
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -38,49 +34,34 @@ __all__ = ["Connection"]
 _COPIED_TURNS = 5  # after a cut
 
 
-class Connection(asyncio.Protocol):
+class Connection(GreetedStream):
     """One server's stream to the replica."""
 
     def __init__(self, replica: SimReplica) -> None:
+        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, 64 * 1024 * 1024, replica.loop.name, Outgoing())
         self._replica = replica
-        self._decoder = FrameDecoder(64 * 1024 * 1024)
-        self._transport: Stream | None = None
-        self._greeted = False
         self._waiting: list[ReplicaRequest] = []
-        self._busy = False
+        self._in_turn = False
         self._cut_lately: dict[int, int] = {}
-        self.peer = "?"
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(Stream, transport)
-        self.peer = self._transport.other.loop.name
-        self._transport.write(encode_hello(Hello(REPLICA_VERSIONS, self._replica.loop.name)))
+    def on_frame(self, frame: memoryview) -> None:
+        self._waiting.append(cast(ReplicaRequest, decode_replica(frame)))
 
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        try:
-            for frame in self._decoder.feed(data):
-                if not self._greeted:
-                    if frame.magic != MAGIC_HELLO:
-                        raise WireError("the first frame must be a HELLO")
-                    negotiate(REPLICA_VERSIONS, decode_hello(frame.payload).versions)
-                    self._greeted = True
-                    self._decoder.expect(MAGIC_REPLICA, REPLICA_VERSION)
-                else:
-                    self._waiting.append(cast(ReplicaRequest, decode_replica(frame.payload)))
-        except WireError as error:
-            self._replica.world.scheduler.fail(error)  # nobody damages bytes here, so it is a bug
-        if self._busy:
+    def on_protocol_error(self, error: WireError) -> None:
+        self._replica.world.scheduler.fail(error)  # nobody damages bytes here, so it is a bug
+
+    def on_turn_end(self) -> None:
+        if self._in_turn:
             return
         if self._replica.happens(self._replica.late):
-            self._busy = True
-            self._transport.loop.call_later(self._replica.random.uniform(0.002, 0.06), self._turn)
+            self._in_turn = True
+            self._loop.call_later(self._replica.random.uniform(0.002, 0.06), self._turn)
         else:
             self._turn()
 
     def _turn(self) -> None:
         requests, self._waiting = self._waiting, []
-        self._busy = bool(requests)
+        self._in_turn = bool(requests)
         if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
             self._late(requests)
         elif requests:
@@ -104,8 +85,9 @@ class Connection(asyncio.Protocol):
 
     def _lose(self) -> None:
         """The server loses this connection now."""
-        assert self._transport is not None
-        self._transport.other.hear_of_the_end(0.0002, ConnectionResetError("connection reset by the peer"))
+        cast(Stream, self._transport).other.hear_of_the_end(
+            0.0002, ConnectionResetError("connection reset by the peer")
+        )
 
     def _late(self, requests: list[ReplicaRequest]) -> None:
         """The server loses this connection now; the replica comes to these orders, still in its buffer, later."""
@@ -118,8 +100,5 @@ class Connection(asyncio.Protocol):
         self._replica.handle(Turn(self, requests))
 
     def answer(self, replies: list[ReplicaReply]) -> None:
-        assert self._transport is not None
-        self._transport.write(
-            b"".join(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
-        )
+        self.send_pieces(encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(reply)) for reply in replies)
         self._turn()

@@ -15,6 +15,7 @@ from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.manager import (
     AssignmentRead,
@@ -216,7 +217,7 @@ class SimManager(Process):
             task.cancel()
 
     async def _probe(self, server_id: int, endpoint: Endpoint) -> None:
-        refused, pause_s = False, 0.02
+        refused, pauses = False, Backoff(spread=0.0)
         while True:
             try:
                 _, protocol = await self.loop.create_connection(_Probe, *endpoint)
@@ -235,5 +236,4 @@ class SimManager(Process):
                     await protocol.ended
                 finally:
                     protocol.transport.abort()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.5)
+            await asyncio.sleep(pauses.next_s())

@@ -14,10 +14,10 @@ import pytest
 from tests.simulation.loop import Scheduler, new_loop
 from tests.simulation.network import Network
 from tests.storage.faulty_disk import FaultyDisk
-from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.errors import DiskFull, ReplicaRefused
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     Read,
@@ -124,10 +124,10 @@ def test_a_full_disk_does_not_end_every_session_that_begins() -> None:
         link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
         link.open(7, 6, 5, "b/1")
         link.open(8, 6, 5, "b/1")  # another partition, whose next record may fit
-        assert link._live.send.call_count == 1
+        assert link._live.send_bytes.call_count == 1
         await asyncio.sleep(1.5)
         link.open(7, 6, 5, "b/1")
-        assert link._live.send.call_count == 2
+        assert link._live.send_bytes.call_count == 2
         link._task.cancel()
 
     task = server.enter(lambda: server.create_task(open_again()))

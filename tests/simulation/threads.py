@@ -26,17 +26,17 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import framed_stream, server
-from waltz_ray.client import applier, client, contexts, outbox, partition, requests, rpc, stream
+from waltz_ray.actors import server
+from waltz_ray.client import applier, client, contexts, outbox, partition, requests, stream
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.contexts import ContextRun, ContextRunner
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.coordination import cluster_store
+from waltz_ray.net import backoff
+from waltz_ray.net import stream as net_stream
 from waltz_ray.runtime import driver, seldom
 from waltz_ray.storage import journal, partition_log, replica_service, store
-from waltz_ray.wire.codec import CLIENT_VERSIONS
-from waltz_ray.wire.framing import Hello, encode_hello
 
 __all__ = ["simulated_threads"]
 
@@ -112,7 +112,7 @@ def _simulated_applier(random: Random) -> type[Applier]:
     return SimApplier
 
 
-_TIMED = (applier, outbox, partition, requests, framed_stream, driver, server, seldom)
+_TIMED = (applier, outbox, partition, requests, net_stream, driver, server, seldom)
 
 
 def _simulated_runner(random: Random) -> type[ContextRunner]:
@@ -139,17 +139,16 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
 
     clock = SimpleNamespace(monotonic=monotonic)
     keys = SimpleNamespace(uuid4=lambda: uuid.UUID(int=random.getrandbits(128)), UUID=uuid.UUID)
-    hello = encode_hello(Hello(CLIENT_VERSIONS, "simulated client"))
     patches: list[Any] = [
         mock.patch.object(client, "IoThread", SimIo),
         mock.patch.object(client, "Applier", _simulated_applier(random)),
         mock.patch.object(client, "ContextRunner", _simulated_runner(random)),
         mock.patch.object(contexts, "WorkerPool", mock.Mock()),
-        mock.patch.object(stream, "hello_frame", mock.Mock(return_value=hello)),
+        mock.patch.object(stream, "greeting", mock.Mock(return_value="simulated client")),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
         *(mock.patch.object(module, "time", clock) for module in _TIMED),
-        *(mock.patch.object(module, "random", random) for module in (partition, rpc)),
+        mock.patch.object(backoff, "random", random),
         *(mock.patch.object(module, "threading", LOCKS) for module in (journal, partition_log, replica_service, store)),
     ]
     for patch in patches:

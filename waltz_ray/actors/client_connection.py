@@ -9,14 +9,11 @@ feed and no more answers, and after a while it is closed.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from waltz_ray.actors.client_requests import Answers, RpcRequest
-from waltz_ray.actors.framed_stream import FramedStream
 from waltz_ray.errors import WireError
+from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import ErrorMessage, FeedBatch, FeedCredit, FeedRecords, Mount, Unmount
@@ -42,67 +39,44 @@ if TYPE_CHECKING:
 
 __all__ = ["CLIENTS_OF_A_CONNECTION", "ClientConnection"]
 
-log = logging.getLogger(__name__)
-
 CLIENTS_OF_A_CONNECTION = 256
 """Client IDs that may mount over one connection (docs/wire.md, "Limits")."""
 
 _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
 
 
-class ClientConnection(FramedStream):
+class ClientConnection(GreetedStream):
     """See the module's docstring. All methods run in the event loop."""
 
     def __init__(self, connection_id: int, server: Server) -> None:
-        limit = server.config.max_frame_bytes
-        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, limit, "waltz_ray server", server.outgoing)
+        config = server.config
+        busy_bytes = min(_UNSENT_BYTES, config.client_unsent_bytes // 2)
+        super().__init__(
+            MAGIC_CLIENT,
+            CLIENT_VERSIONS,
+            config.max_frame_bytes,
+            "waltz_ray server",
+            server.outgoing,
+            Patience(config.hello_timeout_ms, config.client_stall_ms, busy_bytes),
+            server.limit,
+        )
         self.connection_id = connection_id
-        self.address = "?"  # of the peer's host
         self._server = server
         self._partitions: set[int] = set()
         self._clients: set[int] = set()
         self._dialect: OriginalDialect | None = None
         self._answers = Answers(self, server)
-        self._patience: asyncio.TimerHandle | None = None  # for the HELLO, or for a peer that takes nothing
-        self._stalled = False
 
     # ---- in ---------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else str(peer)
-        stream = cast(asyncio.Transport, transport)
-        if not self._server.admits(self):
-            stream.abort()
-            return
-        stream.set_write_buffer_limits(high=min(_UNSENT_BYTES, self._server.config.client_unsent_bytes // 2))
-        sock = transport.get_extra_info("socket")
-        if sock is not None:  # a client whose machine has vanished must not keep its place for ever
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        super().connection_made(transport)
-        timeout_ms = self._server.config.hello_timeout_ms
-        self._wait(timeout_ms, f"no HELLO for {timeout_ms} ms")
-
-    def _wait(self, timeout_ms: int, reason: str) -> None:
-        def end() -> None:
-            log.warning("closing the connection with %s: %s", self.peer, reason)
-            self.abort(reason)
-
-        self._patience = self._loop.call_later(timeout_ms / 1000, end)
-
-    def _wait_no_more(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
     def on_ready(self) -> None:
-        self._wait_no_more()
+        super().on_ready()
         if self.version < BATCH_VERSION:
             self._dialect = OriginalDialect(self.connection_id, self.version, self._high_water_mark)
         self._server.connected(self)
 
-    def on_payload(self, payload: memoryview) -> None:
-        message = decode_client(self.version, payload)
+    def on_frame(self, frame: memoryview) -> None:
+        message = decode_client(self.version, frame)
         if isinstance(message, AppendBatch):
             self.tell(message.partition_id, AppendReceived(self.connection_id, message))
         elif isinstance(message, FeedCredit):
@@ -137,7 +111,7 @@ class ClientConnection(FramedStream):
         driver = self._server.driver(partition_id)
         if partition_id not in self._partitions:
             self._partitions.add(partition_id)
-            if self._stalled:
+            if self.busy:
                 driver.handle(FeedPaused(self.connection_id))
         driver.handle(event)
 
@@ -157,7 +131,7 @@ class ClientConnection(FramedStream):
 
     def write(self, message: ClientMessage) -> None:
         """Encode in this connection's version and queue."""
-        self.send(encode_frame(MAGIC_CLIENT, self.version, *encode_client(self.version, message)))
+        self.send_bytes(encode_frame(MAGIC_CLIENT, self.version, *encode_client(self.version, message)))
         self._server.check_unsent(self)
 
     def deliver(self, message: ServerMessage) -> None:
@@ -169,24 +143,19 @@ class ClientConnection(FramedStream):
 
     def deliver_feed(self, message: FeedBatch | FeedRecords, frames: bytes) -> None:
         """A feed message; ``frames`` is its encoding in this version, shared with other connections."""
-        self.send(frames)
+        self.send_bytes(frames)
         self._server.check_unsent(self)
         if self._dialect is not None:
             assert isinstance(message, FeedBatch)
             self._carry_out(self._dialect.feed_sent(message))
 
-    def pause_writing(self) -> None:
-        """The peer does not take what is sent: nothing that can wait is sent until it has taken most of it."""
-        self._stalled = True
+    def on_busy(self) -> None:
+        """Nothing that can wait is sent until the peer has taken most of what was."""
         self._answers.pause()
         for partition_id in self._partitions:
             self._server.driver(partition_id).handle(FeedPaused(self.connection_id))
-        timeout_ms = self._server.config.client_stall_ms
-        self._wait(timeout_ms, f"it has taken nothing of {self.unsent_bytes} bytes for {timeout_ms} ms")
 
-    def resume_writing(self) -> None:
-        self._stalled = False
-        self._wait_no_more()
+    def on_writable(self) -> None:
         self._answers.resume()
         for partition_id in self._partitions:
             self._server.driver(partition_id).handle(FeedResumed(self.connection_id))
@@ -197,12 +166,8 @@ class ClientConnection(FramedStream):
         if self.version >= BATCH_VERSION:
             self.write(ErrorMessage(str(error)))
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._wait_no_more()
+    def on_closed(self, error: Exception) -> None:
         self._server.disconnected(self)
-        super().connection_lost(exc)
-
-    def on_closed(self, reason: str) -> None:
         for partition_id in self._partitions:
             self._server.driver(partition_id).handle(ConnectionClosed(self.connection_id))
 

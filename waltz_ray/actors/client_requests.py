@@ -109,7 +109,7 @@ class Answers:
         finally:
             self._under_way -= 1
             self._under_way_bytes -= size_bytes
-            if not self._connection.closed:
+            if not self._connection.ended:
                 self._begin()
 
 

@@ -11,6 +11,8 @@ import socket
 import threading
 from collections.abc import Callable
 
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.connector import connect_blocking
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.wire.framing import Hello, encode_hello
@@ -18,8 +20,6 @@ from waltz_ray.wire.framing import Hello, encode_hello
 __all__ = ["EndpointProbe"]
 
 _CONNECT_TIMEOUT_S = 2.0
-_FIRST_PAUSE_S = 0.02  # a dying process may still accept for a moment, between closing one socket and the next
-_LONGEST_PAUSE_S = 0.5
 
 
 class EndpointProbe:
@@ -46,10 +46,11 @@ class EndpointProbe:
 
     def _run(self) -> None:
         refused = False
-        pause = _FIRST_PAUSE_S
+        # Short at first: a dying process may still accept for a moment, between closing one socket and the next.
+        pauses = Backoff()
         while not self._stopping.is_set():
             try:
-                connection = socket.create_connection(self._endpoint, timeout=_CONNECT_TIMEOUT_S)
+                connection = connect_blocking(*self._endpoint, _CONNECT_TIMEOUT_S)
             except ConnectionRefusedError:
                 if not refused:
                     refused = True
@@ -61,10 +62,9 @@ class EndpointProbe:
                     refused = False
                     self._report(EndpointAnswered(self._server_id, self._endpoint))
                 if self._hold(connection):
-                    pause = _FIRST_PAUSE_S
+                    pauses.reset()
                     continue  # it lived: see at once whether somebody still listens
-            self._stopping.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            self._stopping.wait(pauses.next_s())
 
     def _hold(self, connection: socket.socket) -> bool:
         """Until the connection ends; whether the server had said anything on it."""

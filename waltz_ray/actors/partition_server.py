@@ -188,7 +188,7 @@ class Channel(asyncio.Transport):
             self._loop.call_soon(self._connection.resume_writing)
         return chunk
 
-    # ---- asyncio.Transport, as far as FramedStream uses it -----------------------------------------------
+    # ---- asyncio.Transport, as far as net.stream uses it -----------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._out.append(bytes(data))

@@ -12,12 +12,15 @@ import logging
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from waltz_ray.actors.framed_stream import FramedStream
-from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.connector import connect
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     APPEND_REQUEST,
@@ -49,6 +52,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaTruncated,
     SessionEvent,
 )
+from waltz_ray.runtime.seldom import Seldom
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -64,8 +68,8 @@ log = logging.getLogger(__name__)
 BULK_READ_BYTES = 4 * 1024 * 1024
 """How much one read of a catch-up asks for."""
 
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
 _REFUSED_RETRY_S = 1.0
+_LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
@@ -77,7 +81,7 @@ def _frame(message: ReplicaRequest) -> bytes:
     return encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(message))
 
 
-class _Stream(FramedStream):
+class _Stream(GreetedStream):
     """One TCP connection to the replica."""
 
     def __init__(self, link: ReplicaLink, bulk: bool) -> None:
@@ -87,10 +91,11 @@ class _Stream(FramedStream):
         self.bulk = bulk
 
     def on_ready(self) -> None:
+        super().on_ready()
         self.link.stream_ready(self)
 
-    def on_payload(self, payload: memoryview) -> None:
-        message = decode_replica(payload)
+    def on_frame(self, frame: memoryview) -> None:
+        message = decode_replica(frame)
         self.link.heard_at = self._loop.time()
         if type(message) is Appended and not self.bulk:  # nearly always
             self.link.on_appended(message)
@@ -101,8 +106,8 @@ class _Stream(FramedStream):
         else:
             self.link.on_live(message)
 
-    def on_closed(self, reason: str) -> None:
-        self.link.stream_closed(self, reason)
+    def on_closed(self, error: Exception) -> None:
+        self.link.stream_closed(self, str(error))
 
 
 class ReplicaLink:
@@ -123,6 +128,7 @@ class ReplicaLink:
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.refusals: Counter[str] = Counter()  # by code
+        self._silent = Seldom(_LOG_EVERY_S)
         self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
@@ -168,30 +174,33 @@ class ReplicaLink:
         self._disconnect("the server is closing")
 
     async def _keep_connected(self) -> None:
-        delay = _FIRST_RETRY_S
+        # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
+        pauses = Backoff(longest_s=1.0, spread=0.0)
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
             if self._endpoint is not None and self._live is None and self._bulk is None:
-                host, port = self._endpoint
                 self.heard_at = loop.time()
                 try:
                     # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
-                    async with asyncio.timeout(self.config.replica_timeout_ms / 1000):
-                        await loop.create_connection(lambda: self._new_stream(False), host, port)
-                        await loop.create_connection(lambda: self._new_stream(True), host, port)
-                    delay = _FIRST_RETRY_S
+                    timeout_ms = self.config.replica_timeout_ms
+                    async with asyncio.timeout(timeout_ms / 1000):
+                        for bulk in (False, True):
+                            await connect(
+                                partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
+                            )
+                    pauses.reset()
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")
                 except OSError as error:
                     log.debug("replica %d at %s: %s", self.replica_id, self._endpoint, error)
                     self._disconnect(f"cannot connect to {self._endpoint}: {error}")
             try:
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(pauses.next_s()):
                     await self._changed.wait()
-                    delay = _FIRST_RETRY_S
+                    pauses.reset()
             except TimeoutError:
-                delay = min(2 * delay, _LAST_RETRY_S)
+                pass
             self._check_progress(loop.time())
 
     def _new_stream(self, bulk: bool) -> _Stream:
@@ -239,7 +248,10 @@ class ReplicaLink:
             # A peer that vanished before its HELLO, with ours acknowledged, would never be missed by TCP.
             greeting = self._live is not None or self._bulk is not None
             if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
-                self._disconnect(f"no HELLO for {self.config.replica_timeout_ms} ms")
+                reason = f"no HELLO for {self.config.replica_timeout_ms} ms"
+                if self._silent.due():
+                    log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
+                self._disconnect(reason)
             return
         assert self._live is not None
         if not (self._waiting or self._orders or self._reads):
@@ -277,7 +289,7 @@ class ReplicaLink:
             if not self._waiting and not self._orders:
                 self.heard_at = asyncio.get_running_loop().time()
             self._waiting[partition_id, session_id] = last_id
-            self._live.send(frame)
+            self._live.send_bytes(frame)
         else:
             self._deliver(partition_id, ReplicaLost(session_id, self.replica_id, "not connected"))
 
@@ -287,7 +299,7 @@ class ReplicaLink:
             raise ConnectionError(f"replica {self.replica_id} is not connected")
         future: asyncio.Future[RecordBatch] = asyncio.get_running_loop().create_future()
         self._reads.append((request, future))
-        self._bulk.send(_frame(request))
+        self._bulk.send_bytes(_frame(request))
         return await future
 
     def _order(self, request: Open | State | Truncate | SetLowWaterMark, number: int | None = None) -> None:
@@ -295,7 +307,7 @@ class ReplicaLink:
             self._orders += 1
             if isinstance(request, Open | State):
                 self._states.append(number)
-            self._live.send(_frame(request))
+            self._live.send_bytes(_frame(request))
         else:
             lost = ReplicaLost(request.session_id, self.replica_id, "not connected")
             self._deliver(request.partition_id, lost)

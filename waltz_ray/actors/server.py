@@ -21,14 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
-from waltz_ray.actors.connection_limit import ConnectionLimit
-from waltz_ray.actors.outgoing import Outgoing
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
 from waltz_ray.errors import ConfigError, ReplicaRefused
+from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.listener import listen
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import FeedBatch, FeedRecords
 from waltz_ray.protocol.partition.events import Assigned, ServerMessage, SessionConfirmed, Unassigned
@@ -81,8 +82,7 @@ class Server:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
         self._drivers: dict[int, PartitionDriver] = {}
         self._connections: dict[int, ClientConnection] = {}  # those that have said HELLO
-        self._admitted: set[int] = set()  # all of them
-        self._limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
+        self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -95,7 +95,7 @@ class Server:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
         host = self.config.host or "127.0.0.1"
         try:
-            self._listener = await self._loop.create_server(self.new_connection, host, self.config.port)
+            self._listener = await listen(self.new_connection, host, self.config.port)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
@@ -258,21 +258,11 @@ class Server:
         self._next_connection_id += 1
         return connection
 
-    def admits(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more connection, in all and from its host."""
-        admitted = self._limit.admits(connection.address)
-        if admitted:
-            self._admitted.add(connection.connection_id)
-        return admitted
-
     def connected(self, connection: ClientConnection) -> None:
         self._connections[connection.connection_id] = connection
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.connection_id, None)
-        if connection.connection_id in self._admitted:
-            self._admitted.remove(connection.connection_id)
-            self._limit.left(connection.address)
 
     def send(self, connection_id: int, message: ServerMessage) -> None:
         connection = self._connections.get(connection_id)

@@ -62,6 +62,7 @@ from waltz_ray.errors import (
     StorageLocked,
     WaltzError,
 )
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
@@ -78,7 +79,6 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _REFUSED_RETRY_S = 2.0
-_LONGEST_RETRY_S = 5.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
 
@@ -137,7 +137,7 @@ class ReplicaHost:
         self._store: ReplicaStore | None = None
         self._endpoint: ReplicaEndpoint | None = None
         self._full = FullDisk()
-        self._pause_s = _RETRY_S
+        self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -249,9 +249,8 @@ class ReplicaHost:
             if not isinstance(error, (OSError, WaltzError)) and reason not in self._reason:
                 log.exception("replica %d: cannot start", self._replica_id)
             self._because(REFUSED, f"replica {self._replica_id}: {reason}; it looks again every few seconds")
-            pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_RETRY_S)
-            return pause_s
-        self._pause_s = _RETRY_S
+            return self._pauses.next_s()
+        self._pauses.reset()
         quieten_garbage_collector()
         return 0.0
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from waltz_ray.client.directory import Location
-from waltz_ray.client.transport import Channel, Receiver
-from waltz_ray.wire.primitives import BytesLike
+from waltz_ray.client.transport import Opening
 
 __all__ = ["ActorTransport"]
 
@@ -34,7 +33,7 @@ class ActorTransport:
         self._handle_of = handle_of
         self._connect_timeout_s = connect_timeout_ms / 1000
 
-    async def connect(self, location: Location, receiver: Receiver) -> Channel:
+    async def connect(self, location: Location, stream: Opening) -> None:
         loop = asyncio.get_running_loop()
         handle = await loop.run_in_executor(None, self._handle_of, location.server_id)
         try:
@@ -43,7 +42,7 @@ class ActorTransport:
             raise
         except Exception as error:
             raise ConnectionError(f"the actor of server {location.server_id} does not answer: {error}") from error
-        return _ActorChannel(handle, str(name), receiver)
+        stream.connection_made(_ActorChannel(handle, str(name), f"the actor of server {location.server_id}", stream))
 
 
 async def _answer(reference: Any) -> Any:
@@ -51,33 +50,44 @@ async def _answer(reference: Any) -> Any:
     return await asyncio.wrap_future(reference.future())
 
 
-class _ActorChannel:
-    def __init__(self, handle: Any, name: str, receiver: Receiver) -> None:
+class _ActorChannel(asyncio.Transport):
+    """The asyncio transport of one virtual connection, as far as ``net.stream`` uses it."""
+
+    def __init__(self, handle: Any, name: str, peer: str, stream: asyncio.Protocol) -> None:
+        super().__init__({"peername": peer})
         self._handle = handle
         self._name = name
-        self._receiver = receiver
+        self._stream = stream
         self._waiting: list[bytes] = []
         self._next_number = 0
-        self._lost = False
+        self._closing = self._lost = False
+        self._full = False
         self._loop = asyncio.get_running_loop()
         self._sends: set[asyncio.Task[None]] = set()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
         self._receiving = self._loop.create_task(self._receive())
 
-    @property
-    def busy(self) -> bool:
-        return len(self._sends) >= _SENDS_AT_ONCE
+    # ---- out --------------------------------------------------------------------------------------------
 
-    def write(self, parts: Iterable[BytesLike]) -> None:
-        if self._lost:
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """It is full when some calls are under way, however much they carry."""
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._waiting))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing:
             return
-        self._waiting.append(b"".join(parts))
+        self._waiting.append(bytes(data))
         if len(self._sends) < _SENDS_AT_ONCE:
             self._send_waiting()
-
-    def close(self) -> None:
-        if not self._lost:
-            self._handle.channel_close.remote(self._name)
-            self._loop.call_soon(self._end, None)
+        if not self._full and len(self._sends) >= _SENDS_AT_ONCE:
+            self._full = True
+            self._stream.pause_writing()
 
     def _send_waiting(self) -> None:
         size = 0
@@ -99,12 +109,21 @@ class _ActorChannel:
         self._loop.call_soon(self._sent)
 
     def _sent(self) -> None:
-        if self._lost:
+        if self._closing:
             return
         if self._waiting:
             self._send_waiting()
-        elif not self.busy:
-            self._receiver.writable()
+        elif self._full and len(self._sends) < _SENDS_AT_ONCE:
+            self._full = False
+            self._stream.resume_writing()
+
+    # ---- in ---------------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
 
     async def _receive(self) -> None:
         number = 0
@@ -114,19 +133,35 @@ class _ActorChannel:
             except Exception as error:  # noqa: BLE001 - as above
                 self._end(error)
                 return
+            await self._may_read.wait()
             if data is None:
                 self._end(None)
                 return
             if data and not self._lost:
                 number += 1
-                self._receiver.received(data)
+                self._stream.data_received(data)
+
+    # ---- the end ----------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """As ``abort``: a client that gives up has nothing to say any more."""
+        self.abort()
+
+    def abort(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._handle.channel_close.remote(self._name)
+            self._loop.call_soon(self._end, None)
 
     def _end(self, error: Exception | None) -> None:
         if self._lost:
             return
-        self._lost = True
+        self._closing = self._lost = True
         self._waiting.clear()
         for task in (*self._sends, self._receiving):
             if task is not asyncio.current_task():
                 task.cancel()
-        self._receiver.lost(error)
+        self._stream.connection_lost(error)

@@ -22,14 +22,13 @@ from itertools import count
 from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Frame, Transactions
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
 
 __all__ = ["Applier", "ApplyQueue"]
 
 logger = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 Delivery = tuple[RecordBatch | FeedBatch | None, Sequence[Completion], int, int]  # feed, contexts, frame bytes, epoch
 
@@ -58,7 +57,7 @@ class ApplyQueue:
         self.refusing = False
         """It is being told of that: ``mark`` may be more than it knows."""
         self.queued = False
-        self.pause_s = _FIRST_PAUSE_S
+        self.pauses = Backoff(longest_s=1.0, spread=0.0)  # nobody else waits for the same
         self.waiters: list[tuple[int, int, Callable[[], None]]] = []  # heap: (transaction ID, tie-break, action)
 
 
@@ -165,7 +164,7 @@ class Applier:
             queue.kept_bytes = frame_bytes
 
     def _settle(self, queue: ApplyQueue, frame_bytes: int) -> None:
-        queue.pause_s = _FIRST_PAUSE_S
+        queue.pauses.reset()
         if frame_bytes:
             queue.give_credit(frame_bytes)
 
@@ -192,12 +191,11 @@ class Applier:
             queue.rewind(mark, queue.epoch)
         else:
             queue.kept = transactions.after(mark)
-        pause_s, queue.pause_s = queue.pause_s, min(2 * queue.pause_s, _LONGEST_PAUSE_S)
         with self._changed:
             if queue.queued:
                 self._ready.remove(queue)
             queue.queued = True  # deliveries wait for the pause to end
-            heapq.heappush(self._paused, (time.monotonic() + pause_s, next(self._ties), queue))
+            heapq.heappush(self._paused, (time.monotonic() + queue.pauses.next_s(), next(self._ties), queue))
         return False
 
     def _application_mark(self, queue: ApplyQueue, otherwise: int) -> int:

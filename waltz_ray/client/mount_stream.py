@@ -16,7 +16,8 @@ from waltz_ray.protocol.messages.client import (
     NotReady,
     Rejected,
 )
-from waltz_ray.wire.codec import ClientMessage
+from waltz_ray.wire.codec import BATCH_VERSION, decode_client
+from waltz_ray.wire.framing import FRAME_HEADER_BYTES
 
 __all__ = ["MountMessage", "MountStream", "Mountable"]
 
@@ -59,12 +60,13 @@ class MountStream(Stream):
         """
         self._due[partition] = None
 
-    def chunk_ended(self) -> None:
+    def on_turn_end(self) -> None:
         due, self._due = self._due, {}
         for partition in due:
             partition.send_due()
 
-    def message_received(self, message: ClientMessage, frame_bytes: int) -> None:
+    def on_frame(self, frame: memoryview) -> None:
+        message = decode_client(BATCH_VERSION, frame)
         if isinstance(message, FeedRecords):
             partition_id = message.batch.partition_id
         elif isinstance(message, Mounted):
@@ -77,7 +79,7 @@ class MountStream(Stream):
             raise WireError(f"the server sent {type(message).__name__}, which is none of its answers to a mount")
         partition = self._partitions.get(partition_id)
         if partition is not None:
-            partition.stream_message(self, message, frame_bytes)
+            partition.stream_message(self, message, FRAME_HEADER_BYTES + len(frame))
 
     def stream_lost(self, error: Exception) -> None:
         partitions = list(self._partitions.values())
@@ -85,6 +87,6 @@ class MountStream(Stream):
         for partition in partitions:
             partition.stream_lost(self, error)
 
-    def writable(self) -> None:
+    def on_writable(self) -> None:
         for partition in list(self._partitions.values()):
             partition.stream_writable()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -33,6 +32,7 @@ from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
@@ -54,8 +54,6 @@ __all__ = ["Partition", "PartitionState", "Sink"]
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts to mount; jittered
-_QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
 _NOTHING_PENDING = -2  # client mark in OWN mode: begin at the server's mark
 _MOUNT_IS_GONE = (
     RejectionCode.WRONG_GENERATION,
@@ -126,14 +124,14 @@ class Partition:
         self._stream: MountStream | None = None
         self._ended: asyncio.Future[None] | None = None
         self._mount_number = 0
-        self._pause_s = _FIRST_PAUSE_S
+        self._pauses = Backoff(longest_s=1.0)  # between two attempts to mount
         self._epoch = 0
         self._held_bytes = 0  # of frames that the sink has and has not applied
         self._credit_bytes = 0  # given back by the sink, not yet by us
         self._mount_mark = position  # that the newest mount began at
         self._mount_bytes = 0  # of frames that have come since
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._full_pause_s = _QUEUE_FULL_PAUSE_S
+        self._full_pauses = Backoff(0.005, 0.2, spread=0.0)  # while the server's queue is full
         self._task: asyncio.Task[None] | None = None
 
     # ---- life
@@ -197,10 +195,8 @@ class Partition:
             await self._pause()
 
     async def _pause(self) -> None:
-        pause_s = self._pause_s * random.uniform(0.5, 1.0)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(self._pauses.next_s()):
                 await self._changed.wait()
         except TimeoutError:
             return
@@ -299,7 +295,7 @@ class Partition:
             )
         else:
             self.ready_mark = message.high_water_mark
-            self._pause_s = _FIRST_PAUSE_S
+            self._pauses.reset()
             self.trouble = None
             self.fates.mounted_ready(message.high_water_mark)
             self._set_state(PartitionState.READY)
@@ -342,7 +338,7 @@ class Partition:
     def _entries(self, sequence_numbers: Int32s, transaction_ids: Int64s) -> list[Completion]:
         self._send_later()
         completions = self.fates.entries(sequence_numbers, transaction_ids)
-        self._full_pause_s = _QUEUE_FULL_PAUSE_S
+        self._full_pauses.reset()
         return completions
 
     def _send_later(self) -> None:
@@ -353,8 +349,7 @@ class Partition:
 
     def _rejected(self, message: Rejected) -> None:
         if message.code == RejectionCode.QUEUE_FULL:
-            self._set_timer("full", self._full_pause_s, self.pump)
-            self._full_pause_s = min(2 * self._full_pause_s, _LONGEST_FULL_PAUSE_S)
+            self._set_timer("full", self._full_pauses.next_s(), self.pump)
         self.fates.rejected(message)
         if message.code in _MOUNT_IS_GONE:
             self._end_mount(PartitionNotReady(self.fates.reason(message)))

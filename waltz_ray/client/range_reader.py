@@ -5,15 +5,16 @@ For Spark's Python workers and the command line, which want bytes and not a clie
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
 from waltz_ray.client.rpc import READ_BYTES, checked_batch
-from waltz_ray.client.stream import check_version, hello_frame
+from waltz_ray.client.stream import check_version, greeting
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireError
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
@@ -24,13 +25,10 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.codec import BATCH_VERSION, decode_client, encode_client
-from waltz_ray.wire.framing import MAGIC_CLIENT, Frame, FrameDecoder, encode_frame
+from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, decode_client, encode_client
+from waltz_ray.wire.framing import MAGIC_CLIENT
 
 __all__ = ["RangeReader"]
-
-_RECEIVE_BYTES = 256 * 1024
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 T = TypeVar("T")
 
@@ -39,42 +37,30 @@ class _Connection:
     """One greeted connection; one question at a time."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int) -> None:
-        self._frames: list[Frame] = []
-        self._decoder = FrameDecoder(max_frame_bytes)
         self._next_id = 0
-        self._socket = socket.create_connection(endpoint, timeout_s)
+        self._stream = BlockingStream.open(
+            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s
+        )
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.sendall(hello_frame())
-            check_version(self._frame())
-            self._decoder.expect(MAGIC_CLIENT, BATCH_VERSION)
-        except BaseException:
-            self._socket.close()
+            check_version(self._stream.version)
+        except WireError:
+            self.close()
             raise
 
     def close(self) -> None:
-        self._socket.close()
+        self._stream.close()
 
     def ask(self, make: Callable[[int], DataRangeRequest | PartitionStateRequest], timeout_s: float) -> object:
         self._next_id += 1
-        self._socket.settimeout(max(0.001, timeout_s))
+        self._stream.settimeout(timeout_s)
         question = make(self._next_id)
-        self._socket.sendall(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *encode_client(BATCH_VERSION, question)))
-        answer = decode_client(BATCH_VERSION, self._frame().payload)
+        self._stream.send(*encode_client(BATCH_VERSION, question))
+        answer = decode_client(BATCH_VERSION, self._stream.receive())
         if isinstance(answer, ErrorMessage):
             raise WireError(f"the server closes the connection: {answer.message}")
         if not isinstance(answer, DataRangeResponse | PartitionStateResponse) or answer.request_id != self._next_id:
             raise WireError(f"the server sent {type(answer).__name__}, which is no answer to the question")
         return answer
-
-    def _frame(self) -> Frame:
-        while not self._frames:
-            data = self._socket.recv(_RECEIVE_BYTES)
-            if not data:
-                self._decoder.eof()
-                raise ConnectionResetError("the server closed the connection")
-            self._frames = self._decoder.feed(data)
-        return self._frames.pop(0)
 
 
 class RangeReader:
@@ -153,7 +139,7 @@ class RangeReader:
     def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T], anew: bool = False) -> T:
         """``anew``: a server that has been replaced without noticing must not be asked."""
         deadline = time.monotonic() + self._timeout_s
-        pause_s = _FIRST_PAUSE_S
+        pauses = Backoff()
         trouble: Exception = DataUnavailable("no server owns it")
         while (left_s := deadline - time.monotonic()) > 0:
             endpoint = None if anew else self._owners.get(partition_id)
@@ -167,8 +153,7 @@ class RangeReader:
                 if endpoint is not None:
                     self._forget(endpoint)
                     self._owners.pop(partition_id, None)
-            time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            time.sleep(max(0.0, min(pauses.next_s(), deadline - time.monotonic())))
         raise DataUnavailable(
             f"partition {partition_id} could not be read within {self._timeout_s} s: {trouble or repr(trouble)}"
         )

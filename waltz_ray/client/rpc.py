@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
@@ -13,6 +12,7 @@ from waltz_ray.client.stream import Stream, StreamPool
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import DataUnavailable, WireError
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
@@ -22,13 +22,11 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
-from waltz_ray.wire.codec import ClientMessage
+from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
 __all__ = ["READ_BYTES", "Rpc", "checked_batch"]
 
 READ_BYTES = 1024 * 1024  # of records in one answer
-
-_PAUSES_S = (0.02, 0.5)  # first and longest between two attempts
 
 Question = DataRangeRequest | PartitionStateRequest
 Answer = DataRangeResponse | PartitionStateResponse
@@ -68,7 +66,8 @@ class _RpcStream(Stream):
         finally:
             self._waiting.pop(question.request_id, None)
 
-    def message_received(self, message: ClientMessage, frame_bytes: int) -> None:
+    def on_frame(self, frame: memoryview) -> None:
+        message = decode_client(BATCH_VERSION, frame)
         if isinstance(message, DataRangeResponse | PartitionStateResponse):
             future = self._waiting.get(message.request_id)  # absent: whoever asked has stopped waiting
             if future is not None and not future.done():
@@ -123,7 +122,7 @@ class Rpc:
 
     async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream], Awaitable[T]]) -> T:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")
-        pause_s, longest_s = _PAUSES_S
+        pauses = Backoff()
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 while True:
@@ -133,8 +132,7 @@ class Rpc:
                             return await ask(await self._pool.get(location))
                         except (OSError, WireError, DataUnavailable) as error:
                             trouble = error
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-                    pause_s = min(2 * pause_s, longest_s)
+                    await asyncio.sleep(pauses.next_s())
         except TimeoutError:
             raise DataUnavailable(
                 f"partition {partition_id} could not be read within {self._config.request_timeout_ms} ms: "

@@ -20,6 +20,7 @@ from waltz_ray.errors import WireError
 from waltz_ray.wire.primitives import BytesLike
 
 __all__ = [
+    "FRAME_HEADER",
     "FRAME_HEADER_BYTES",
     "HELLO_VERSION",
     "KNOWN_VERSIONS",
@@ -29,6 +30,7 @@ __all__ = [
     "MAGIC_REPLICA",
     "Frame",
     "FrameDecoder",
+    "GreetedDecoder",
     "Hello",
     "decode_hello",
     "encode_frame",
@@ -54,8 +56,8 @@ MAX_HELLO_BYTES = 4096
 
 _TLS_HANDSHAKE = 0x16
 _MOST_NAMED = 16  # versions of a peer, in a message
-_HEADER = struct.Struct(">Bhi")
-FRAME_HEADER_BYTES = _HEADER.size  # 7
+FRAME_HEADER = struct.Struct(">Bhi")
+FRAME_HEADER_BYTES = FRAME_HEADER.size  # 7
 _INT = struct.Struct(">i")
 _MAX_FRAME_BYTES = (1 << 31) - 1
 
@@ -64,7 +66,7 @@ def frame_header(magic: int, version: int, length: int) -> bytes:
     """The 7 bytes before a payload of ``length`` bytes."""
     if length > _MAX_FRAME_BYTES:
         raise WireError(f"a payload of {length} bytes does not fit in a frame; send it in smaller batches")
-    return _HEADER.pack(magic, version, length)
+    return FRAME_HEADER.pack(magic, version, length)
 
 
 def encode_frame(magic: int, version: int, *parts: BytesLike) -> bytes:
@@ -90,7 +92,7 @@ class Frame(NamedTuple):
     payload: memoryview
 
 
-class FrameDecoder:
+class _Decoder:
     """Cuts a stream into frames.
 
     ``max_frame_bytes`` limits a payload. Until ``expect`` is called every version this code knows is let through,
@@ -112,21 +114,6 @@ class FrameDecoder:
     def expect(self, magic: int, version: int) -> None:
         """From now on only frames of this magic and version are right (call it once HELLO has been agreed on)."""
         self._versions = {magic: frozenset((version,))}
-
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that ``data`` completes, keep-alives left out.
-
-        Payloads are slices of ``bytes``, and copies of anything else: that may be a buffer that is used again.
-        ``WireError`` as soon as a header is wrong; frames before it in the same piece are dropped with it.
-        """
-        if self._broken is not None:
-            raise WireError(self._broken)
-        try:
-            return self._feed(memoryview(data), shared=data.__class__ is bytes)
-        except WireError as error:
-            self._broken = str(error)
-            self._payload = None
-            raise
 
     def eof(self) -> None:
         """The stream has ended: ``WireError`` if it ended inside a frame."""
@@ -156,10 +143,10 @@ class FrameDecoder:
                 if len(self._header) < FRAME_HEADER_BYTES:
                     self._check_magic(self._header[0])
                     break
-                magic, version, length = _HEADER.unpack(self._header)
+                magic, version, length = FRAME_HEADER.unpack(self._header)
                 self._header = b""
             else:
-                magic, version, length = _HEADER.unpack_from(data, position)
+                magic, version, length = FRAME_HEADER.unpack_from(data, position)
                 position += FRAME_HEADER_BYTES
             if version not in self._versions.get(magic, ()) or not 0 <= length <= self.max_frame_bytes:
                 self._check(magic, version, length)
@@ -186,6 +173,10 @@ class FrameDecoder:
             frames.append(Frame(self._magic, self._version, memoryview(self._payload).toreadonly()))
             self._payload = None
         return position + taken
+
+    def _fail(self, error: WireError) -> None:
+        self._broken = str(error)
+        self._payload = None
 
     def _check_hello(self, magic: int, length: int) -> None:
         if magic != MAGIC_HELLO:
@@ -214,6 +205,24 @@ class FrameDecoder:
                 f"frame of magic '{chr(magic)}' has {length} bytes, the limit is {self.max_frame_bytes}; "
                 f"send smaller batches or raise the limit on this side"
             )
+
+
+class FrameDecoder(_Decoder):
+    """Cuts a stream into frames of any kind."""
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that ``data`` completes, keep-alives left out.
+
+        Payloads are slices of ``bytes``, and copies of anything else: that may be a buffer that is used again.
+        ``WireError`` as soon as a header is wrong; frames before it in the same piece are dropped with it.
+        """
+        if self._broken is not None:
+            raise WireError(self._broken)
+        try:
+            return self._feed(memoryview(data), shared=data.__class__ is bytes)
+        except WireError as error:
+            self._fail(error)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,3 +266,44 @@ def negotiate(ours: Iterable[int], theirs: Iterable[int]) -> int:
         more = f" and {len(their_set) - _MOST_NAMED} more" if len(their_set) > _MOST_NAMED else ""
         raise WireError(f"no common version: we speak {sorted(our_set)}, the peer speaks {named}{more}")
     return max(our_set & their_set)
+
+
+class GreetedDecoder(_Decoder):
+    """Cuts a stream into HELLO and then payloads of ``magic``, in the highest version that both sides know.
+
+    What comes in one piece with the HELLO is cut before anybody can know what was agreed on. It is checked here, so
+    nobody is handed a frame of another version or magic.
+    """
+
+    def __init__(self, magic: int, versions: tuple[int, ...], max_frame_bytes: int) -> None:
+        super().__init__(max_frame_bytes, greeted=False)
+        self.ready = False
+        """HELLO has come."""
+        self.version = -1
+        """Agreed on; -1 before the peer's HELLO."""
+        self.hello = Hello((), "")
+        """The peer's."""
+        self._wanted = magic
+        self._ours = versions
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The payloads that ``data`` completes, HELLO and keep-alives left out. Else as ``FrameDecoder.feed``."""
+        if self._broken is not None:
+            raise WireError(self._broken)
+        try:
+            frames = self._feed(memoryview(data), shared=True)
+            if frames and not self.ready:
+                frames = self._greet(frames)
+        except WireError as error:
+            self._fail(error)
+            raise
+        return [frame[2] for frame in frames]  # by number: it costs half as much as by name
+
+    def _greet(self, frames: list[Frame]) -> list[Frame]:
+        self.hello = decode_hello(frames[0].payload)
+        self.version = negotiate(self._ours, self.hello.versions)
+        self.expect(self._wanted, self.version)
+        for magic, version, payload in frames[1:]:
+            self._check(magic, version, len(payload))
+        self.ready = True
+        return frames[1:]

@@ -12,8 +12,10 @@ from itertools import count
 
 import numpy as np
 
-from waltz_ray.client.readers.sockets import BlockingStream
+from waltz_ray.client.readers.sockets import open_stream
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint, ReqId
 from waltz_ray.protocol.messages.client import (
     ErrorMessage,
@@ -34,7 +36,6 @@ __all__ = ["HeaderReader"]
 
 _CREDIT_BYTES = 1024 * 1024
 _CREDIT_STEP_BYTES = _CREDIT_BYTES // 4
-_PAUSE_S = 0.1
 
 
 class HeaderReader:
@@ -57,7 +58,7 @@ class HeaderReader:
         """Consecutive batches with exactly the headers [first_id, end_id), all of which must be committed already."""
         if first_id < 0:
             raise InvalidInput(f"a range needs first_id >= 0, not {first_id}")
-        deadline = time.monotonic() + self._timeout_s
+        deadline, pauses = time.monotonic() + self._timeout_s, Backoff()
         while first_id < end_id:
             try:
                 with self._mounted(partition_id, first_id, self._timeout_s) as stream:
@@ -65,13 +66,14 @@ class HeaderReader:
                         yield batch
                         first_id = batch.first_id + len(batch)
                         deadline = time.monotonic() + self._timeout_s
+                        pauses.reset()
             except (OSError, WireError, DataUnavailable, ZooKeeperUnreachable) as error:
                 if time.monotonic() >= deadline:
                     raise DataUnavailable(
                         f"partition {partition_id}: header {first_id} could not be read within {self._timeout_s:g} s: "
                         f"{str(error) or repr(error)}"
                     ) from error
-                time.sleep(_PAUSE_S)
+                time.sleep(pauses.next_s())
 
     def _mounted(self, partition_id: int, first_id: int, left_s: float) -> BlockingStream:
         """A connection whose next message is the feed's first, or the mount's answer."""
@@ -80,7 +82,7 @@ class HeaderReader:
             raise DataUnavailable("no server owns it")
         if self._client_id is None:
             self._client_id = self._new_client_id()
-        stream = BlockingStream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
+        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
         try:
             stream.settimeout(left_s)
             _send(stream, PartitionStateRequest(1, partition_id))

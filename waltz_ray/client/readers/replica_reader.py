@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from waltz_ray.client.readers.locations import ReplicaView
-from waltz_ray.client.readers.sockets import BlockingStream, persist
+from waltz_ray.client.readers.sockets import open_stream, persist
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     Read,
@@ -186,7 +187,7 @@ class ReplicaReader:
         timeout_s = min(_ANSWER_S, left_s)
         try:
             if endpoint not in self._streams:
-                self._streams[endpoint] = BlockingStream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
+                self._streams[endpoint] = open_stream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
             stream = self._streams[endpoint]
             stream.settimeout(timeout_s)
             stream.send(*encode_replica(request))

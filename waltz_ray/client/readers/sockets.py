@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 from waltz_ray.errors import DataUnavailable, ReplicaRefused, WireError, ZooKeeperUnreachable
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.wire.framing import (
-    MAGIC_HELLO,
-    Frame,
-    FrameDecoder,
-    Hello,
-    decode_hello,
-    encode_frame,
-    encode_hello,
-    negotiate,
-)
-from waltz_ray.wire.primitives import BytesLike
 
-__all__ = ["BlockingStream", "persist"]
+__all__ = ["open_stream", "persist"]
 
-_RECEIVE_BYTES = 256 * 1024
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 T = TypeVar("T")
 
@@ -38,66 +25,18 @@ def persist(what: str, timeout_s: float, attempt: Callable[[float], T]) -> T:
     DataUnavailable names ``what`` and the last reason after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
+    pauses = Backoff()
     trouble: Exception | None = None
     while trouble is None or time.monotonic() < deadline:
         try:
             return attempt(max(0.001, deadline - time.monotonic()))
         except (OSError, WireError, ReplicaRefused, DataUnavailable, ZooKeeperUnreachable) as error:
             trouble = error
-        time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        time.sleep(max(0.0, min(pauses.next_s(), deadline - time.monotonic())))
     raise DataUnavailable(f"{what} could not be read within {timeout_s:g} s: {str(trouble) or repr(trouble)}")
 
 
-class BlockingStream:
-    """Frames of ``magic``, version ``version``, to and from ``endpoint``. OSError, WireError. One thread at a time."""
-
-    def __init__(self, endpoint: Endpoint, magic: int, version: int, timeout_s: float) -> None:
-        self._magic, self._version = magic, version
-        self._frames: list[Frame] = []
-        self._decoder = FrameDecoder(_MAX_FRAME_BYTES)
-        self._socket = socket.create_connection(endpoint, timeout_s)
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.sendall(encode_hello(Hello((version,), f"waltz_spark reader {os.getpid()}")))
-            hello = self._frame()
-            if hello.magic != MAGIC_HELLO:
-                raise WireError(f"the first frame of {endpoint} is not HELLO but magic 0x{hello.magic:02X}")
-            negotiate((version,), decode_hello(hello.payload).versions)
-            self._decoder.expect(magic, version)
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def settimeout(self, timeout_s: float) -> None:
-        """For each of the following sends and receives."""
-        self._socket.settimeout(max(0.001, timeout_s))
-
-    def send(self, *parts: BytesLike) -> None:
-        """One frame with this payload."""
-        self._socket.sendall(encode_frame(self._magic, self._version, *parts))
-
-    def receive(self) -> BytesLike:
-        """The payload of the next frame."""
-        return self._frame().payload
-
-    def _frame(self) -> Frame:
-        while not self._frames:
-            data = self._socket.recv(_RECEIVE_BYTES)
-            if not data:
-                self._decoder.eof()
-                raise ConnectionResetError("the peer closed the connection")
-            self._frames = self._decoder.feed(data)
-        return self._frames.pop(0)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def __enter__(self) -> BlockingStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def open_stream(endpoint: Endpoint, magic: int, version: int, timeout_s: float) -> BlockingStream:
+    """A greeted connection that speaks ``version``. OSError, WireError."""
+    greeting = f"waltz_spark reader {os.getpid()}"
+    return BlockingStream.open(*endpoint, magic, (version,), _MAX_FRAME_BYTES, greeting, timeout_s)

@@ -30,9 +30,13 @@ class Outgoing:
     ) -> None:
         self.depth -= 1
         if not self.depth and self.filled:
-            filled, self.filled = self.filled, {}
-            for outlet in filled:
-                outlet.flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what all outlets hold."""
+        filled, self.filled = self.filled, {}
+        for outlet in filled:
+            outlet.flush()
 
 
 class Outlet:
@@ -41,7 +45,7 @@ class Outlet:
     def __init__(self, outgoing: Outgoing, transport: asyncio.WriteTransport) -> None:
         self._outgoing = outgoing
         self._transport = transport
-        self._held: list[bytes] = []
+        self.held: list[bytes] = []
         self._held_bytes = 0
         self._closing = False
 
@@ -52,7 +56,7 @@ class Outlet:
         if not self._outgoing.depth:
             self._transport.write(frame)
             return
-        self._held.append(frame)
+        self.held.append(frame)
         self._held_bytes += len(frame)
         if self._held_bytes > _MOST_HELD_BYTES:
             self.flush()
@@ -61,7 +65,7 @@ class Outlet:
 
     def flush(self) -> None:
         """Write what is held, in its order."""
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self.held, self._held_bytes = self.held, [], 0
         if held:
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
@@ -73,7 +77,7 @@ class Outlet:
     def abort(self) -> None:
         """Close at once, dropping what is unsent."""
         self._closing = True
-        self._held, self._held_bytes = [], 0
+        self.held, self._held_bytes = [], 0
         self._transport.abort()
 
     def close(self) -> None:

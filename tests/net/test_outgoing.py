@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from waltz_ray.actors.outgoing import Outgoing, Outlet
+from waltz_ray.net.outgoing import Outgoing, Outlet
 
 
 class Transport(asyncio.Transport):

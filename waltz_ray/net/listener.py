@@ -1,0 +1,162 @@
+"""Accepting connections, in an event loop or in threads.
+
+What a failure leaves: no connection can be accepted, or no thread be started, for lack of handles or memory: the
+listener waits a little and goes on; that connection at the most is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+from waltz_ray.net.connector import keep_alive
+from waltz_ray.net.limit import ConnectionLimit
+
+__all__ = ["BlockingListener", "listen"]
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+_HANDSHAKE_S = 5.0
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+async def listen(
+    make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
+    """Accept in the running loop: ``make`` makes what serves each connection. OSError if the port cannot be had.
+
+    Both kinds of loop survive a lack of handles on their own. How many connections there may be is ``net.stream``'s.
+    """
+    return await asyncio.get_running_loop().create_server(make, host, port, ssl=tls)
+
+
+class BlockingListener:
+    """Accepts in a thread of its own, and lets ``serve(connection, peer)`` have each connection in another.
+
+    The connection is closed when ``serve`` returns. ``on_fatal`` is called with a message when nothing can be
+    accepted any more and nobody knows why. ``receive_buffer_bytes`` is the kernel's, of each connection; 0: its choice.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        serve: Callable[[socket.socket, str], None],
+        limit: ConnectionLimit,
+        on_fatal: Callable[[str], None],
+        receive_buffer_bytes: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.accepted = 0
+        """Connections that were ever served."""
+        self._name = name
+        self._serve = serve
+        self._limit = limit
+        self._on_fatal = on_fatal
+        self._tls = tls
+        self._socket = socket.create_server((host, port), backlog=128)
+        if receive_buffer_bytes:
+            # Inherited by accepted sockets, and only before they are accepted does it set the window.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.port = int(self._socket.getsockname()[1])
+        """Where it listens."""
+        self._lock = threading.Lock()
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._stopped = threading.Event()
+        self._acceptor = threading.Thread(target=self._accept, name=f"{name}-accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._acceptor.start()
+
+    def stop(self) -> None:
+        """Stop listening, end every connection, wait for all threads."""
+        with self._lock:
+            self._stopped.set()
+            connections = dict(self._connections)
+        with contextlib.suppress(OSError):  # not connected: some systems refuse what wakes accept() on Linux
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for connection in connections.values():
+            with contextlib.suppress(OSError):  # the peer may have gone already
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in [self._acceptor, *connections]:
+            if thread.ident is not None:
+                thread.join()
+
+    def _accept(self) -> None:
+        lacking = False
+        while True:
+            try:
+                connection, peer = self._socket.accept()
+            except ConnectionAbortedError:
+                continue  # it had gone before we came to it
+            except OSError as error:
+                if self._stopped.is_set():
+                    return
+                if error.errno not in _NO_RESOURCES:
+                    self._on_fatal(f"{self._name}: cannot accept connections any more: {error}")
+                    return
+                if not lacking:
+                    log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
+                lacking = True
+                self._stopped.wait(_PAUSE_S)
+                continue
+            if lacking:
+                log.warning("%s: accepts connections again", self._name)
+            lacking = False
+            self._begin(connection, str(peer[0]), int(peer[1]))
+
+    def _begin(self, connection: socket.socket, address: str, port: int) -> None:
+        """Serve it in a thread of its own, or close it."""
+        thread = threading.Thread(target=self._run, args=(address, port), name=f"{self._name}-{port}", daemon=True)
+        with self._lock:
+            if self._stopped.is_set() or not self._limit.admits(address):
+                connection.close()
+                return
+            self._connections[thread] = connection
+            self.accepted += 1
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                log.error("%s: no thread for the connection of %s, it is closed: %s", self._name, address, error)
+                self._end(thread, address)
+
+    def _end(self, thread: threading.Thread, address: str) -> None:
+        """Under the lock."""
+        self._connections.pop(thread).close()
+        self._limit.left(address)
+
+    def _run(self, address: str, port: int) -> None:
+        thread, peer = threading.current_thread(), f"{address}:{port}"
+        try:
+            with self._lock:
+                connection = self._connections[thread]
+            keep_alive(connection)
+            if self._tls is not None:
+                connection = self._encrypted(thread, connection, self._tls)
+            self._serve(connection, peer)
+        except (OSError, MemoryError) as error:
+            log.info("%s: connection of %s lost: %s", self._name, peer, error)
+        finally:
+            with self._lock:
+                self._end(thread, address)
+
+    def _encrypted(self, thread: threading.Thread, plain: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
+        plain.settimeout(_HANDSHAKE_S)
+        with self._lock:  # from here on it is this one that stop() has to end
+            if self._stopped.is_set():
+                raise ConnectionAbortedError("the listener has stopped")
+            connection = tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            self._connections[thread] = connection
+        connection.do_handshake()
+        connection.settimeout(None)
+        return connection
