@@ -6,6 +6,7 @@ from typing import Protocol
 
 from waltz_ray.client.stream import Stream
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.mounting import MountMessage
 from waltz_ray.wire.batches import (
     AppendedBatch,
     ErrorMessage,
@@ -18,9 +19,7 @@ from waltz_ray.wire.batches import (
 )
 from waltz_ray.wire.codec import ClientMessage
 
-__all__ = ["MountMessage", "MountStream", "Mountable"]
-
-MountMessage = AppendedBatch | FeedBatch | FeedRecords | LockFailureBatch | Mounted | NotReady | Rejected
+__all__ = ["MountStream", "Mountable"]
 
 
 class Mountable(Protocol):
