@@ -1,18 +1,21 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
-``connect`` gives a client; the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
+``connect`` gives a client, ``connect_async`` one for coroutines;
+the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
 """
 
+from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.config import ClientConfig
 
 # This also makes sure that ``waltz_ray.connect`` is the function, not the module it is in.
-from waltz_ray.connect import connect
+from waltz_ray.connect import connect, connect_async
 from waltz_ray.protocol.ids import LockId, ReqId
 
 __all__ = [
+    "AsyncWaltzClient",
     "Callbacks",
     "ClientConfig",
     "LockId",
@@ -23,4 +26,5 @@ __all__ = [
     "TransactionContext",
     "WaltzClient",
     "connect",
+    "connect_async",
 ]

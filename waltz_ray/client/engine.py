@@ -267,15 +267,16 @@ class Engine:
             self._shell.post(self._subscribe, subscription)
 
     def _subscribe(self, subscription: Subscription) -> None:
+        if subscription.stopped:
+            return
         self._subscriptions.add(subscription)
         self._begin(subscription.partition)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """On the loop: end. Idempotent."""
-        if subscription in self._subscriptions:
-            self._subscriptions.discard(subscription)
-            self._begun.pop(subscription.partition, None)
-            await subscription.stop()
+        """On the loop: end. Idempotent; who is cancelled on the way leaves the rest to ``shut_down``."""
+        self._begun.pop(subscription.partition, None)
+        await subscription.stop()
+        self._subscriptions.discard(subscription)
 
     # ---- the end
 

@@ -71,15 +71,18 @@ class Outbox:
         self._ring()
         return True
 
-    def give_up(self, when_room: Callable[[], None]) -> PartitionNotReady:
-        """Whoever offered does not wait any longer; why there was no room."""
+    def give_up(self, when_room: Callable[[], None]) -> None:
+        """Whoever offered does not wait any longer."""
         with self._lock:
             if when_room in self._when_room:
                 self._when_room.remove(when_room)
-            return PartitionNotReady(
-                f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
-                f"and none got one within {self._timeout_ms} ms; this one was not sent"
-            )
+
+    def no_room_error(self) -> PartitionNotReady:
+        """For who has waited for room as long as may be."""
+        return PartitionNotReady(
+            f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
+            f"and none got one within {self._timeout_ms} ms; this one was not sent"
+        )
 
     @property
     def blocked(self) -> int:

@@ -31,10 +31,12 @@ class Subscription:
         self._after = after
         self._mounter = mounter
         self._put = put
+        self.stopped = False
         self.partition = PartitionShell(mounter, partition_id, after, self)
 
     async def stop(self) -> None:
-        """Leave, and close the connection."""
+        """Leave, and close the connection. Idempotent."""
+        self.stopped = True
         await self.partition.stop()
         await self._mounter.streams.close()
 

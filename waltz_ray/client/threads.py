@@ -86,7 +86,8 @@ class Threads:
         end_s = time.monotonic() + self._config.mount_timeout_ms / 1000
         while not outbox.offer(append, room.set):
             if not room.wait(max(0.0, end_s - time.monotonic())):
-                raise outbox.give_up(room.set)
+                outbox.give_up(room.set)
+                raise outbox.no_room_error()
             room.clear()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
