@@ -18,9 +18,10 @@ next MOUNTED(READY), which fails the rest: only then is it known what is in the 
 wait. The first ends in ``StreamOpened`` or ``OpenFailed``, the second in ``TimerFired`` unless it is cancelled or set
 anew.
 
-A stream carries one mount after another, so what an earlier one was still owed arrives during the next. Three rules
-tell them apart: an answer names its mount by number; a feed that begins behind ``position`` while this mount has no
-answer yet is an earlier one's; and where the feed of this mount begins, the credit of what came before is written off.
+A stream carries one mount after another, so what an earlier one was still owed arrives during the next, and some of it
+has been let go in between. Until this mount is answered it could be either's: an answer names its mount by number; a
+feed that begins behind ``position`` is an earlier one's; where the feed of this mount begins, the credit of what came
+before is written off; and own records that are told (OWN mode) say nothing about others.
 """
 
 from __future__ import annotations
@@ -659,24 +660,30 @@ class Mounting(Generic[Token]):
         self._held_bytes += frame_bytes
         last_id = first_id + len(feed) - 1
         self.position = max(self.position, last_id)
-        if len(own):
-            return self._news(feed, sequence_numbers, own.astype(np.int64) + first_id, last_id, frame_bytes)
-        self.monitor.mark_seen(last_id)
-        return [Deliver(feed, (), own, (), "", frame_bytes, self._epoch)]
+        if not len(own):
+            self.monitor.mark_seen(last_id)
+            return [Deliver(feed, (), own, (), "", frame_bytes, self._epoch)]
+        transaction_ids = own.astype(np.int64) + first_id
+        committed, failed = self.monitor.committed(sequence_numbers, transaction_ids)
+        return self._news(feed, committed, failed, transaction_ids, last_id, frame_bytes)
 
     def _on_appended(self, message: AppendedBatch, frame_bytes: int) -> Sequence[Effect[Token]]:
-        return self._news(None, message.sequence_numbers, message.transaction_ids, message.high_water_mark, 0)
+        # Before the answer this may be the rest of an earlier mount over the same stream. What came of that while none
+        # was mounted has been let go, and this mount will tell it: until then nothing follows for what is older.
+        gapless = self.state is MountingState.READY
+        committed, failed = self.monitor.committed(message.sequence_numbers, message.transaction_ids, gapless)
+        return self._news(None, committed, failed, message.transaction_ids, message.high_water_mark, 0)
 
     def _news(
         self,
         feed: RecordBatch | FeedBatch | None,
-        sequence_numbers: Int32s,
+        committed: Sequence[Piece[Token]],
+        failed: Sequence[Piece[Token]],
         transaction_ids: Int64s,
         server_mark: int,
         frame_bytes: int,
     ) -> Sequence[Effect[Token]]:
         """Records of ours are in the log."""
-        committed, failed = self.monitor.committed(sequence_numbers, transaction_ids)
         self.monitor.mark_seen(server_mark)
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
         reason = self._dropped if failed else ""

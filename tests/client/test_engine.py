@@ -1,0 +1,102 @@
+"""The engine by itself: what it does in which order, on a shell that does nothing until it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from waltz_ray.client.engine import Engine, settle
+from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.requests import Append
+from waltz_ray.client.shell import Turn
+from waltz_ray.client.transport import Channel, Receiver
+from waltz_ray.protocol.ids import Endpoint, Location
+from waltz_ray.protocol.mounting import MountingState
+from waltz_ray.wire.batches import FeedMode
+from waltz_ray.wire.primitives import BytesLike
+
+
+class Shell:
+    """Keeps what is posted until ``run``."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def jitter(self) -> float:
+        return 1.0
+
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        self.posted.append((function, args))
+
+    def run(self) -> None:
+        while self.posted:
+            function, args = self.posted.pop(0)
+            function(*args)
+
+    def run_context(self, function: Callable[..., None], *args: object) -> None:
+        self.post(function, *args)
+
+    def stop_contexts(self) -> None: ...
+
+    def drive(self, turn: Turn) -> Callable[[], None]:
+        return lambda: self.post(turn)
+
+    def stop_driving(self) -> None: ...
+
+
+class Wire:
+    """A transport, and its one channel, over which nobody answers."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._receiver: Receiver | None = None
+
+    async def connect(self, location: Location, receiver: Receiver) -> Channel:
+        self.connections += 1
+        self._receiver = receiver
+        return self
+
+    def write(self, parts: Iterable[BytesLike]) -> None: ...
+
+    def close(self) -> None:
+        assert self._receiver is not None
+        self._receiver.lost(None)
+
+
+class Owner:
+    def put(self, outbox: Outbox, append: Append) -> None:
+        assert outbox.offer(append)
+
+    def ready_changed(self) -> None: ...
+
+
+def fetch(partition_id: int, transaction_id: int) -> bytes:
+    raise AssertionError((partition_id, transaction_id))
+
+
+def test_a_location_that_comes_before_a_partition_begins_does_not_begin_it() -> None:
+    """The application's thread attaches it while the loop hears from the directory: it was mounted twice."""
+
+    async def test() -> None:
+        shell, wire = Shell(), Wire()
+        engine = Engine(settle(1, 1, None, None, None, FeedMode.RECORDS), wire, None, fetch, shell, Owner())
+        partition = engine.attachment(0).partition
+        engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
+        assert partition._opening is None
+        shell.run()
+        opening = partition._opening
+        assert opening is not None
+        engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
+        assert partition._opening is opening
+        while not wire.connections:
+            await asyncio.sleep(0)
+        assert partition.machine.state is MountingState.LOCATING
+        await engine.shut_down()
+        assert partition.machine.state is MountingState.CLOSED
+
+    asyncio.run(test())
