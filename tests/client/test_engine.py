@@ -36,6 +36,9 @@ class Shell:
             function, args = self.posted.pop(0)
             function(*args)
 
+    def put(self, outbox: Outbox, append: Append) -> None:
+        assert outbox.offer(append)
+
     def run_context(self, function: Callable[..., None], *args: object) -> None:
         self.post(function, *args)
 
@@ -68,13 +71,6 @@ class Wire:
         self._receiver.lost(None)
 
 
-class Owner:
-    def put(self, outbox: Outbox, append: Append) -> None:
-        assert outbox.offer(append)
-
-    def ready_changed(self) -> None: ...
-
-
 def fetch(partition_id: int, transaction_id: int) -> bytes:
     raise AssertionError((partition_id, transaction_id))
 
@@ -84,7 +80,7 @@ def test_a_location_that_comes_before_a_partition_begins_does_not_begin_it() -> 
 
     async def test() -> None:
         shell, wire = Shell(), Wire()
-        engine = Engine(settle(1, 1, None, None, None, FeedMode.RECORDS), wire, None, fetch, shell, Owner())
+        engine = Engine(settle(1, 1, None, None, None, FeedMode.RECORDS), wire, None, fetch, shell, lambda: None)
         partition = engine.attachment(0).partition
         engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
         assert partition._opening is None

@@ -22,7 +22,7 @@ from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput, WaltzError
+from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.wire.batches import FeedMode
@@ -61,7 +61,6 @@ class AsyncWaltzClient:
         self._started: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()  # set for a moment whenever a partition's state has changed
-        self._offers: set[asyncio.Task[None]] = set()  # attempts of contexts that wait for room
         self._questions: set[asyncio.Task[Any]] = set()  # to servers
 
     # ---- life
@@ -77,8 +76,9 @@ class AsyncWaltzClient:
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
         membership = settle(client_id, directory.partitions, callbacks, config, partitions, FeedMode.RECORDS)
-        shell = self._shell = OwnLoop()
-        engine = self._started = Engine(membership, self._transport, callbacks, _never_fetched, shell, self)
+        shell = self._shell = OwnLoop(self.config)
+        changed = self._ready_changed
+        engine = self._started = Engine(membership, self._transport, callbacks, _never_fetched, shell, changed)
 
         def located(locations: Mapping[int, Location]) -> None:
             shell.post(engine.located, dict(locations))
@@ -121,10 +121,10 @@ class AsyncWaltzClient:
             question.cancel()
         await asyncio.gather(*questions, return_exceptions=True)
         await engine.shut_down()
-        self.ready_changed()
+        self._ready_changed()
         engine.applier.stop()
         engine.runner.close()
-        await asyncio.gather(*self._offers)
+        await self._shell.stop_offers()
 
     @property
     def _engine(self) -> Engine:
@@ -192,34 +192,13 @@ class AsyncWaltzClient:
             )
 
     async def _sent(self, outbox: Outbox, append: Append, fate: AwaitedFate[T]) -> T:
-        await self._offer(outbox, append)
+        await self._shell.offer(outbox, append)
         try:
             return await fate.waiter
         except asyncio.CancelledError:
             append.retry = False
             outbox.withdraw(append)
             raise
-
-    async def _offer(self, outbox: Outbox, append: Append) -> None:
-        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
-        if outbox.offer(append):
-            return
-        try:
-            async with asyncio.timeout(self.config.mount_timeout_ms / 1000):
-                while not await self._offered(outbox, append):
-                    pass
-        except TimeoutError:
-            raise outbox.no_room_error() from None
-
-    async def _offered(self, outbox: Outbox, append: Append) -> bool:
-        room = asyncio.Event()
-        if outbox.offer(append, room.set):
-            return True
-        try:
-            await room.wait()
-        finally:
-            outbox.give_up(room.set)
-        return False
 
     # ---- reading
 
@@ -327,23 +306,7 @@ class AsyncWaltzClient:
         """See ``WaltzClient.statistics``."""
         return self._engine.statistics()
 
-    # ---- Owner
-
-    def put(self, outbox: Outbox, append: Append) -> None:
-        """For the contexts of this client, which cannot wait."""
-        if not outbox.offer(append):
-            task = self._shell.loop.create_task(self._put_later(outbox, append))
-            self._offers.add(task)
-            task.add_done_callback(self._offers.discard)
-
-    async def _put_later(self, outbox: Outbox, append: Append) -> None:
-        try:
-            await self._offer(outbox, append)
-        except WaltzError as error:
-            append.fail(error)
-
-    def ready_changed(self) -> None:
-        """For the partitions of this client."""
+    def _ready_changed(self) -> None:
         self._ready.set()  # whoever waits is woken
         self._ready.clear()
 

@@ -10,7 +10,6 @@ from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.lock_lines import LockLines
-from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import Append
 from waltz_ray.errors import ClientAhead
 from waltz_ray.protocol.ids import NO_TRANSACTION
@@ -35,9 +34,6 @@ class Home(Protocol):
     def runner(self) -> ContextRunner:
         """Who runs their contexts."""
 
-    def put(self, outbox: Outbox, append: Append) -> None:
-        """Send a context's attempt; see ``ContextPort.put``."""
-
     def ready_changed(self) -> None:
         """A partition may have become ready, or never will be."""
 
@@ -47,7 +43,7 @@ class Attachment:
 
     def __init__(self, home: Home, partition_id: int, mark: int) -> None:
         self._home = home
-        self._post = home.mounter.shell.post
+        self._shell = home.mounter.shell
         self.lines = LockLines()
         self._credit_step_bytes = home.mounter.config.feed_credit_bytes // 4
         self._applied_bytes = 0  # not yet told to the partition; what a mount may still send is smaller by as much
@@ -69,7 +65,7 @@ class Attachment:
         return self.queue.refusals
 
     def put(self, append: Append) -> None:
-        self._home.put(self.outbox, append)
+        self._shell.put(self.outbox, append)
 
     def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None:
         self._home.applier.when_applied(self.queue, transaction_id, action)
@@ -80,11 +76,11 @@ class Attachment:
         """In large portions: each wakes the loop, and the server hears of no smaller ones."""
         self._applied_bytes += frame_bytes
         if self._applied_bytes >= self._credit_step_bytes:
-            self._post(self.partition.applied, self._applied_bytes)
+            self._shell.post(self.partition.applied, self._applied_bytes)
             self._applied_bytes = 0
 
     def _rewind(self, position: int, epoch: int) -> None:
-        self._post(self.partition.rewind, position, epoch)
+        self._shell.post(self.partition.rewind, position, epoch)
 
     # ---- Sink, on the loop
 

@@ -22,8 +22,6 @@ from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
-from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
@@ -73,7 +71,7 @@ class WaltzClient:
         self._count = membership.partitions
         self._ready = threading.Condition()
         self._threads = threads or Threads(self.config)
-        self._engine = Engine(membership, transport, callbacks, self._fetch, self._threads, self)
+        self._engine = Engine(membership, transport, callbacks, self._fetch, self._threads, self._ready_changed)
         try:
             self._stop_watching = directory.watch(self._located)
         except BaseException:
@@ -122,7 +120,7 @@ class WaltzClient:
         future: LightFuture[Int64s] = LightFuture()
         append = self._engine.many_append_of(attachment, datas, headers, future)
         if append.count:
-            self.put(attachment.outbox, append)
+            self._threads.put(attachment.outbox, append)
         else:
             future.set_result(append.ids)
         return future
@@ -221,18 +219,11 @@ class WaltzClient:
     ) -> None:
         self.close()
 
-    # ---- Owner
+    # ---- inside
 
-    def put(self, outbox: Outbox, append: Append) -> None:
-        """For the contexts of this client, and for ``append``."""
-        self._threads.put(outbox, append)
-
-    def ready_changed(self) -> None:
-        """For the partitions of this client."""
+    def _ready_changed(self) -> None:
         with self._ready:
             self._ready.notify_all()
-
-    # ---- inside
 
     def _located(self, locations: Mapping[int, Location]) -> None:
         self._threads.post(self._engine.located, dict(locations))
@@ -270,6 +261,6 @@ class WaltzClient:
 
     def _end_threads(self) -> None:
         self._threads.stop(self._engine.shut_down())
-        self.ready_changed()
+        self._ready_changed()
         self._engine.applier.stop()
         self._engine.runner.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.mount_stream import MountStream
-from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import Append, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
@@ -36,7 +35,7 @@ from waltz_ray.protocol.mounting import MountingState
 from waltz_ray.protocol.records import Int32s
 from waltz_ray.wire.batches import FeedMode
 
-__all__ = ["Engine", "Lock", "Locks", "Membership", "Owner", "check_partition", "settle"]
+__all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
 
 Lock = LockId | tuple[str, int]
 Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
@@ -84,18 +83,11 @@ def settle(
     return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
 
 
-class Owner(Protocol):
-    """The client that an engine is the engine of."""
-
-    def put(self, outbox: Outbox, append: Append) -> None:
-        """Send a context's attempt; see ``ContextPort.put``."""
-
-    def ready_changed(self) -> None:
-        """A partition may have become ready, or never will be. On the loop."""
-
-
 class Engine:
-    """See the module. What is not said to be for the loop is for any thread."""
+    """See the module. What is not said to be for the loop is for any thread.
+
+    ``ready_changed`` is called on the loop when a partition may have become ready, or never will be.
+    """
 
     def __init__(
         self,
@@ -104,12 +96,12 @@ class Engine:
         callbacks: Callbacks | None,
         fetch: Fetch,
         shell: Shell,
-        owner: Owner,
+        ready_changed: Callable[[], None],
     ) -> None:
         self.membership = membership
         self.attachments: dict[int, Attachment] = {}
         self.closed = False
-        self.put, self.ready_changed = owner.put, owner.ready_changed
+        self.ready_changed = ready_changed
         self._config = membership.config
         self._transport = transport
         self._shell = shell

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.requests import Append
 from waltz_ray.client.shell import Turn
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import WaltzError
 
 __all__ = ["AwaitedFate", "OwnLoop"]
 
@@ -47,7 +51,9 @@ class OwnLoop:
 
     monotonic = staticmethod(time.monotonic)
 
-    def __init__(self) -> None:
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._offers: set[asyncio.Task[None]] = set()  # attempts of contexts that wait for room
         self.loop = asyncio.get_running_loop()
         self._stopped = self._contexts_stopped = self._driving_stopped = False
         self._turn: Turn = lambda: None
@@ -110,3 +116,43 @@ class OwnLoop:
         self._rung = delay_s == 0
         again = self._take_turn
         self._next_turn = self.loop.call_soon(again) if self._rung else self.loop.call_later(delay_s, again)
+
+    # ---- room
+
+    async def offer(self, outbox: Outbox, append: Append) -> None:
+        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
+        if outbox.offer(append):
+            return
+        try:
+            async with asyncio.timeout(self._config.mount_timeout_ms / 1000):
+                while not await self._offered(outbox, append):
+                    pass
+        except TimeoutError:
+            raise outbox.no_room_error() from None
+
+    async def _offered(self, outbox: Outbox, append: Append) -> bool:
+        room = asyncio.Event()
+        if outbox.offer(append, room.set):
+            return True
+        try:
+            await room.wait()
+        finally:
+            outbox.give_up(room.set)
+        return False
+
+    def put(self, outbox: Outbox, append: Append) -> None:
+        """Contexts cannot wait: somebody else does."""
+        if not outbox.offer(append):
+            task = self.loop.create_task(self._put_later(outbox, append))
+            self._offers.add(task)
+            task.add_done_callback(self._offers.discard)
+
+    async def _put_later(self, outbox: Outbox, append: Append) -> None:
+        try:
+            await self.offer(outbox, append)
+        except WaltzError as error:
+            append.fail(error)
+
+    async def stop_offers(self) -> None:
+        """Wait for those that wait for room; closed outboxes have ended them."""
+        await asyncio.gather(*self._offers)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.requests import Append
+
 __all__ = ["Shell", "Turn"]
 
 Turn = Callable[[], float | None]
@@ -26,6 +29,12 @@ class Shell(Protocol):
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function(*args)`` on the loop, soon and in the order of the posts; not after the close."""
+
+    def put(self, outbox: Outbox, append: Append) -> None:
+        """Send a context's attempt; called where contexts run. Waits for room there or later, for so long as may be.
+
+        Raises, or ends ``append`` with, what an append may end with.
+        """
 
     def run_context(self, function: Callable[..., None], *args: object) -> None:
         """Call ``function(*args)`` where a context's hooks may run; never before this has returned."""
