@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent, unsent
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WireError
@@ -140,13 +140,15 @@ def test_a_number_that_does_not_fit() -> None:
 def test_the_outbox_gives_everything_in_order_within_limits(
     shapes: list[int | list[int]], max_records: int, max_bytes: int
 ) -> None:
-    outbox = Outbox(0, ClientConfig(), lambda: 0.0, lambda: None)
+    rung: list[int] = []
+    outbox = Outbox(0, ClientConfig(), lambda: 0.0, Bell(lambda look: look(), lambda: rung.append(1)))
     expected: list[tuple[Append, int]] = []
     for shape in shapes:
         append = Append(bytes(shape), 0, 0) if isinstance(shape, int) else many([bytes(size) for size in shape])
         assert outbox.offer(append)
         expected += [(append, i) for i in range(append.count)]
     found: list[tuple[Append, int]] = []
+    assert len(rung) == bool(shapes)  # once, for nobody has looked yet
     while (batch := outbox.take(max_records, max_bytes)) is not None:
         assert 0 < batch.count <= max_records
         assert batch.count == 1 or sum(bytes_of(one) for one in batch.pieces) <= max_bytes

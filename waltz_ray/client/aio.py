@@ -11,18 +11,19 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext
+from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import Append, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.wire.batches import FeedMode
@@ -152,9 +153,12 @@ class AsyncWaltzClient:
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)
+        data = bytes(data)
+        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
-        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        append = engine.append_of(attachment, data, header, locks, client_mark, retry, fate)
+        append = Append(data, checked_header(header), crc32(data), retry, None, fate)
+        if write_locks or read_locks or append_locks:
+            engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
         return await self._sent(attachment.outbox, append, fate)
 
     async def append_many(

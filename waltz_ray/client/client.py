@@ -17,17 +17,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext
+from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.requests import Append, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.wire.batches import FeedMode
@@ -102,9 +104,12 @@ class WaltzClient:
         """
         engine = self._engine
         attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
+        data = bytes(data)
+        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
-        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        append = engine.append_of(attachment, data, header, locks, client_mark, retry, future)
+        append = Append(data, checked_header(header), crc32(data), retry, None, future)
+        if write_locks or read_locks or append_locks:
+            engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
         if not attachment.outbox.offer(append):
             self._threads.wait_for_room(attachment.outbox, append)
         return future

@@ -1,9 +1,9 @@
 """The shell of ``protocol.mounting`` on an asyncio loop: streams, timers, and the appends and fates of one partition.
 
-Everything here happens on the client's loop, but for ``ring``, which whoever appends calls. It makes no decision of the
-protocol: what has happened is told to the machine, and what it answers is carried out at once and in order.
+Everything here happens on the client's loop, and nothing decides about the protocol: what has happened is told to the
+machine, and what it answers is carried out at once and in order.
 
-Appends are gathered while the wire is busy, and while more is to be expected: ``ring`` makes the loop look once for all
+Appends are gathered while the wire is busy, and while more is to be expected: the bell makes the loop look once for all
 that is put until then, and what follows from a message is sent with what follows from those that came with it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from waltz_ray.client.fates import Completion, ContextFates, Fates
 from waltz_ray.client.mount_stream import MountStream
-from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import Batch
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.stream import StreamPool
@@ -104,7 +104,8 @@ class PartitionShell:
         config = mounter.config
         self.partition_id = partition_id
         self.machine: Mounting[Batch] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
-        self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._ring)
+        self._bell = Bell(mounter.shell.post, self._look)
+        self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._bell)
         self.fates = Fates(partition_id, self.outbox, sink)
         self._mounter = mounter
         self._config = config
@@ -114,7 +115,6 @@ class PartitionShell:
         self._opened: MountStream | None = None  # that it may be mounted over next
         self._opening: asyncio.Task[None] | None = None
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
-        self._rung = False  # the loop is going to look what waits
         self._effects: dict[type, Callable[[Any], None]] = {
             OpenStream: self._open,
             SendMount: self._send_mount,
@@ -245,14 +245,9 @@ class PartitionShell:
 
     # ---- sending
 
-    def _ring(self) -> None:
-        """There is something in the outbox. The flag goes before the loop looks, so an append is never overlooked."""
-        if not self._rung:
-            self._rung = True
-            self._mounter.shell.post(self._look)
-
     def _look(self) -> None:
-        self._rung = False
+        """Somebody has rung: there is something in the outbox."""
+        self._bell.rung = False
         if self._config.linger_ms and self.outbox.waiting < self._config.batch_records:
             if _LINGER not in self._timers:
                 self._call_later(_LINGER, self._config.linger_ms / 1000, self.pump)
@@ -261,11 +256,11 @@ class PartitionShell:
 
     def _send_later(self, effect: SendLater) -> None:
         assert self._stream is not None
-        self._rung = True
+        self._bell.rung = True
         self._stream.send_later(self)
 
     def send_due(self) -> None:
-        self._rung = False
+        self._bell.rung = False
         self.pump()
 
     def stream_writable(self) -> None:

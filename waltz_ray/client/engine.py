@@ -188,31 +188,18 @@ class Engine:
 
     # ---- appends
 
-    def append_of(
-        self,
-        attachment: Attachment,
-        data: bytes,
-        header: int,
-        locks: Locks | None,
-        client_mark: int | None,
-        retry: bool,
-        future: Fate[Any],
-    ) -> Append:
-        """One record, not yet sent."""
-        data = bytes(data)
-        lock_count = sum(map(len, locks)) if locks else 0
-        check_size(attachment.queue.partition_id, len(data), lock_count, self._config.max_frame_bytes)
-        append = Append(data, checked_header(header), crc32(data), retry, future=future)
-        if locks:
-            mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
-            if mark is None:
-                raise InvalidInput(
-                    "an append with locks needs client_mark= in a client without callbacks: "
-                    "only the application knows what it has applied"
-                )
-            write, read, appended = map(_hashes, locks)
-            append.take_locks(mark, (write, read, appended))
-        return append
+    def take_locks(self, attachment: Attachment, append: Append, locks: Locks, client_mark: int | None) -> None:
+        """``append`` is to be made under ``locks``. InvalidInput if nobody says what the application knows."""
+        partition_id, lock_count = attachment.queue.partition_id, sum(map(len, locks))
+        check_size(partition_id, len(append.data), lock_count, self._config.max_frame_bytes)
+        mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
+        if mark is None:
+            raise InvalidInput(
+                "an append with locks needs client_mark= in a client without callbacks: "
+                "only the application knows what it has applied"
+            )
+        write, read, appended = map(_hashes, locks)
+        append.take_locks(mark, (write, read, appended))
 
     def many_append_of(
         self,

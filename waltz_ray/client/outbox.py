@@ -19,22 +19,37 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 
-__all__ = ["Outbox"]
+__all__ = ["Bell", "Outbox"]
+
+
+class Bell:
+    """Makes the loop look, once for all who ring until it does. Its owner clears ``rung`` *before* it looks."""
+
+    __slots__ = ("_look", "_post", "rung")
+
+    def __init__(self, post: Callable[[Callable[[], None]], None], look: Callable[[], None]) -> None:
+        self._post = post
+        self._look = look
+        self.rung = False
+        """The loop is going to look: nobody needs to ring."""
+
+    def ring(self) -> None:
+        """From any thread."""
+        self.rung = True
+        self._post(self._look)
 
 
 class Outbox:
     """The open appends of one partition.
 
     ``offer``, ``give_up`` and ``open_appends`` for any thread, the rest for the client's loop.
-    ``ring`` is called after each append that was taken, outside of all locks.
+    ``bell`` is rung when there is something to send.
     """
 
-    def __init__(
-        self, partition_id: int, config: ClientConfig, monotonic: Callable[[], float], ring: Callable[[], None]
-    ) -> None:
+    def __init__(self, partition_id: int, config: ClientConfig, monotonic: Callable[[], float], bell: Bell) -> None:
         self.partition_id = partition_id
         self._monotonic = monotonic
-        self._ring = ring
+        self._bell = bell
         self._lock = threading.Lock()
         self._when_room: list[Callable[[], None]] = []
         self._queue: deque[Unsent] = deque()
@@ -68,7 +83,8 @@ class Outbox:
             append.since = self._monotonic()
             self._open.add(append)
             self._queue.append(append if append.__class__ is Append else _whole(append))
-        self._ring()
+        if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
+            self._bell.ring()
         return True
 
     def give_up(self, when_room: Callable[[], None]) -> None:
