@@ -8,12 +8,12 @@ import numpy as np
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.ids import Endpoint, Location
-from waltz_ray.protocol.mounting import (
+from waltz_ray.protocol.mounting import Mounting
+from waltz_ray.protocol.mounting_types import (
     Applied,
     Deliver,
     Event,
     Located,
-    Mounting,
     OpenStream,
     Received,
     SendCredit,

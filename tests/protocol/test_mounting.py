@@ -20,9 +20,8 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady
 from waltz_ray.protocol.client_monitor import ClientMonitor
 from waltz_ray.protocol.ids import Endpoint, Location
-from waltz_ray.protocol.mounting import (
-    _ANSWERS,
-    _RULES,
+from waltz_ray.protocol.mounting import _ANSWERS, _RULES, Mounting
+from waltz_ray.protocol.mounting_types import (
     TRANSITIONS,
     AppendsTaken,
     Applied,
@@ -33,7 +32,6 @@ from waltz_ray.protocol.mounting import (
     FailAppends,
     FoundAhead,
     Located,
-    Mounting,
     MountingState,
     OpenFailed,
     OpenStream,

@@ -24,7 +24,8 @@ from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, WireError
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.mounting import (
+from waltz_ray.protocol.mounting import Mounting
+from waltz_ray.protocol.mounting_types import (
     AppendsTaken,
     Applied,
     CancelTimer,
@@ -34,7 +35,6 @@ from waltz_ray.protocol.mounting import (
     FailAppends,
     FoundAhead,
     Located,
-    Mounting,
     MountMessage,
     OpenFailed,
     OpenStream,

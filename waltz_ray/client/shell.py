@@ -1,7 +1,7 @@
 """What the core of a client is given by who runs it: a loop, a clock, somewhere to run the application's code.
 
-``threads.Threads`` is the shell of ``WaltzClient``, ``aio.OwnLoop`` that of ``AsyncWaltzClient``; the simulator has one
-more.
+``threads.Threads`` is the shell of ``WaltzClient``, ``own_loop.OwnLoop`` that of ``AsyncWaltzClient``; the simulator
+has one more.
 """
 
 from __future__ import annotations
