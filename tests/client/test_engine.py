@@ -11,9 +11,7 @@ from waltz_ray.client.requests import Append
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.transport import Channel, Receiver
 from waltz_ray.protocol.ids import Endpoint, Location
-from waltz_ray.protocol.mounting_types import (
-    MountingState,
-)
+from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.wire.batches import FeedMode
 from waltz_ray.wire.primitives import BytesLike
 

@@ -11,9 +11,7 @@ from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.contexts import ContextPort, ContextRun, ContextRunner
 from waltz_ray.protocol.client_monitor import ClientMonitor
 from waltz_ray.protocol.mounting import Mounting
-from waltz_ray.protocol.mounting_types import (
-    FailAppends,
-)
+from waltz_ray.protocol.mounting_types import FailAppends
 from waltz_ray.protocol.partition import FROM_NOW
 
 __all__ = [

@@ -6,9 +6,7 @@ from typing import Protocol
 
 from waltz_ray.client.stream import Stream
 from waltz_ray.errors import WireError
-from waltz_ray.protocol.mounting_types import (
-    MountMessage,
-)
+from waltz_ray.protocol.mounting_types import MountMessage
 from waltz_ray.wire.batches import (
     AppendedBatch,
     ErrorMessage,
