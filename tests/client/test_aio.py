@@ -107,6 +107,32 @@ def test_a_start_that_fails_leaves_nothing(server: FakeServer) -> None:
     run(test)
 
 
+def test_a_close_during_the_start_waits_for_it(server: FakeServer) -> None:
+    class Slow(FakeDirectory):
+        gate, began = threading.Event(), threading.Event()
+
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            self.began.set()
+            assert self.gate.wait(PATIENCE_S)
+            return super().watch(callback)
+
+    directory = Slow({0: server})
+
+    async def test() -> None:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        starting = asyncio.create_task(client.start())
+        await until(directory.began.is_set)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        directory.gate.set()
+        await asyncio.gather(starting, closing)
+        with pytest.raises(ClientClosed):
+            await client.append(0, b"x")
+
+    run(test)
+    assert directory.closed
+
+
 def test_an_append_cancelled_before_it_is_sent_is_never_sent(server: FakeServer, directory: FakeDirectory) -> None:
     async def test() -> None:
         async with AsyncWaltzClient(directory, TcpTransport(), config=ClientConfig(outstanding_appends=2)) as client:

@@ -94,10 +94,11 @@ class AsyncWaltzClient:
 
     async def close(self) -> None:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
-        if self._closing is None:
-            if self._started is None or not self._started.begin_to_close():
-                return
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+        async with self._starting:  # not in the middle of it
+            if self._closing is None:
+                if self._started is None or not self._started.begin_to_close():
+                    return
+                self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> AsyncWaltzClient:
