@@ -473,6 +473,34 @@ def test_a_client_that_mounts_again_has_one_mount_waiting() -> None:
     assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY] * 99
 
 
+@pytest.mark.parametrize("behind_appends", [False, True])
+def test_credit_that_comes_while_a_mount_waits_is_the_mount_s(behind_appends: bool) -> None:
+    """Seed 0x1a003b1: a client that mounts again may have nothing to give until it has applied what it holds."""
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.settle()
+    bench.deaf = {0, 1, 2}
+    if behind_appends:  # two batches in flight, one that waits to be admitted
+        for first in range(1, 4):
+            bench.append(first, free())
+    bench.unsure = {0, 1, 2}
+    assert bench.mount(connection_id=2, client_id=2, credit=0) == []
+    if not behind_appends:
+        bench.step(CreditReceived(2, PLENTY))
+    asked = next(e for e in reversed(bench.effects) if isinstance(e, ConfirmSession))
+    for replica_id in (0, 1):
+        bench.step(SessionConfirmed(asked.session_id, replica_id, asked.number))
+    if behind_appends:
+        assert not bench.told(Mounted, 2)
+        bench.step(CreditReceived(2, PLENTY))
+        bench.deaf = set()
+        bench.settle()
+        bench.step(TurnEnded())
+        bench.settle()
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.READY]
+
+
 def test_records_without_data_fill_the_queue() -> None:
     bench = Bench(ServerConfig(lock_table_size=1000, join_grace_ms=0, append_queue_bytes=10_000)).open()
     bench.mount()
@@ -859,7 +887,7 @@ def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
 
 
 def test_the_partitions_of_a_server_share_its_memory() -> None:
-    bench = Bench(ServerConfig(retained_bytes=900, join_grace_ms=0)).open()
+    bench = Bench(ServerConfig(retained_bytes=20_000, join_grace_ms=0)).open()
     bench.mount()
     for first in range(20):
         bench.append(first, free())

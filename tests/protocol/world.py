@@ -124,7 +124,7 @@ class World:
             lock_table_size=random.choice([3, 16, 1000]),
             lock_table_probes=random.choice([1, 2]),
             checkpoint_interval=random.choice([5, 30, 100_000]),
-            retained_bytes=random.choice([0, 300, 1 << 20]),
+            retained_bytes=random.choice([0, 4_000, 1 << 20]),
             append_queue_bytes=random.choice([150, 1 << 20]),
             replica_lag_bytes=random.choice([400, 1 << 20]),
         )

@@ -12,7 +12,6 @@ import pytest
 
 from tests.simulation.history import History
 from waltz_ray.actors.partition_driver import PartitionDriver
-from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.partition_record import PartitionRecord
@@ -28,15 +27,15 @@ __all__ = [
     "closing_mark_ignored_by_a_late_opener",
     "closing_mark_vouches_for_unpruned_files",
     "confirmation_round_is_never_begun_again",
+    "credit_of_a_waiting_mount_is_lost",
     "damaged_member_is_repaired_before_publication",
     "damaged_replica_keeps_its_vote",
-    "full_disk_is_tried_at_once",
+    "checkpoints_come_too_often",
     "late_joiner_is_registered_with_a_gap",
     "late_voter_is_not_cut",
     "never_joined_files_are_kept",
     "published_by_less_than_a_quorum",
     "removal_forgets_the_published_quorum",
-    "session_storm",
     "votes_are_counted_with_the_new_quorum",
 ]
 
@@ -152,27 +151,8 @@ def late_joiner_is_registered_with_a_gap(patch: Patch) -> None:
 # ---- what a fault costs ---------------------------------------------------------------------------------------
 
 
-def session_storm(patch: Patch) -> None:
-    """Any replica that goes is a reason for a new session, also one that is no member."""
-
-    def on_lost(self: Session, replica: Any, reason: str) -> None:
-        original(self, replica, reason)
-        if self.published:
-            self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
-
-    original = Session._on_lost
-    patch.setattr(Session, "_on_lost", on_lost)
-
-
-def full_disk_is_tried_at_once(patch: Patch) -> None:
-    """By every session that opens: the replica can be a member, and can take nothing."""
-
-    def open_session(self: ReplicaLink, partition_id: int, session_id: int, joined: int, owner: str) -> None:
-        self._full_until.clear()
-        original(self, partition_id, session_id, joined, owner)
-
-    original = ReplicaLink.open
-    patch.setattr(ReplicaLink, "open", open_session)
+def checkpoints_come_too_often(patch: Patch) -> None:
+    patch.setattr(Partition, "_beyond_checkpoint", lambda self, high_water_mark: high_water_mark % 8 == 0)
 
 
 def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:
@@ -185,6 +165,10 @@ def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:
 
     original = Partition._run
     patch.setattr(Partition, "_run", run)
+
+
+def credit_of_a_waiting_mount_is_lost(patch: Patch) -> None:
+    patch.setattr(Partition, "_credit_held_mounts", lambda *arguments: None)
 
 
 def confirmation_round_is_never_begun_again(patch: Patch) -> None:

@@ -118,7 +118,7 @@ class World:
             lock_table_size=choose([4, 64, 30_000]),
             lock_table_probes=choose([1, 2, 3]),
             checkpoint_interval=choose([20, 100, 250_000]),
-            retained_bytes=choose([0, 2_000, 1 << 20]),
+            retained_bytes=choose([0, 10_000, 1 << 20]),
             append_queue_bytes=choose([1_500, 20_000, 1 << 20]),
             replica_lag_bytes=choose([5_000, 1 << 20]),
             join_grace_ms=choose([0, 50]),

@@ -29,7 +29,7 @@ from itertools import chain
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
-from waltz_ray.protocol.feed import FeedHub, Subscriber
+from waltz_ray.protocol.feed import FEED_CREDIT_LIMIT_BYTES, FeedHub, Subscriber
 from waltz_ray.protocol.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
 from waltz_ray.protocol.locks import LockTable
@@ -148,6 +148,10 @@ class _HeldMount:
     def key(self) -> tuple[int, int]:
         return self.connection_id, self.mount.req_id.client_id
 
+    def with_credit(self, credit_bytes: int) -> _HeldMount:
+        credit_bytes = min(self.mount.credit_bytes + credit_bytes, FEED_CREDIT_LIMIT_BYTES)
+        return replace(self, mount=replace(self.mount, credit_bytes=credit_bytes))
+
 
 @dataclass(frozen=True, slots=True)
 class _Flush:
@@ -242,6 +246,7 @@ class Partition:
                 self._step_session(event)
             case CreditReceived(connection_id, credit_bytes):
                 self._feed.add_credit(connection_id, credit_bytes)
+                self._credit_held_mounts(connection_id, credit_bytes)
                 self._feed_later()
             case FeedDue():
                 self._feed.turn_has_come()
@@ -631,6 +636,16 @@ class Partition:
         if gone:
             self._behind = deque(each for each in self._behind if each[1] not in gone)
         return gone if held is None else [*gone, held]
+
+    def _credit_held_mounts(self, connection_id: int, credit_bytes: int) -> None:
+        """Credit that comes while a mount waits is the mount's: it says what may be sent beyond what the mount said."""
+        self._held_mounts = {
+            key: held.with_credit(credit_bytes) if key[0] == connection_id else held
+            for key, held in self._held_mounts.items()
+        }
+        for position, (after, waits) in enumerate(self._behind):
+            if isinstance(waits, _HeldMount) and waits.connection_id == connection_id:
+                self._behind[position] = after, waits.with_credit(credit_bytes)
 
     def _confirm(self) -> None:
         """Begin a round for the mounts that wait; without a session the next one to open does.

@@ -149,6 +149,9 @@ class AppendBatch:
         return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))
 
 
+_DERIVED = ("offsets", "fields", "origins")
+
+
 @value(eq=False, slots=False)
 class RecordBatch:
     """n consecutive records of one partition as ready record bytes.
@@ -189,6 +192,11 @@ class RecordBatch:
     def origins(self) -> list[tuple[int, int]]:
         """(client ID, sequence number) of each record."""
         return list(zip(self.fields["client_id"].tolist(), self.fields["sequence_number"].tolist(), strict=True))
+
+    def forget_derived(self) -> None:
+        """Give up the memory of what has been gathered from the bytes; it can be gathered again."""
+        for name in _DERIVED:
+            self.__dict__.pop(name, None)
 
     def data(self, index: int) -> memoryview:
         """The transaction data of record ``index``."""

@@ -17,6 +17,8 @@ from waltz_ray.protocol.records import RecordBatch
 __all__ = ["RetainedRecords", "joined", "limited"]
 
 
+_BATCH_BYTES = 850  # the objects of one batch (a test measures them)
+
 _first_id = attrgetter("first_id")
 _GONE = RecordBatch(-1, NO_TRANSACTION, np.zeros(0, dtype=np.int32), b"")
 
@@ -30,25 +32,34 @@ class RetainedRecords:
     def __init__(self, end_id: int, budget_bytes: int) -> None:
         self._batches: list[RecordBatch] = []  # not a deque: reaching into the middle of one walks through it
         self._forgotten = 0  # of the front of the list
+        self._bare = 0  # batches before this one are only their bytes
         self.budget_bytes = budget_bytes
+        self.size_bytes = 0
+        """Of memory: records, and what it takes to keep them."""
         self.first_id = end_id
         self.end_id = end_id
-        self.size_bytes = 0
 
     def append(self, batch: RecordBatch) -> None:
         assert batch.first_id == self.end_id, (batch.first_id, self.end_id)
         self._batches.append(batch)
         self.end_id = batch.end_id
-        self.size_bytes += batch.size_bytes
+        self.size_bytes += _cost_bytes(batch)
 
     def trim(self, high_water_mark: int) -> None:
-        """Forget the oldest committed batches that exceed the budget."""
+        """Forget the oldest committed batches that exceed the budget, and of all others what can be had from the bytes.
+
+        That is looked at while a batch is on its way to the replicas and subscribers; kept, it would be half as much
+        again as small records themselves.
+        """
         batches, position = self._batches, self._forgotten
+        while self._bare < len(batches) and batches[self._bare].last_id <= high_water_mark:
+            batches[self._bare].forget_derived()
+            self._bare += 1
         while self.size_bytes > self.budget_bytes and position < len(batches):
             oldest = batches[position]
             if oldest.last_id > high_water_mark:
                 break
-            self.size_bytes -= oldest.size_bytes
+            self.size_bytes -= _cost_bytes(oldest)
             self.first_id = oldest.end_id
             batches[position] = _GONE
             position += 1
@@ -56,6 +67,7 @@ class RetainedRecords:
         if 2 * position > len(batches):  # seldom enough that moving the rest costs nothing per batch
             del batches[:position]
             self._forgotten = 0
+            self._bare -= position
 
     def since(self, first_id: int) -> list[RecordBatch]:
         """All held records with IDs >= ``first_id``, which must be held (or be the end)."""
@@ -89,6 +101,11 @@ class RetainedRecords:
             if len(piece):
                 found.append(piece)
         return found
+
+
+def _cost_bytes(batch: RecordBatch) -> int:
+    """What a batch takes of the memory: many small ones are more than their bytes."""
+    return _BATCH_BYTES + batch.size_bytes + batch.lengths.nbytes
 
 
 def joined(batches: list[RecordBatch]) -> RecordBatch:

@@ -2,8 +2,9 @@
 
 A log that is never wrong but always between two sessions is of no use. Each session that is taken must have a cause: a
 partition begins with one, a checkpoint takes one, a fault and an act of the operator a few: over 500 histories half
-of the partitions took less than 0.3 for each fault, one in a hundred more than 1.2. (The other half of the rule, that
-no order misses a replica's log, is watched while the history runs: ``History.refused``.)
+of the partitions took less than 0.3 for each fault, one in a hundred more than 1.2. Most is taken by twins: two live
+processes of one server fence each other off until one hears that the other has registered. (The other half of the
+rule, that no order misses a replica's log, is watched while the history runs: ``History.refused``.)
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from tests.simulation.history import RecordWrite, Violation
 
 __all__ = ["check", "sessions_taken"]
 
-_AT_FIRST = 5
-_PER_FAULT = 1.5
+_AT_FIRST = 6
+_PER_FAULT = 2
 
 
 def check(outcome: Outcome) -> None:
