@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waltz_ray.protocol.messages.client import RejectionCode
 
 from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
@@ -24,7 +25,6 @@ from waltz_ray.errors import (
     LockConflict,
     PartitionNotReady,
 )
-from waltz_ray.wire.batches import RejectionCode
 
 pytestmark = pytest.mark.parametrize("transport", ["tcp", "actor"], indirect=True)
 

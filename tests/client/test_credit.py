@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, Mounted
+from waltz_ray.protocol.messages.original import MountState
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.ids import Endpoint, Location
@@ -21,8 +23,6 @@ from waltz_ray.protocol.mounting_types import (
     Started,
     StreamOpened,
 )
-from waltz_ray.wire.batches import FeedBatch, FeedMode, Mounted
-from waltz_ray.wire.client_messages import MountState
 
 FRAME_BYTES = 4096
 CONFIG = ClientConfig(feed_credit_bytes=4 * FRAME_BYTES)

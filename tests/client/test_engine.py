@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from waltz_ray.protocol.messages.client import FeedMode
+
 from waltz_ray.client.engine import Engine, settle
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import Append
@@ -12,7 +14,6 @@ from waltz_ray.client.shell import Turn
 from waltz_ray.client.transport import Channel, Receiver
 from waltz_ray.protocol.ids import Endpoint, Location
 from waltz_ray.protocol.mounting_types import MountingState
-from waltz_ray.wire.batches import FeedMode
 from waltz_ray.wire.primitives import BytesLike
 
 

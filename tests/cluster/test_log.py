@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from waltz_ray.protocol.partition.events import Unassigned
 
 import waltz_ray
 from tests.cluster.harness import FAST, Cluster, wait_until
@@ -16,7 +17,6 @@ from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, Transac
 from waltz_ray.config import ServerConfig
 from waltz_ray.connect import connect as waltz_connect
 from waltz_ray.errors import LockConflict
-from waltz_ray.protocol.partition_types import Unassigned
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
 

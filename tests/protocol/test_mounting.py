@@ -15,6 +15,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waltz_ray.protocol.messages.client import (
+    AppendedBatch,
+    FeedBatch,
+    FeedCredit,
+    FeedMode,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+    RejectionCode,
+    Unmount,
+)
+from waltz_ray.protocol.messages.original import MountState
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady
@@ -53,20 +67,6 @@ from waltz_ray.protocol.mounting_types import (
     Timer,
     TimerFired,
 )
-from waltz_ray.wire.batches import (
-    AppendedBatch,
-    FeedBatch,
-    FeedCredit,
-    FeedMode,
-    LockFailureBatch,
-    Mount,
-    Mounted,
-    NotReady,
-    Rejected,
-    RejectionCode,
-    Unmount,
-)
-from waltz_ray.wire.client_messages import MountState
 
 CLIENT, OTHER = 7, 8
 FRAME_BYTES = 1000

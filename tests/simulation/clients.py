@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from waltz_ray.protocol.messages.client import FeedMode
+
 from tests.simulation.history import Fate, Feed, Logical, Trace
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
@@ -29,7 +31,6 @@ from waltz_ray.errors import (
 )
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
-from waltz_ray.wire.batches import FeedMode
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

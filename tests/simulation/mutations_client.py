@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from waltz_ray.protocol.messages.client import FROM_NOW
 
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.attachment import Attachment
@@ -12,7 +13,6 @@ from waltz_ray.client.contexts import ContextPort, ContextRun, ContextRunner
 from waltz_ray.protocol.client_monitor import ClientMonitor
 from waltz_ray.protocol.mounting import Mounting
 from waltz_ray.protocol.mounting_types import FailAppends
-from waltz_ray.protocol.partition import FROM_NOW
 
 __all__ = [
     "applied_before_completion",

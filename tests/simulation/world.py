@@ -16,6 +16,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from unittest import mock
 
+from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.partition.machine import Partition
+from waltz_ray.protocol.partition.state import Stage
+
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
 from tests.simulation.history import History, Logical, Violation
@@ -33,10 +37,8 @@ from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import Corruption
-from waltz_ray.protocol.partition import Partition, Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.storage.partition_log import PartitionLog
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["Result", "World", "run"]
 

@@ -25,8 +25,8 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import Int32s, Int64s
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["AsyncWaltzClient"]
 

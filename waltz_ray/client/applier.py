@@ -22,8 +22,8 @@ from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Frame, Transactions
 from waltz_ray.client.shell import Shell
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch
 
 __all__ = ["Applier", "ApplyQueue"]
 

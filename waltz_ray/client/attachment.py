@@ -13,8 +13,8 @@ from waltz_ray.client.lock_lines import LockLines
 from waltz_ray.client.requests import Append
 from waltz_ray.errors import ClientAhead
 from waltz_ray.protocol.ids import NO_TRANSACTION
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch, FeedMode
 
 __all__ = ["Attachment", "Home"]
 

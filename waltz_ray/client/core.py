@@ -24,6 +24,7 @@ from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, WireError
 from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.mounting import Mounting
 from waltz_ray.protocol.mounting_types import (
     AppendsTaken,
@@ -58,7 +59,6 @@ from waltz_ray.protocol.mounting_types import (
     TimerFired,
 )
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch, FeedMode
 
 __all__ = ["Mounter", "PartitionShell", "Sink"]
 

@@ -31,9 +31,9 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION, Location, LockId
+from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s
-from waltz_ray.wire.batches import FeedMode
 
 __all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
 

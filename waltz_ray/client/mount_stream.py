@@ -6,8 +6,7 @@ from typing import Protocol
 
 from waltz_ray.client.stream import Stream
 from waltz_ray.errors import WireError
-from waltz_ray.protocol.mounting_types import MountMessage
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     ErrorMessage,
     FeedBatch,
@@ -17,6 +16,7 @@ from waltz_ray.wire.batches import (
     NotReady,
     Rejected,
 )
+from waltz_ray.protocol.mounting_types import MountMessage
 from waltz_ray.wire.codec import ClientMessage
 
 __all__ = ["MountStream", "Mountable"]

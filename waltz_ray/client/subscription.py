@@ -12,8 +12,8 @@ from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
 from waltz_ray.client.requests import Append
 from waltz_ray.errors import ClientAhead, WaltzError
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.wire.batches import FeedBatch
 
 __all__ = ["FeedItem", "Subscription"]
 

@@ -35,6 +35,21 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
+from waltz_ray.protocol.messages.client import (
+    AppendedBatch,
+    FeedBatch,
+    FeedCredit,
+    FeedMode,
+    FeedRecords,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+    RejectionCode,
+    Unmount,
+)
+from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.mounting_types import (
     TRANSITIONS,
     AppendsTaken,
@@ -71,21 +86,6 @@ from waltz_ray.protocol.mounting_types import (
     TimerFired,
 )
 from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
-from waltz_ray.wire.batches import (
-    AppendedBatch,
-    FeedBatch,
-    FeedCredit,
-    FeedMode,
-    FeedRecords,
-    LockFailureBatch,
-    Mount,
-    Mounted,
-    NotReady,
-    Rejected,
-    RejectionCode,
-    Unmount,
-)
-from waltz_ray.wire.client_messages import MountState
 
 __all__ = ["Mounting"]
 

@@ -9,9 +9,7 @@ from typing import Any, Generic, TypeVar
 from waltz_ray.errors import ClientAhead, WaltzError, WireError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.records import Int64s, RecordBatch
-from waltz_ray.protocol.value import value
-from waltz_ray.wire.batches import (
+from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     FeedBatch,
     FeedCredit,
@@ -23,6 +21,8 @@ from waltz_ray.wire.batches import (
     Rejected,
     Unmount,
 )
+from waltz_ray.protocol.records import Int64s, RecordBatch
+from waltz_ray.protocol.value import value
 
 __all__ = [
     "TRANSITIONS",
