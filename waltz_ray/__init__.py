@@ -1,24 +1,27 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
-``connect`` gives a client; the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
+``connect`` gives a client, ``connect_async`` one for coroutines;
+the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
 ``feed_dataset`` (``waltz_ray.client.ray``) is imported when it is asked for: nobody else has to wait for Ray Data.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.config import ClientConfig
 
 # This also makes sure that ``waltz_ray.connect`` is the function, not the module it is in.
-from waltz_ray.connect import connect
+from waltz_ray.connect import connect, connect_async
 from waltz_ray.protocol.ids import LockId, ReqId
 
 if TYPE_CHECKING:
     from waltz_ray.client.ray import feed_dataset
 
 __all__ = [
+    "AsyncWaltzClient",
     "Callbacks",
     "ClientConfig",
     "LockId",
@@ -29,6 +32,7 @@ __all__ = [
     "TransactionContext",
     "WaltzClient",
     "connect",
+    "connect_async",
     "feed_dataset",
 ]
 

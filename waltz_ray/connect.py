@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
+from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import FeedKind, WaltzClient
 from waltz_ray.client.directory import Location
@@ -21,7 +23,7 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.wire.znodes import ServerDescriptor
 
-__all__ = ["StoreDirectory", "connect", "endpoint_resolver"]
+__all__ = ["StoreDirectory", "connect", "connect_async", "endpoint_resolver"]
 
 TransportKind = Literal["tcp", "actor"]
 
@@ -43,6 +45,37 @@ def connect(
 
     ClusterNotFound (says which clusters do run), ZooKeeperUnreachable, InvalidInput.
     """
+    directory, carrier = _found(cluster, zookeeper, transport)
+    try:
+        return WaltzClient(directory, carrier, callbacks, config, partitions, feed)
+    except BaseException:
+        directory.close()
+        raise
+
+
+async def connect_async(
+    cluster: str,
+    callbacks: Callbacks | None = None,
+    config: ClientConfig | None = None,
+    partitions: Sequence[int] | None = None,
+    zookeeper: str | None = None,
+    transport: TransportKind = "tcp",
+) -> AsyncWaltzClient:
+    """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
+
+    The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
+    """
+    directory, carrier = await asyncio.to_thread(_found, cluster, zookeeper, transport)
+    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions)
+    try:
+        await client.start()
+    except BaseException:
+        await asyncio.to_thread(directory.close)
+        raise
+    return client
+
+
+def _found(cluster: str, zookeeper: str | None, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
@@ -53,12 +86,7 @@ def connect(
         carrier = TcpTransport()
     else:
         raise InvalidInput(f"transport must be 'tcp' or 'actor', not {transport!r}")
-    directory = StoreDirectory(KazooZooKeeper(zookeeper or find_zookeeper(cluster)), cluster)
-    try:
-        return WaltzClient(directory, carrier, callbacks, config, partitions, feed)
-    except BaseException:
-        directory.close()
-        raise
+    return StoreDirectory(KazooZooKeeper(zookeeper or find_zookeeper(cluster)), cluster), carrier
 
 
 class StoreDirectory:

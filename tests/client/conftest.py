@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.client.async_client import AsyncClient
 from tests.client.fake_actor import FakeActorHandle
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import Callbacks, Transaction, WaltzClient
@@ -99,6 +100,36 @@ def transport(request: pytest.FixtureRequest, server: FakeServer) -> Iterator[Tr
     handle = FakeActorHandle(server)
     yield ActorTransport(lambda server_id: handle)
     handle.shut_down()
+
+
+class MakeAnyClient(Protocol):
+    def __call__(
+        self,
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: Sequence[int] | None = None,
+    ) -> WaltzClient | AsyncClient: ...
+
+
+@pytest.fixture(params=["threads", "async"])
+def make_any(
+    request: pytest.FixtureRequest, server: FakeServer, directory: FakeDirectory, transport: Transport
+) -> Iterator[MakeAnyClient]:
+    """Of either kind, with the same methods: what both promise is tested with both."""
+    kind = WaltzClient if request.param == "threads" else AsyncClient
+    clients: list[WaltzClient | AsyncClient] = []
+
+    def make(
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: Sequence[int] | None = None,
+    ) -> WaltzClient | AsyncClient:
+        clients.append(kind(directory, transport, callbacks, config, partitions))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
 
 
 @pytest.fixture

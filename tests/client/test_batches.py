@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Part, Slice
+from waltz_ray.client.outbox import Bell, Outbox
+from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent, unsent
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.records import AppendBatch
 from waltz_ray.wire.append_writer import append_head
 from waltz_ray.wire.codec import decode_client, encode_client
@@ -40,15 +41,19 @@ def appends(draw: st.DrawFn) -> Append:
 
 
 @st.composite
-def slices(draw: st.DrawFn) -> Slice:
+def pieces(draw: st.DrawFn) -> Piece[ManyAppend]:
     append = many(draw(st.lists(st.binary(max_size=20), min_size=1, max_size=6)), draw(INT32))
     start = draw(st.integers(0, append.count - 1))
-    return Slice(append, start, draw(st.integers(start + 1, append.count)))
+    return Piece(append, start, draw(st.integers(1, append.count - start)), 0)
 
 
-def batch_of(entries: list[Append | Slice]) -> Batch:
-    count = sum(1 if isinstance(one, Append) else one.end - one.start for one in entries)
-    return Batch(entries, count, all(isinstance(one, Append) for one in entries))
+def batch_of(parts: list[Unsent]) -> Batch:
+    count = sum(1 if isinstance(one, Append) else one.size for one in parts)
+    return Batch(parts, count, all(isinstance(one, Append) for one in parts))
+
+
+def bytes_of(one: Unsent) -> int:
+    return one.size_bytes if isinstance(one, Append) else one.token.size_of(one.start, one.size)
 
 
 def decoded(batch: Batch, first_sequence: int) -> AppendBatch:
@@ -61,23 +66,23 @@ def decoded(batch: Batch, first_sequence: int) -> AppendBatch:
     st.lists(appends(), min_size=1, max_size=6),
     st.one_of(st.integers(0, 100), st.integers((1 << 31) - 3, (1 << 31) + 3), st.integers((1 << 32) - 3, 1 << 33)),
 )
-def test_plain_and_packed_bytes_are_equal(entries: list[Append], first_sequence: int) -> None:
-    batch = batch_of([*entries])
+def test_plain_and_packed_bytes_are_equal(parts: list[Append], first_sequence: int) -> None:
+    batch = batch_of([*parts])
     columns = batch._columns((7, 2, 3), first_sequence)
     assert b"".join(batch.encode((7, 2, 3), first_sequence)) == b"".join(encode_client(5, columns))
 
 
-@given(st.lists(st.one_of(appends(), slices()), min_size=1, max_size=6), st.integers(0, 1000))
-def test_every_record_arrives(entries: list[Append | Slice], first_sequence: int) -> None:
-    batch = batch_of(entries)
+@given(st.lists(st.one_of(appends(), pieces()), min_size=1, max_size=6), st.integers(0, 1000))
+def test_every_record_arrives(parts: list[Unsent], first_sequence: int) -> None:
+    batch = batch_of(parts)
     message = decoded(batch, first_sequence)
     assert message.sequence_numbers.tolist() == list(range(first_sequence, first_sequence + batch.count))
     ends = np.cumsum(message.lengths).tolist()
     index = 0
-    for part in batch.parts(0, batch.count, 0):
-        for position in range(part.start, part.start + part.size):
+    for piece in batch.pieces_of(0, batch.count, 0):
+        for position in range(piece.start, piece.start + piece.size):
             data = bytes(message.body[ends[index] - int(message.lengths[index]) : ends[index]])
-            append = part.append
+            append = piece.token
             if isinstance(append, ManyAppend):
                 expected = append.data[int(append.offsets[position]) : int(append.offsets[position + 1])]
                 assert message.headers[index] == append.headers[position]
@@ -95,29 +100,29 @@ def test_every_record_arrives(entries: list[Append | Slice], first_sequence: int
     assert index == batch.count
 
 
-@given(st.lists(st.one_of(appends(), slices()), min_size=1, max_size=6), st.data())
-def test_parts_are_what_was_asked_for(entries: list[Append | Slice], data: st.DataObject) -> None:
-    batch = batch_of(entries)
+@given(st.lists(st.one_of(appends(), pieces()), min_size=1, max_size=6), st.data())
+def test_parts_are_what_was_asked_for(parts: list[Unsent], data: st.DataObject) -> None:
+    batch = batch_of(parts)
     everything = [
-        (part.append, part.start + i, part.offset + i)
-        for part in batch.parts(0, batch.count, 0)
-        for i in range(part.size)
+        (piece.token, piece.start + i, piece.offset + i)
+        for piece in batch.pieces_of(0, batch.count, 0)
+        for i in range(piece.size)
     ]
     assert [offset for _, _, offset in everything] == list(range(batch.count))
     start = data.draw(st.integers(0, batch.count - 1))
     size = data.draw(st.integers(1, batch.count - start))
     found = [
-        (part.append, part.start + i, part.offset + i - 10 + start)
-        for part in batch.parts(start, size, 10)
-        for i in range(part.size)
+        (piece.token, piece.start + i, piece.offset + i - 10 + start)
+        for piece in batch.pieces_of(start, size, 10)
+        for i in range(piece.size)
     ]
     assert found == everything[start : start + size]
 
 
 def test_a_part_can_be_sent_again() -> None:
     single, group = Append(b"x", 0, 0), many([b"a", b"b", b"c"])
-    assert Part(single, 0, 1, 5).entry is single
-    assert Part(group, 1, 2, 5).entry == Slice(group, 1, 3)
+    assert unsent(Piece(single, 0, 1, 5)) is single
+    assert unsent(Piece(group, 1, 2, 5)) == Piece(group, 1, 2, 0)
 
 
 def test_a_number_that_does_not_fit() -> None:
@@ -135,17 +140,21 @@ def test_a_number_that_does_not_fit() -> None:
 def test_the_outbox_gives_everything_in_order_within_limits(
     shapes: list[int | list[int]], max_records: int, max_bytes: int
 ) -> None:
-    outbox = Outbox(0, ClientConfig(), lambda: None, lambda: False)
+    rung: list[int] = []
+    outbox = Outbox(0, ClientConfig(), lambda: 0.0, Bell(lambda look: look(), lambda: rung.append(1)))
     expected: list[tuple[Append, int]] = []
     for shape in shapes:
         append = Append(bytes(shape), 0, 0) if isinstance(shape, int) else many([bytes(size) for size in shape])
-        outbox.put(append)
+        assert outbox.offer(append)
         expected += [(append, i) for i in range(append.count)]
     found: list[tuple[Append, int]] = []
+    assert len(rung) == bool(shapes)  # once, for nobody has looked yet
     while (batch := outbox.take(max_records, max_bytes)) is not None:
         assert 0 < batch.count <= max_records
-        assert batch.count == 1 or sum(one.size_bytes for one in batch.entries) <= max_bytes
-        assert batch.plain == all(isinstance(one, Append) for one in batch.entries)
-        found += [(part.append, part.start + i) for part in batch.parts(0, batch.count, 0) for i in range(part.size)]
+        assert batch.count == 1 or sum(bytes_of(one) for one in batch.pieces) <= max_bytes
+        assert batch.plain == all(isinstance(one, Append) for one in batch.pieces)
+        found += [
+            (piece.token, piece.start + i) for piece in batch.pieces_of(0, batch.count, 0) for i in range(piece.size)
+        ]
     assert found == expected
     assert outbox.take(0, max_bytes) is None

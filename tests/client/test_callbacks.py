@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
 from waltz_ray.client import TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead
 
 
 class Announced(TransactionContext):
@@ -41,19 +38,6 @@ def test_on_completion_comes_before_apply(server: FakeServer, make_client: MakeC
     for _, transaction_id, _, data in recorder.applied:
         completed = recorder.events.index(("completed", data.decode(), True))
         assert completed < recorder.events.index(("applied", transaction_id))
-
-
-def test_an_exception_makes_the_transaction_come_again(server: FakeServer, make_client: MakeClient) -> None:
-    recorder = Recorder()
-    recorder.fail_on = {2, 4}
-    server.append_directly(0, [b"%d" % i for i in range(6)])
-    client = make_client(recorder, partitions=[0])
-    recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
-    assert recorder.ids() == [0, 1, 2, 3, 4, 5]
-    assert [(p, t, str(e)) for p, t, e in recorder.uncaught] == [(0, 2, "cannot apply 2"), (0, 4, "cannot apply 4")]
-    assert client.append(0, b"more").result(PATIENCE_S) == 6
-    recorder.wait_for(lambda: recorder.ids()[-1:] == [6])
-    assert client.statistics()["reconnects"] == 0  # what was refused was kept, not fetched again
 
 
 def test_the_mark_stays_below_a_refused_transaction(server: FakeServer, make_client: MakeClient) -> None:
@@ -89,24 +73,6 @@ def test_the_application_may_skip_by_moving_its_mark(server: FakeServer, make_cl
     make_client(recorder, partitions=[0])
     recorder.wait_for(lambda: recorder.ids()[-1:] == [2])
     assert recorder.ids() == [0, 2]
-
-
-def test_an_application_that_went_back_is_fed_again(server: FakeServer, make_client: MakeClient) -> None:
-    recorder = Recorder()
-    server.append_directly(0, [b"%d" % i for i in range(4)])
-    client = make_client(recorder, partitions=[0])
-    recorder.wait_for(lambda: recorder.ids() == [0, 1, 2, 3])
-    recorder.fail_on = {4}
-
-    def restore_backup(partition: int, transaction: int) -> None:
-        recorder.marks[partition] = 0
-
-    recorder.on_uncaught = restore_backup
-    server.append_directly(0, [b"4"])
-    recorder.wait_for(lambda: recorder.ids()[-1:] == [4])
-    assert recorder.ids() == [0, 1, 2, 3, 1, 2, 3, 4]
-    assert client.append(0, b"5").result(PATIENCE_S) == 5
-    recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
 
 
 def test_an_exception_in_one_partition_does_not_hold_up_another(server: FakeServer, make_client: MakeClient) -> None:
@@ -148,17 +114,3 @@ def test_credit_bounds_what_waits(server: FakeServer, make_client: MakeClient) -
     recorder.gate.set()
     recorder.wait_for(lambda: len(recorder.applied) == 200)
     assert recorder.ids() == list(range(200))
-
-
-def test_a_client_ahead_of_the_log_is_an_error_for_a_person(server: FakeServer, make_client: MakeClient) -> None:
-    recorder = Recorder({0: 17})
-    server.append_directly(0, [b"only one"])
-    client = make_client(recorder, partitions=[0])
-    with pytest.raises(ClientAhead, match="high-water mark is 17, the log ends at 0"):
-        client.wait_ready(PATIENCE_S)
-    with pytest.raises(ClientAhead):
-        client.append(0, b"x").result(PATIENCE_S)
-    recorder.wait_for(lambda: bool(recorder.uncaught))
-    assert isinstance(recorder.uncaught[0][2], ClientAhead)
-    assert recorder.uncaught[0][:2] == (0, 17)
-    assert recorder.applied == []

@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
+from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import Location, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
-    AppendFailed,
     AppendTimeout,
     ClientClosed,
-    DataUnavailable,
     InvalidInput,
     PartitionNotReady,
 )
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.messages.client import RejectionCode
-
-
-@pytest.mark.parametrize("limits", [{"outstanding_appends": 5}, {"outstanding_bytes": 500}])
-def test_append_blocks_at_the_limit(server: FakeServer, make_client: MakeClient, limits: dict[str, int]) -> None:
-    client = make_client(config=ClientConfig(**limits))
-    client.append(0, b"").result(PATIENCE_S)
-    server.script.hold_appends = True
-    futures = [client.append(0, b"x" * 100) for _ in range(5)]
-    sixth: list[Future[int]] = []
-    thread = threading.Thread(target=lambda: sixth.append(client.append(0, b"x" * 100)))
-    thread.start()
-    while sum(server.batch_sizes) < 6:
-        assert not sixth
-    thread.join(0.05)
-    assert thread.is_alive()
-    server.script.hold_appends = False
-    server.drop_connections()  # what was held was never admitted: sent again
-    thread.join(PATIENCE_S)
-    assert sorted(future.result(PATIENCE_S) for future in [*futures, *sixth]) == [1, 2, 3, 4, 5, 6]
-
-
-def test_the_limit_gives_up_when_nothing_moves(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client(config=ClientConfig(outstanding_appends=1, mount_timeout_ms=50))
-    server.script.hold_appends = True
-    client.append(0, b"x")
-    with pytest.raises(PartitionNotReady, match=r"1 appends .* none got one within 50 ms"):
-        client.append(0, b"y")
 
 
 def test_append_many_beyond_the_limit_passes_in_parts(server: FakeServer, make_client: MakeClient) -> None:
     client = make_client(config=ClientConfig(outstanding_appends=3))
     assert client.append_many(0, [b"%d" % i for i in range(10)]).result(PATIENCE_S).tolist() == list(range(10))
     assert max(server.batch_sizes) == 3
-
-
-def test_partition_that_never_becomes_ready(server: FakeServer, make_client: MakeClient) -> None:
-    server.script.hold_mounts = True
-    client = make_client(config=ClientConfig(mount_timeout_ms=50))
-    with pytest.raises(PartitionNotReady, match="partition 0 was not ready within 50 ms"):
-        client.append(0, b"x").result(PATIENCE_S)
-    with pytest.raises(PartitionNotReady):
-        client.wait_ready(0.05)
 
 
 def test_nobody_owns_the_partition(server: FakeServer, directory: FakeDirectory, make_client: MakeClient) -> None:
@@ -87,19 +49,16 @@ def test_a_refused_connection_is_tried_again(
     assert future.result(PATIENCE_S) == 0
 
 
-def test_mount_refused_then_accepted(server: FakeServer, make_client: MakeClient) -> None:
-    server.script.not_ready_mounts = 2
-    client = make_client()
-    assert client.append(0, b"x").result(PATIENCE_S) == 0
-    assert client.statistics()["reconnects"] == 2
-
-
 @pytest.mark.parametrize("announced", [True, False])
 def test_partition_moves_to_another_server(
-    server: FakeServer, directory: FakeDirectory, make_client: MakeClient, announced: bool
+    server: FakeServer,
+    directory: FakeDirectory,
+    make_any: MakeAnyClient,
+    announced: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
     recorder = Recorder()
-    client = make_client(recorder, partitions=[0])
+    client = make_any(recorder, partitions=[0])
     assert client.append(0, b"0").result(PATIENCE_S) == 0
     with FakeServer(server_id=2, logs=server.logs) as other:
         other.generations[0] = 2
@@ -113,6 +72,7 @@ def test_partition_moves_to_another_server(
         assert future.result(PATIENCE_S) == 1
         recorder.wait_for(lambda: recorder.ids() == [0, 1])
         assert other.logs[0].batches[-1].fields["generation"].tolist() == [2]
+        client.close()  # before the server
 
 
 def test_a_wrong_generation_is_refused_and_mounted_again(
@@ -126,59 +86,6 @@ def test_a_wrong_generation_is_refused_and_mounted_again(
         assert not future.done()
     directory.move(0, server.location(0))
     assert future.result(PATIENCE_S) == 1
-
-
-def test_queue_full_is_sent_again(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client()
-    client.append(0, b"0").result(PATIENCE_S)
-    server.script.queue_full = 3
-    assert client.append(0, b"1").result(PATIENCE_S) == 1
-    assert server.batch_sizes == [1, 1, 1, 1, 1]
-    assert client.statistics()["reconnects"] == 0
-
-
-def test_without_retry_a_refusal_is_told(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client()
-    client.append(0, b"0").result(PATIENCE_S)
-    server.script.queue_full = 1
-    with pytest.raises(AppendFailed, match="QUEUE_FULL"):
-        client.append(0, b"1", retry=False).result(PATIENCE_S)
-    server.script.drop_before_admitting = 1
-    with pytest.raises(AppendFailed, match="not in the log"):
-        client.append(0, b"2", retry=False).result(PATIENCE_S)
-    assert server.logs[0].data() == [b"0"]
-
-
-@pytest.mark.parametrize("code", [RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE])
-def test_what_cannot_succeed_is_not_sent_again(
-    server: FakeServer, make_client: MakeClient, code: RejectionCode
-) -> None:
-    client = make_client()
-    client.append(0, b"0").result(PATIENCE_S)
-    server.script.reject_code = code
-    with pytest.raises(AppendFailed, match=code.name):
-        client.append(0, b"1").result(PATIENCE_S)
-    assert client.append(0, b"2").result(PATIENCE_S) == 1
-
-
-def test_an_own_entry_fails_older_ones(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client()
-    client.append(0, b"0").result(PATIENCE_S)
-    server.script.lose_first = 3
-    ids = client.append_many(0, [b"a", b"b", b"c", b"d", b"e"]).result(PATIENCE_S).tolist()
-    assert ids == [3, 4, 5, 1, 2]  # "d" and "e" were in the log first; the others were sent again
-    assert server.logs[0].data() == [b"0", b"d", b"e", b"a", b"b", b"c"]
-    assert client.statistics()["retries"] == 1
-
-
-def test_own_mode_resumes_below_what_is_pending(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client()
-    client.append(0, b"mine").result(PATIENCE_S)
-    server.append_directly(0, [b"other"] * 3)
-    server.script.drop_after_admitting = 1
-    assert client.append(0, b"mine again").result(PATIENCE_S) == 4
-    assert server.mount_marks[0] == -2
-    assert 0 <= server.mount_marks[1] < 4
 
 
 def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
@@ -211,6 +118,16 @@ def test_a_server_that_is_too_old(server: FakeServer, make_client: MakeClient) -
     client = make_client(config=ClientConfig(mount_timeout_ms=100))
     with pytest.raises(PartitionNotReady, match="speaks version 4 at most"):
         client.append(0, b"x").result(PATIENCE_S)
+
+
+def test_futures_can_be_awaited(make_client: MakeClient) -> None:
+    client = make_client()
+
+    async def main() -> list[int]:
+        futures: list[Future[int]] = [client.append(0, b"x") for _ in range(10)]
+        return await asyncio.gather(*map(asyncio.wrap_future, futures))
+
+    assert asyncio.run(main()) == list(range(10))
 
 
 def test_flush(server: FakeServer, make_client: MakeClient) -> None:
@@ -289,20 +206,6 @@ def test_waiting_for_the_io_thread_on_the_io_thread_is_refused(make_client: Make
     assert len(errors) == 4
 
 
-def test_read_and_feed(server: FakeServer, make_client: MakeClient) -> None:
-    for start in range(0, 30, 10):
-        server.append_directly(0, [b"%d" % i for i in range(start, start + 10)], header=start)
-    client = make_client()
-    read = list(client.read(0, 5, 25))
-    assert [one.transaction_id for one in read] == list(range(5, 25))
-    assert [one.data for one in read] == [b"%d" % i for i in range(5, 25)]
-    assert [one.header for one in read][:6] == [0, 0, 0, 0, 0, 10]
-    assert (read[0].req_id.client_id, read[0].req_id.sequence_number) == (999_999, 5)
-    assert [one.transaction_id for one in client.feed(0, start=28)] == [28, 29]
-    assert list(client.read(0, 30, 40)) == []
-    assert list(client.read(1, 0, 40)) == []
-
-
 def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     server.append_directly(0, [b"0", b"1", b"2"])
     client = make_client()
@@ -316,13 +219,6 @@ def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     client.close()
     with pytest.raises(ClientClosed):
         next(feed)
-
-
-def test_data_that_cannot_be_read(directory: FakeDirectory, make_client: MakeClient) -> None:
-    directory.move(0, None)
-    client = make_client(config=ClientConfig(request_timeout_ms=50))
-    with pytest.raises(DataUnavailable, match="partition 0 could not be read within 50 ms: no server owns"):
-        list(client.read(0, 0, 1))
 
 
 def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: FakeDirectory) -> None:

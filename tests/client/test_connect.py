@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import types
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 import waltz_ray
+from tests.client.fake_server import FakeServer
 from waltz_ray.client import Location, ray_lookup
 from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
-from waltz_ray.connect import StoreDirectory, connect, endpoint_resolver
+from waltz_ray.connect import StoreDirectory, connect, connect_async, endpoint_resolver
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
@@ -65,6 +67,31 @@ def test_unknown_cluster_in_zookeeper() -> None:
 def test_unknown_transport() -> None:
     with pytest.raises(InvalidInput, match="transport must be 'tcp' or 'actor', not 'pigeon'"):
         connect("demo", zookeeper="127.0.0.1:1", transport="pigeon")  # type: ignore[arg-type]
+
+
+def test_connecting_for_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
+    zookeeper = MemoryZooKeeperServer()
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda hosts: MemoryZooKeeper(zookeeper))
+    store = ClusterStore(MemoryZooKeeper(zookeeper), "demo")
+    store.initialize(1, [0])
+    _, version = store.assignment()
+    store.set_assignment(Assignment({0: Owner(1, 1)}), version)
+
+    async def main() -> list[bytes]:
+        with pytest.raises(ClusterNotFound, match="no cluster 'other'"):
+            await connect_async("other", zookeeper="in memory")
+        with pytest.raises(InvalidInput, match="transport must be"):
+            await connect_async("demo", zookeeper="in memory", transport="pigeon")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="no partition 5"):
+            await connect_async("demo", zookeeper="in memory", partitions=[5])
+        async with await connect_async("demo", zookeeper="in memory") as client:
+            waiting = asyncio.create_task(client.append(0, b"x"))  # until somebody serves it
+            store.register_server(1, server.endpoint)
+            assert await waiting == 0
+            return [transaction.data async for transaction in client.feed(0)]
+
+    with FakeServer() as server:
+        assert asyncio.run(main()) == [b"x"]
 
 
 class FakeManagerMethod:

@@ -10,7 +10,7 @@ import pytest
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
 from waltz_ray.client import TransactionBuilder, TransactionContext
-from waltz_ray.errors import ClientClosed, InvalidInput, LockConflict
+from waltz_ray.errors import ClientClosed, InvalidInput
 
 
 class Context(TransactionContext):
@@ -44,45 +44,6 @@ class Context(TransactionContext):
 def simple(builder: TransactionBuilder) -> bool:
     builder.data = b"x"
     return True
-
-
-def test_commit_give_up_and_exception(make_client: MakeClient) -> None:
-    client = make_client(Recorder())
-    commits, gives_up = Context(simple), Context(lambda builder: False)
-
-    def explode(builder: TransactionBuilder) -> bool:
-        raise ValueError("no")
-
-    explodes = Context(explode)
-    assert client.submit(commits).result(PATIENCE_S) is True
-    assert client.submit(gives_up).result(PATIENCE_S) is False
-    with pytest.raises(ValueError, match="no"):
-        client.submit(explodes).result(PATIENCE_S)
-    assert (commits.completions, gives_up.completions, explodes.completions) == ([True], [False], [])
-    assert [type(error) for error in explodes.errors] == [ValueError]
-
-
-def test_a_lost_update_is_prevented(server: FakeServer, make_client: MakeClient) -> None:
-    """Counters under a write lock: two clients, every increment is seen."""
-    recorders = [Recorder(), Recorder()]
-    clients = [make_client(recorder) for recorder in recorders]
-
-    def increment(recorder: Recorder) -> Context:
-        def execute(builder: TransactionBuilder) -> bool:
-            with recorder.changed:
-                value = int(recorder.applied[-1][3]) if recorder.applied else 0
-            builder.data = b"%d" % (value + 1)
-            builder.write_lock("counter", 1)
-            return True
-
-        return Context(execute)
-
-    contexts = [increment(recorders[i % 2]) for i in range(40)]
-    futures = [clients[i % 2].submit(context) for i, context in enumerate(contexts)]
-    assert all(future.result(PATIENCE_S) for future in futures)
-    assert server.logs[0].data() == [b"%d" % (i + 1) for i in range(40)]
-    assert sum(context.executions for context in contexts) > 40
-    assert any(context.lock_failures for context in contexts)
 
 
 def test_the_next_attempt_waits_until_the_conflict_is_applied(server: FakeServer, make_client: MakeClient) -> None:
@@ -169,28 +130,6 @@ def test_a_dropped_attempt_is_executed_again(server: FakeServer, make_client: Ma
     assert context.executions == 3
     assert context.completions == [True]
     assert server.logs[0].data() == [b"x"]
-
-
-def test_an_admitted_attempt_is_not_executed_again(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client(Recorder())
-    client.wait_ready(PATIENCE_S)
-    server.script.drop_after_admitting = 1
-    context = Context(simple)
-    assert client.submit(context).result(PATIENCE_S) is True
-    assert context.executions == 1
-    assert server.logs[0].data() == [b"x"]
-
-
-def test_plain_append_with_a_lock(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client(Recorder())
-    assert client.append(0, b"a", write_locks=[("row", 1)]).result(PATIENCE_S) == 0
-    with pytest.raises(LockConflict) as caught:
-        client.append(0, b"b", write_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S)
-    assert (caught.value.partition_id, caught.value.transaction_id) == (0, 0)
-    assert client.append(0, b"c", write_locks=[("row", 1)], client_mark=0).result(PATIENCE_S) == 1
-    with pytest.raises(LockConflict):
-        client.append(0, b"d", read_locks=[("row", 1)], client_mark=0).result(PATIENCE_S)
-    assert client.append(0, b"e", append_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S) == 2
 
 
 def test_locks_need_a_mark(make_client: MakeClient) -> None:

@@ -1,22 +1,66 @@
-"""What every transport has to carry: the same tests over TCP and over actor calls."""
+"""What every client and every transport has to keep: the same tests with threads and on a loop, over TCP and actors."""
 
 from __future__ import annotations
 
-import asyncio
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
-from tests.client.fake_server import FakeServer
+from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
+from waltz_ray.errors import (
+    AppendFailed,
+    AppendTimeout,
+    ClientAhead,
+    ClientClosed,
+    DataUnavailable,
+    InvalidInput,
+    LockConflict,
+    PartitionNotReady,
+)
+from waltz_ray.protocol.messages.client import RejectionCode
 
 pytestmark = pytest.mark.parametrize("transport", ["tcp", "actor"], indirect=True)
 
 
-def test_append_gives_transaction_ids(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client()
+class Context(TransactionContext):
+    """Does what a function says; remembers what it was told."""
+
+    def __init__(self, execute: Callable[[TransactionBuilder], bool]) -> None:
+        self.execute_function = execute
+        self.executions = 0
+        self.told: list[object] = []
+
+    def partition_id(self, partitions: int) -> int:
+        return 0
+
+    def execute(self, builder: TransactionBuilder) -> bool:
+        self.executions += 1
+        return self.execute_function(builder)
+
+    def on_completion(self, committed: bool) -> None:
+        self.told.append(committed)
+
+    def on_exception(self, error: BaseException) -> None:
+        self.told.append(type(error))
+
+
+def simple(builder: TransactionBuilder) -> bool:
+    builder.data = b"x"
+    return True
+
+
+# ---- appends
+
+
+def test_append_gives_transaction_ids(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
     futures = [client.append(0, b"r%d" % i, header=i) for i in range(100)]
     assert [future.result(PATIENCE_S) for future in futures] == list(range(100))
     assert server.logs[0].data() == [b"r%d" % i for i in range(100)]
@@ -26,18 +70,18 @@ def test_append_gives_transaction_ids(server: FakeServer, make_client: MakeClien
     assert client.statistics()["committed"] == 100
 
 
-def test_append_many_is_packed_and_ordered(server: FakeServer, make_client: MakeClient) -> None:
-    client = make_client(config=ClientConfig(batch_records=7))
+def test_append_many_is_packed_and_ordered(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(batch_records=7))
     ids = client.append_many(1, [b"x" * i for i in range(20)], headers=np.arange(20, dtype=np.int32)).result(PATIENCE_S)
     assert ids.dtype == np.int64
     assert ids.tolist() == list(range(20))
     assert server.batch_sizes == [7, 7, 6]
     assert server.logs[1].data() == [b"x" * i for i in range(20)]
-    assert client.append_many(1, []).result(0).tolist() == []
+    assert client.append_many(1, []).result(PATIENCE_S).tolist() == []
 
 
-def test_large_records(make_client: MakeClient, server: FakeServer) -> None:
-    client = make_client()
+def test_large_records(make_any: MakeAnyClient, server: FakeServer) -> None:
+    client = make_any()
     datas = [bytes([i]) * 700_000 for i in range(6)]
     futures = [client.append(0, data) for data in datas]
     assert sorted(future.result(PATIENCE_S) for future in futures) == list(range(6))
@@ -45,9 +89,28 @@ def test_large_records(make_client: MakeClient, server: FakeServer) -> None:
     assert [one.data for one in client.read(0, 0, 6)] == datas
 
 
+def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(max_frame_bytes=10_000), partitions=[0])
+    with pytest.raises(InvalidInput, match="there is no partition 7; this cluster has 0 to 1"):
+        client.append(7, b"x").result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
+        client.append(1, b"x").result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="does not fit in a frame"):
+        client.append(0, b"x" * 10_000).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="signed 32-bit"):
+        client.append(0, b"x", header=1 << 31).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="headers of shape"):
+        client.append_many(0, [b"", b""], headers=[1]).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="no partition -1"):
+        list(client.read(-1, 0, 1))
+    with pytest.raises(InvalidInput, match="high-water mark must be"):
+        make_any(Recorder({0: -5}))
+    assert client.append(0, b"x" * 9_000).result(PATIENCE_S) == 0
+
+
 @pytest.mark.parametrize("drops", ["drop_after_admitting", "drop_before_admitting"])
-def test_connection_loss_neither_loses_nor_doubles(server: FakeServer, make_client: MakeClient, drops: str) -> None:
-    client = make_client()
+def test_connection_loss_neither_loses_nor_doubles(server: FakeServer, make_any: MakeAnyClient, drops: str) -> None:
+    client = make_any()
     client.append(0, b"first").result(PATIENCE_S)
     setattr(server.script, drops, 2)
     futures = [client.append(0, b"%d" % i) for i in range(10)]
@@ -58,24 +121,200 @@ def test_connection_loss_neither_loses_nor_doubles(server: FakeServer, make_clie
     assert client.statistics()["reconnects"] >= 1
 
 
-@pytest.mark.parametrize("feed", ["records", "headers"])
-def test_feed_reaches_the_callbacks_in_order(server: FakeServer, make_client: MakeClient, feed: str) -> None:
+def test_an_own_record_fails_older_ones(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.lose_first = 3
+    ids = client.append_many(0, [b"a", b"b", b"c", b"d", b"e"]).result(PATIENCE_S).tolist()
+    assert ids == [3, 4, 5, 1, 2]  # "d" and "e" were in the log first; the others were sent again
+    assert server.logs[0].data() == [b"0", b"d", b"e", b"a", b"b", b"c"]
+    assert client.statistics()["retries"] == 1
+
+
+def test_without_retry_a_refusal_is_told(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.queue_full = 1
+    with pytest.raises(AppendFailed, match="QUEUE_FULL"):
+        client.append(0, b"1", retry=False).result(PATIENCE_S)
+    server.script.drop_before_admitting = 1
+    with pytest.raises(AppendFailed, match="not in the log"):
+        client.append(0, b"2", retry=False).result(PATIENCE_S)
+    assert server.logs[0].data() == [b"0"]
+
+
+@pytest.mark.parametrize("code", [RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE])
+def test_what_cannot_succeed_is_not_sent_again(
+    server: FakeServer, make_any: MakeAnyClient, code: RejectionCode
+) -> None:
+    client = make_any()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.reject_code = code
+    with pytest.raises(AppendFailed, match=code.name):
+        client.append(0, b"1").result(PATIENCE_S)
+    assert client.append(0, b"2").result(PATIENCE_S) == 1
+
+
+def test_queue_full_is_sent_again(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"0").result(PATIENCE_S)
+    server.script.queue_full = 3
+    assert client.append(0, b"1").result(PATIENCE_S) == 1
+    assert server.batch_sizes == [1, 1, 1, 1, 1]
+    assert client.statistics()["reconnects"] == 0
+
+
+def test_lock_conflicts(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(Recorder())
+    assert client.append(0, b"a", write_locks=[("row", 1)]).result(PATIENCE_S) == 0
+    with pytest.raises(LockConflict) as caught:
+        client.append(0, b"b", write_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S)
+    assert (caught.value.partition_id, caught.value.transaction_id) == (0, 0)
+    assert client.append(0, b"c", write_locks=[("row", 1)], client_mark=0).result(PATIENCE_S) == 1
+    with pytest.raises(LockConflict):
+        client.append(0, b"d", read_locks=[("row", 1)], client_mark=0).result(PATIENCE_S)
+    assert client.append(0, b"e", append_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S) == 2
+    with pytest.raises(InvalidInput, match="client_mark"):
+        make_any().append(0, b"x", read_locks=[("row", 1)]).result(PATIENCE_S)
+
+
+# ---- mounts
+
+
+def test_mount_refused_then_accepted(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.script.not_ready_mounts = 2
+    client = make_any()
+    assert client.append(0, b"x").result(PATIENCE_S) == 0
+    assert client.statistics()["reconnects"] == 2
+
+
+def test_partition_that_never_becomes_ready(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.script.hold_mounts = True
+    client = make_any(config=ClientConfig(mount_timeout_ms=50))
+    with pytest.raises(PartitionNotReady, match="partition 0 was not ready within 50 ms"):
+        client.append(0, b"x").result(PATIENCE_S)
+    with pytest.raises(PartitionNotReady):
+        client.wait_ready(0.05)
+
+
+def test_own_mode_resumes_below_what_is_pending(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"mine").result(PATIENCE_S)
+    server.append_directly(0, [b"other"] * 3)
+    server.script.drop_after_admitting = 1
+    assert client.append(0, b"mine again").result(PATIENCE_S) == 4
+    assert server.mount_marks[0] == -2
+    assert 0 <= server.mount_marks[1] < 4
+
+
+def test_a_client_ahead_of_the_log_is_an_error_for_a_person(server: FakeServer, make_any: MakeAnyClient) -> None:
+    recorder = Recorder({0: 17})
+    server.append_directly(0, [b"only one"])
+    client = make_any(recorder, partitions=[0])
+    with pytest.raises(ClientAhead, match="high-water mark is 17, the log ends at 0"):
+        client.wait_ready(PATIENCE_S)
+    with pytest.raises(ClientAhead):
+        client.append(0, b"x").result(PATIENCE_S)
+    recorder.wait_for(lambda: bool(recorder.uncaught))
+    assert isinstance(recorder.uncaught[0][2], ClientAhead)
+    assert recorder.uncaught[0][:2] == (0, 17)
+    assert recorder.applied == []
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("limits", [{"outstanding_appends": 5}, {"outstanding_bytes": 500}])
+def test_append_waits_at_the_limit(server: FakeServer, make_any: MakeAnyClient, limits: dict[str, int]) -> None:
+    client = make_any(config=ClientConfig(**limits))
+    client.append(0, b"").result(PATIENCE_S)
+    server.script.hold_appends = True
+    futures = [client.append(0, b"x" * 100) for _ in range(5)]
+    while sum(server.batch_sizes) < 6:
+        assert not any(future.done() for future in futures)
+    ids: list[int] = []
+    thread = threading.Thread(target=lambda: ids.append(client.append(0, b"x" * 100).result(PATIENCE_S)))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    assert client.statistics()["appends"] == 6  # the seventh is not taken yet
+    server.script.hold_appends = False
+    server.drop_connections()  # what was held was never admitted: sent again
+    thread.join(PATIENCE_S)
+    assert sorted([future.result(PATIENCE_S) for future in futures] + ids) == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_limit_gives_up_when_nothing_moves(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(outstanding_appends=1, mount_timeout_ms=50))
+    client.wait_ready(PATIENCE_S)
+    server.script.hold_appends = True
+    first = client.append(0, b"x")
+    while not server.batch_sizes:
+        assert not first.done()
+    with pytest.raises(PartitionNotReady, match=r"1 appends .* none got one within 50 ms"):
+        client.append(0, b"y").result(PATIENCE_S)
+
+
+def test_flush(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.flush(0)
+    server.script.hold_appends = True
+    future = client.append(0, b"x")
+    while not server.batch_sizes:
+        assert not future.done()
+    with pytest.raises(AppendTimeout, match="1 of 1 appends"):
+        client.flush(0.02)
+    server.script.hold_appends = False
+    server.drop_connections()
+    client.flush(PATIENCE_S)
+    assert future.result(PATIENCE_S) == 0
+
+
+def test_the_feed_gets_no_more_than_its_credit(server: FakeServer, make_any: MakeAnyClient) -> None:
+    for i in range(200):
+        server.append_directly(0, [b"%1000d" % i])
+    client = make_any(config=ClientConfig(feed_credit_bytes=10_000))
+    feed = client.feed(0, follow=True)
+    assert next(feed).transaction_id == 0
+
+    def sent() -> int:
+        return max((mount.sent + 1 for mount in server.mounts.values() if mount.credit <= 0), default=0)
+
+    while not (frames := server.do(sent)):
+        continue
+    assert 1000 * frames <= 2 * (10_000 + 1100)  # the limit and one frame of overdraft; once given back, perhaps
+    assert [next(feed).transaction_id for _ in range(199)] == list(range(1, 200))
+
+
+# ---- callbacks
+
+
+def test_the_feed_reaches_the_callbacks_in_order(server: FakeServer, make_any: MakeAnyClient) -> None:
     server.append_directly(0, [b"old%d" % i for i in range(5)], header=9)
     recorder = Recorder()
-    client = make_client(recorder, feed="records" if feed == "records" else "headers")
+    client = make_any(recorder)
     client.wait_ready(PATIENCE_S)
-    future = client.append(0, b"new", header=4)
-    assert future.result(PATIENCE_S) == 5
+    assert client.append(0, b"new", header=4).result(PATIENCE_S) == 5
     recorder.wait_for(lambda: len(recorder.applied) == 6)
     assert recorder.applied == [(0, i, 9, b"old%d" % i) for i in range(5)] + [(0, 5, 4, b"new")]
     assert client.high_water_mark(0) == 5 or recorder.ids()[-1] == 5
     assert client.server_high_water_mark(0) == 5
 
 
-def test_reconnect_goes_on_after_the_last_transaction(server: FakeServer, make_client: MakeClient) -> None:
+def test_headers_reach_the_callbacks_in_order(server: FakeServer, make_client: MakeClient) -> None:
+    server.append_directly(0, [b"old%d" % i for i in range(5)], header=9)
+    recorder = Recorder()
+    client = make_client(recorder, feed="headers")
+    client.wait_ready(PATIENCE_S)
+    assert client.append(0, b"new", header=4).result(PATIENCE_S) == 5
+    recorder.wait_for(lambda: len(recorder.applied) == 6)
+    assert recorder.applied == [(0, i, 9, b"old%d" % i) for i in range(5)] + [(0, 5, 4, b"new")]
+
+
+def test_reconnect_goes_on_after_the_last_transaction(server: FakeServer, make_any: MakeAnyClient) -> None:
     recorder = Recorder({0: 2})
     server.append_directly(0, [b"%d" % i for i in range(5)])
-    make_client(recorder, partitions=[0])
+    make_any(recorder, partitions=[0])
     recorder.wait_for(lambda: recorder.ids() == [3, 4])
     server.drop_connections()
     server.append_directly(0, [b"5", b"6"])
@@ -84,11 +323,148 @@ def test_reconnect_goes_on_after_the_last_transaction(server: FakeServer, make_c
     assert server.mount_marks == [2, 4]
 
 
-def test_asyncio(make_client: MakeClient) -> None:
-    client = make_client()
+def test_an_exception_makes_the_transaction_come_again(server: FakeServer, make_any: MakeAnyClient) -> None:
+    recorder = Recorder()
+    recorder.fail_on = {2, 4}
+    server.append_directly(0, [b"%d" % i for i in range(6)])
+    client = make_any(recorder, partitions=[0])
+    recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
+    assert recorder.ids() == [0, 1, 2, 3, 4, 5]
+    assert [(p, t, str(e)) for p, t, e in recorder.uncaught] == [(0, 2, "cannot apply 2"), (0, 4, "cannot apply 4")]
+    assert client.append(0, b"more").result(PATIENCE_S) == 6
+    recorder.wait_for(lambda: recorder.ids()[-1:] == [6])
+    assert client.statistics()["reconnects"] == 0  # what was refused was kept, not fetched again
 
-    async def main() -> list[int]:
-        futures: list[Future[int]] = [client.append(0, b"x") for _ in range(10)]
-        return await asyncio.gather(*map(asyncio.wrap_future, futures))
 
-    assert asyncio.run(main()) == list(range(10))
+def test_an_application_that_went_back_is_fed_again(server: FakeServer, make_any: MakeAnyClient) -> None:
+    recorder = Recorder()
+    server.append_directly(0, [b"%d" % i for i in range(4)])
+    client = make_any(recorder, partitions=[0])
+    recorder.wait_for(lambda: recorder.ids() == [0, 1, 2, 3])
+    recorder.fail_on = {4}
+
+    def restore_backup(partition: int, transaction: int) -> None:
+        recorder.marks[partition] = 0
+
+    recorder.on_uncaught = restore_backup
+    server.append_directly(0, [b"4"])
+    recorder.wait_for(lambda: recorder.ids()[-1:] == [4])
+    assert recorder.ids() == [0, 1, 2, 3, 1, 2, 3, 4]
+    assert client.append(0, b"5").result(PATIENCE_S) == 5
+    recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
+
+
+# ---- contexts
+
+
+def test_contexts_commit_give_up_or_raise(make_any: MakeAnyClient) -> None:
+    client = make_any(Recorder())
+    commits, gives_up = Context(simple), Context(lambda builder: False)
+
+    def explode(builder: TransactionBuilder) -> bool:
+        raise ValueError("no")
+
+    explodes = Context(explode)
+    assert client.submit(commits).result(PATIENCE_S) is True
+    assert client.submit(gives_up).result(PATIENCE_S) is False
+    with pytest.raises(ValueError, match="no"):
+        client.submit(explodes).result(PATIENCE_S)
+    assert (commits.told, gives_up.told, explodes.told) == ([True], [False], [ValueError])
+    with pytest.raises(InvalidInput, match=r"set no builder\.data"):
+        client.submit(Context(lambda builder: True)).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("outstanding", [1, 10_000])
+def test_a_lost_update_is_prevented(server: FakeServer, make_any: MakeAnyClient, outstanding: int) -> None:
+    """Counters under a write lock: two clients, every increment is seen. Also where attempts wait for room."""
+    recorders = [Recorder(), Recorder()]
+    clients = [make_any(recorder, ClientConfig(outstanding_appends=outstanding)) for recorder in recorders]
+
+    def increment(recorder: Recorder) -> Context:
+        def execute(builder: TransactionBuilder) -> bool:
+            with recorder.changed:
+                value = int(recorder.applied[-1][3]) if recorder.applied else 0
+            builder.data = b"%d" % (value + 1)
+            builder.write_lock("counter", 1)
+            return True
+
+        return Context(execute)
+
+    contexts = [increment(recorders[i % 2]) for i in range(40)]
+    futures = [clients[i % 2].submit(context) for i, context in enumerate(contexts)]
+    assert all(future.result(PATIENCE_S) for future in futures)
+    assert server.logs[0].data() == [b"%d" % (i + 1) for i in range(40)]
+    assert sum(context.executions for context in contexts) > 40
+
+
+@pytest.mark.parametrize(("drops", "executions"), [("drop_after_admitting", 1), ("drop_before_admitting", 2)])
+def test_an_attempt_is_repeated_if_and_only_if_it_is_not_in_the_log(
+    server: FakeServer, make_any: MakeAnyClient, drops: str, executions: int
+) -> None:
+    client = make_any(Recorder())
+    client.wait_ready(PATIENCE_S)
+    setattr(server.script, drops, 1)
+    context = Context(simple)
+    assert client.submit(context).result(PATIENCE_S) is True
+    assert (context.executions, context.told) == (executions, [True])
+    assert server.logs[0].data() == [b"x"]
+
+
+# ---- reading
+
+
+def test_read_and_feed(server: FakeServer, make_any: MakeAnyClient) -> None:
+    for start in range(0, 30, 10):
+        server.append_directly(0, [b"%d" % i for i in range(start, start + 10)], header=start)
+    client = make_any()
+    read = list(client.read(0, 5, 25))
+    assert [one.transaction_id for one in read] == list(range(5, 25))
+    assert [one.data for one in read] == [b"%d" % i for i in range(5, 25)]
+    assert [one.header for one in read][:6] == [0, 0, 0, 0, 0, 10]
+    assert (read[0].req_id.client_id, read[0].req_id.sequence_number) == (999_999, 5)
+    assert [one.transaction_id for one in client.feed(0, start=28)] == [28, 29]
+    assert list(client.read(0, 30, 40)) == []
+    assert list(client.read(1, 0, 40)) == []
+
+
+def test_a_feed_that_follows(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1", b"2"])
+    client = make_any()
+    feed = client.feed(0, start=1, follow=True)
+    assert [next(feed).data for _ in range(2)] == [b"1", b"2"]
+    server.append_directly(0, [b"3"])
+    assert next(feed).transaction_id == 3
+    server.drop_connections()
+    server.append_directly(0, [b"4"])
+    assert next(feed).transaction_id == 4
+
+
+def test_data_that_cannot_be_read(directory: FakeDirectory, make_any: MakeAnyClient) -> None:
+    directory.move(0, None)
+    client = make_any(config=ClientConfig(request_timeout_ms=50))
+    with pytest.raises(DataUnavailable, match="partition 0 could not be read within 50 ms: no server owns"):
+        list(client.read(0, 0, 1))
+
+
+# ---- the end
+
+
+def test_close_with_pending(server: FakeServer, directory: FakeDirectory, make_any: MakeAnyClient) -> None:
+    client = make_any(Recorder())
+    client.wait_ready(PATIENCE_S)
+    server.script.hold_appends = True
+    context = Context(simple)
+    futures: list[Future[Any]] = [client.append(0, b"x"), client.append_many(1, [b"y", b"z"]), client.submit(context)]
+    while sum(server.batch_sizes) < 4:
+        assert not any(future.done() for future in futures)
+    client.close()
+    for future in futures:
+        with pytest.raises(ClientClosed):
+            future.result(PATIENCE_S)
+    assert context.told == [ClientClosed]
+    assert directory.closed
+    with pytest.raises(ClientClosed):
+        client.append(0, b"z").result(PATIENCE_S)
+    with pytest.raises(ClientClosed):
+        client.submit(Context(simple)).result(PATIENCE_S)
+    client.close()

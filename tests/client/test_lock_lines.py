@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
@@ -13,8 +14,10 @@ from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
 from waltz_ray.client import TransactionBuilder, TransactionContext
 from waltz_ray.client.contexts import ContextRunner
+from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import Append
+from waltz_ray.client.threads import Threads
 from waltz_ray.client.workers import WorkerPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed
@@ -148,7 +151,7 @@ def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_c
     assert len(committed) == 199 - 40
     assert server.logs[0].data() == [b"%d" % (i + 1) for i in range(160)]
     assert {context.executions for context in contexts} == {2}
-    assert client._attachments[0].lines._lines == {}
+    assert client._engine.attachments[0].lines._lines == {}
 
 
 class RefusingPort:
@@ -158,7 +161,8 @@ class RefusingPort:
 
     def __init__(self) -> None:
         self.lines = LockLines()
-        self.runner = ContextRunner(1, ClientConfig(), lambda partition_id: self)
+        self.threads = Threads(ClientConfig())
+        self.runner = ContextRunner(1, ClientConfig(), lambda partition_id: self, self.threads)
         self.refused = threading.Semaphore(0)
 
     def put(self, append: Append) -> None:
@@ -171,10 +175,13 @@ class RefusingPort:
 
 def test_close_ends_contexts_that_stand_in_line() -> None:
     port = RefusingPort()
-    futures = [port.runner.submit(Counter(Recorder(), number)) for number in range(20)]
+    futures: list[LightFuture[bool]] = [LightFuture() for _ in range(20)]
+    for number, future in enumerate(futures):
+        port.runner.submit(Counter(Recorder(), number), future)
     for _ in futures:
         assert port.refused.acquire(timeout=PATIENCE_S)
-    port.runner.close(wait=True)
+    port.threads.stop(asyncio.sleep(0))
+    port.runner.close()
     assert {type(future.exception(0)) for future in futures} == {ClientClosed}
     assert port.lines._lines == {}
 
@@ -209,7 +216,7 @@ def test_an_attempt_may_want_other_locks_in_another_partition(server: FakeServer
     recorder.gate.set()
     assert all(future.result(PATIENCE_S) for future in futures)
     assert sum(len(server.logs[partition].data()) for partition in (0, 1)) == 2 + len(contexts)
-    assert [client._attachments[partition].lines._lines for partition in (0, 1)] == [{}, {}]
+    assert [client._engine.attachments[partition].lines._lines for partition in (0, 1)] == [{}, {}]
 
 
 def test_workers_begin_in_order_and_never_more_than_allowed() -> None:

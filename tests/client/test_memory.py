@@ -53,8 +53,8 @@ class Generator:
             self.errors.append(error)
 
     def wait_until_blocked(self) -> None:
-        outbox = self._client._attachments[0].outbox
-        while not outbox._waiters:
+        outbox = self._client._engine.attachments[0].outbox
+        while not outbox.blocked:
             assert self.thread.is_alive()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import waltz_ray
 from tests.cluster.harness import FAST, Cluster, wait_until
 from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.config import ServerConfig
@@ -366,3 +368,29 @@ def test_of_two_processes_of_one_server_one_ends(cluster: Cluster) -> None:
     finally:
         cluster.run(first.close())
         client.close()
+
+
+def test_coroutines_append_and_follow(cluster: Cluster) -> None:
+    """``AsyncWaltzClient``: a follower sees in order what many tasks append, also while the partition moves."""
+
+    async def main() -> None:
+        async with await waltz_ray.connect_async(cluster.name, zookeeper=cluster.zookeeper) as client:
+            seen: list[bytes] = []
+
+            async def follow() -> None:
+                async for transaction in client.feed(0, follow=True):
+                    assert transaction.transaction_id == len(seen)
+                    seen.append(transaction.data)
+                    if len(seen) == 300:
+                        return
+
+            following = asyncio.create_task(follow())
+            ids = await asyncio.gather(*[client.append(0, b"%d" % i) for i in range(100)])
+            await asyncio.to_thread(cluster.place, [1])
+            ids += await asyncio.gather(*[client.append(0, b"%d" % i) for i in range(100, 200)])
+            many = await client.append_many(0, [b"%d" % i for i in range(200, 300)])
+            await asyncio.wait_for(following, 20)
+            assert [seen[i] for i in [*ids, *many]] == [b"%d" % i for i in range(300)]
+            assert await client.server_high_water_mark(0) == 299
+
+    asyncio.run(main())

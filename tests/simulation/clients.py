@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.history import Fate, Feed, Logical, Trace
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
+from tests.simulation.threads import SimThreads
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
@@ -176,6 +177,7 @@ class SimClient(Process):
                 None if own else self.application,
                 self.config,
                 feed=feed,  # type: ignore[arg-type]
+                threads=SimThreads(self.world.chance),
             )
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
@@ -197,7 +199,7 @@ class SimClient(Process):
     async def leave(self) -> None:
         """``WaltzClient.close``, if possible while something waits to be applied, and the end of the process."""
         for _ in range(300):
-            if self.client is None or self.client._applier._ready:
+            if self.client is None or self.client._engine.applier.has_work:
                 break
             await asyncio.sleep(0.001)
         client = self.client
@@ -205,9 +207,12 @@ class SimClient(Process):
             return
         self.client, self.leaves = None, True
         self.tell("closes its client")
-        client._io.is_current = False  # type: ignore[misc]
+        threads = client._threads
+        assert isinstance(threads, SimThreads)
+        threads.blocking = True
         client.close()
-        await client._io.ended  # type: ignore[attr-defined]
+        assert threads.ended is not None
+        await threads.ended
         self.trace(0, "closed", 0)
         await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
         self.kill("has closed its client")
@@ -333,7 +338,7 @@ class SimClient(Process):
         assert self.client is not None
         first_id = self.random.randint(0, 40)
         try:
-            batch = await self.client._rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
+            batch = await self.client._engine.rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
         except (DataUnavailable, InvalidInput, ClientClosed):
             return
         offsets = batch.offsets.tolist()

@@ -9,9 +9,10 @@ import pytest
 from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
 from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.contexts import ContextPort, ContextRun, ContextRunner
-from waltz_ray.client.partition import Partition
 from waltz_ray.protocol.client_monitor import ClientMonitor
 from waltz_ray.protocol.messages.client import FROM_NOW
+from waltz_ray.protocol.mounting import Mounting
+from waltz_ray.protocol.mounting_types import FailAppends
 
 __all__ = [
     "applied_before_completion",
@@ -38,12 +39,11 @@ def older_pending_are_not_failed(patch: Patch) -> None:
 def fates_decided_at_a_lost_connection(patch: Patch) -> None:
     """What was on its way is sent again at once, although it may be in the log."""
 
-    def end_mount(self: Partition, reason: Exception) -> None:
-        original(self, reason)
-        self.fates.mounted_ready(-1)
+    def end(self: Mounting[Any], reason: Exception) -> Any:
+        return [*original(self, reason), FailAppends(self.monitor.mounted_ready(-1), str(reason))]
 
-    original = Partition._end_mount
-    patch.setattr(Partition, "_end_mount", end_mount)
+    original = Mounting._end
+    patch.setattr(Mounting, "_end", end)
 
 
 def own_mount_skips_what_is_pending(patch: Patch) -> None:

@@ -1,16 +1,19 @@
-"""The client's threads, replaced by turns of its simulated process's loop. Everything else of the client is real.
+"""The shell of a simulated client, and the clock and chance of the other modules under test.
+
+``SimThreads`` is a third shell beside ``client.threads.Threads`` and that of ``AsyncWaltzClient``: turns of the
+simulated process's loop in place of threads. Everything else of the client is real.
 
 | of the client | in its place | contract kept |
 |---|---|---|
-| ``IoThread`` | ``SimIo`` | calls posted from other threads run on the loop, in order |
-| ``Applier``'s thread | ``SimApplier`` | one partition's deliveries at a time, never two callbacks at once |
+| the IO thread | the process's loop | calls posted from other threads run on the loop, in order |
+| the apply thread | turns, some time after the bell | never two callbacks at once |
 | ``close`` | waits for none of them | nothing is called any more once it has returned |
-| ``ContextRunner``'s pool | ``SimRunner`` | every step of a context later, somewhere else, in any order |
+| the pool for contexts | later turns | every step of a context later, somewhere else, in any order |
 
 (A replica's threads, and the locks of ``storage``, are in ``disk_threads.py``.)
 
-What blocks in a thread cannot block here: the workload does not append where ``Outbox`` would make it wait, and reads
-through ``Rpc`` itself. ``time`` and ``random`` of the client's modules are the process's clock and the seed's chance.
+What blocks in a thread cannot block here: the workload does not append where it would have to wait for room, and reads
+through ``Rpc`` itself.
 """
 
 from __future__ import annotations
@@ -27,111 +30,93 @@ from unittest import mock
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
 from waltz_ray.actors import server
-from waltz_ray.client import applier, client, contexts, outbox, partition, requests, stream
-from waltz_ray.client.applier import Applier, ApplyQueue, Delivery
-from waltz_ray.client.contexts import ContextRun, ContextRunner
-from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch
+from waltz_ray.client import stream
+from waltz_ray.client.shell import Turn
+from waltz_ray.client.threads import Threads
 from waltz_ray.coordination import cluster_store
 from waltz_ray.net import backoff
 from waltz_ray.net import stream as net_stream
 from waltz_ray.runtime import driver, seldom
 from waltz_ray.storage import journal, partition_log, replica_service, store
 
-__all__ = ["simulated_threads"]
+__all__ = ["SimThreads", "simulated_threads"]
 
 
-class SimIo:
-    """``IoThread`` in the process's own loop."""
+class SimThreads(Threads):
+    """``Threads`` in the process's own loop, the one that runs now."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.is_current = True  # so that nothing tries to block
-        self._stopped = False
+    def __init__(self, random: Random) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._random = random
+        self._stopped = self._contexts_stopped = False
+        self._turn: Turn = lambda: None
+        self._due = False
+        self.blocking = False
+        """Let ``close`` be called on the loop."""
         self.ended: asyncio.Task[None] | None = None
+        self.post = self._post
 
-    def post(self, function: Callable[..., object], *args: object) -> None:
+    # ---- Shell
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def jitter(self) -> float:
+        return self._random.uniform(0.5, 1.0)
+
+    def _post(self, function: Callable[..., object], *args: object) -> None:
         if not self._stopped:
-            self.loop.call_soon(function, *args)
+            self._loop.call_soon(function, *args)
+
+    def run_context(self, function: Callable[..., None], *args: object) -> None:
+        def call() -> None:
+            if not self._contexts_stopped:  # a closed pool begins nothing that waits
+                function(*args)
+
+        self._loop.call_later(self._random.uniform(0.0, 0.003), call)
+
+    def stop_contexts(self) -> None:
+        self._contexts_stopped = True
+
+    def drive(self, turn: Turn) -> Callable[[], None]:
+        self._turn = turn
+        return lambda: self._soon(self._random.uniform(0.0, 0.002))
+
+    def stop_driving(self) -> None:
+        """Turns that are due find that the applier has stopped: they are not taken away here."""
+
+    def _soon(self, delay_s: float) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_later(delay_s, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._due = False
+        delay_s = self._turn()
+        if delay_s == 0:
+            self._soon(self._random.uniform(0.0, 0.001))
+        elif delay_s is not None:
+            self._loop.call_later(delay_s + 1e-6, self._take_turn)
+
+    # ---- the application's threads
+
+    @property
+    def on_loop(self) -> bool:
+        """As a rule, so that nothing tries to block."""
+        return not self.blocking
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """``last`` runs in the next turns; the real one waits for it, as ``ended`` allows here."""
         self._stopped = True
-        self.ended = self.loop.create_task(last)
+        self.ended = self._loop.create_task(last)
 
 
-def _simulated_applier(random: Random) -> type[Applier]:
-    class SimApplier(Applier):
-        """The real applier, one round per turn."""
-
-        def __init__(
-            self,
-            callbacks: Any,
-            fetch: Fetch,
-            completed: Callable[[Completion], BaseException | None],
-        ) -> None:
-            with mock.patch("threading.Thread"):
-                super().__init__(callbacks, fetch, completed)
-            self._loop = asyncio.get_running_loop()
-            self._due = False
-
-        def deliver(self, queue: ApplyQueue, delivery: Delivery) -> None:
-            super().deliver(queue, delivery)
-            self._soon(random.uniform(0.0, 0.002))
-
-        def report(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
-            super().report(partition_id, transaction_id, error)
-            self._soon(0.0)
-
-        def _soon(self, delay_s: float) -> None:
-            if not self._due:
-                self._due = True
-                self._loop.call_later(delay_s, self._round)
-
-        def _round(self) -> None:
-            self._due = False
-            if self._stopped:
-                return
-            now = self._loop.time()
-            if self._ready or self._reports or (self._paused and self._paused[0][0] <= now):
-                work = self._next()  # has something, so it does not wait
-                deliveries = list(work.deliveries) if work else []
-                if work:
-                    work.deliveries.clear()
-                reports = list(self._reports)
-                self._reports.clear()
-                for report in reports:
-                    self._uncaught(*report)
-                if work:
-                    self._apply(work, deliveries)
-            if self._ready or self._reports:
-                self._soon(random.uniform(0.0, 0.001))
-            elif self._paused:
-                self._loop.call_later(max(0.0, self._paused[0][0] - now) + 1e-6, self._round)
-
-    return SimApplier
-
-
-_TIMED = (applier, outbox, partition, requests, net_stream, driver, server, seldom)
-
-
-def _simulated_runner(random: Random) -> type[ContextRunner]:
-    class SimRunner(ContextRunner):
-        """The real runner; its pool is the loop."""
-
-        def _in_pool(self, function: Callable[..., None], run: ContextRun, *args: object) -> None:
-            def call() -> None:
-                if not self._closed:  # a closed pool begins nothing that waits
-                    function(run, *args)
-
-            asyncio.get_running_loop().call_later(random.uniform(0.0, 0.003), call)
-
-    return SimRunner
+_TIMED = (net_stream, driver, server, seldom)
 
 
 @contextmanager
 def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
-    """Put the replacements in; take them out at the end."""
+    """Put the clocks, locks and chances in; take them out at the end."""
 
     def monotonic() -> float:
         assert scheduler.current is not None
@@ -140,10 +125,6 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
     clock = SimpleNamespace(monotonic=monotonic)
     keys = SimpleNamespace(uuid4=lambda: uuid.UUID(int=random.getrandbits(128)), UUID=uuid.UUID)
     patches: list[Any] = [
-        mock.patch.object(client, "IoThread", SimIo),
-        mock.patch.object(client, "Applier", _simulated_applier(random)),
-        mock.patch.object(client, "ContextRunner", _simulated_runner(random)),
-        mock.patch.object(contexts, "WorkerPool", mock.Mock()),
         mock.patch.object(stream, "greeting", mock.Mock(return_value="simulated client")),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),

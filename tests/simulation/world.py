@@ -64,6 +64,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random = Random(seed)
+        self.chance = random
+        """Of the threads and pauses of clients and servers, while they run."""
         self.scheduler = Scheduler(Random(random.getrandbits(64)))
         self.story = Story(self.scheduler)
         self.partitions = random.choice([1, 1, 2, 3])
@@ -361,7 +363,8 @@ def _conditions(world: World) -> Iterator[None]:
     level, propagate = logger.level, logger.propagate
     collecting = gc.isenabled()
     with ExitStack() as stack:
-        stack.enter_context(simulated_threads(world.scheduler, Random(world.random.getrandbits(64))))
+        world.chance = Random(world.random.getrandbits(64))
+        stack.enter_context(simulated_threads(world.scheduler, world.chance))
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))

@@ -1,6 +1,6 @@
-"""The apply thread: the only thread that runs an application's callbacks.
+"""Hands committed transactions to an application, one turn after another; whoever drives it says on which thread.
 
-It takes all that is waiting of one partition at a time: first ``on_completion(True)`` of the contexts among it,
+A turn takes all that is waiting of one partition at a time: first ``on_completion(True)`` of the contexts among it,
 then ``apply_transactions``. Feed credit goes back to the server only after that, so what waits here is bounded by
 ``feed_credit_bytes`` per partition.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -22,6 +21,7 @@ from itertools import count
 from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Frame, Transactions
+from waltz_ray.client.shell import Shell
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
@@ -62,44 +62,51 @@ class ApplyQueue:
 
 
 class Applier:
-    """One thread for all partitions of a client."""
+    """All partitions of a client. ``turn`` never runs twice at the same time; the other methods are for any thread."""
 
     def __init__(
         self,
         callbacks: Callbacks | None,
         fetch: Fetch,
         completed: Callable[[Completion], BaseException | None],
+        shell: Shell,
     ) -> None:
         self._callbacks = callbacks
         self._fetch = fetch
         self._completed = completed
-        self._changed = threading.Condition()
+        self._shell = shell
+        self._lock = threading.Lock()
         self._ready: deque[ApplyQueue] = deque()
         self._paused: list[tuple[float, int, ApplyQueue]] = []  # heap by time
         self._reports: deque[tuple[int, int, BaseException]] = deque()
         self._ties = count()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="waltz-apply", daemon=True)
-        self._thread.start()
+        self._ring = shell.drive(self.turn)
+
+    @property
+    def has_work(self) -> bool:
+        """Something is waiting for the next turn."""
+        return bool(self._ready)
 
     def deliver(self, queue: ApplyQueue, delivery: Delivery) -> None:
-        """From the IO thread."""
-        with self._changed:
+        """To be applied after what was delivered before."""
+        with self._lock:
             queue.deliveries.append(delivery)
-            if not queue.queued:
-                queue.queued = True
-                self._ready.append(queue)
-                self._changed.notify()
+            if queue.queued:
+                return
+            queue.queued = True
+            self._ready.append(queue)
+        self._ring()
 
     def report(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         """Tell the application of an error that is not its own."""
-        with self._changed:
+        with self._lock:
             self._reports.append((partition_id, transaction_id, error))
-            self._changed.notify()
+        self._ring()
 
     def when_applied(self, queue: ApplyQueue, transaction_id: int, action: Callable[[], None]) -> None:
-        """Call ``action`` once ``transaction_id`` has been applied, on the apply thread or at once."""
-        with self._changed:
+        """Call ``action`` once ``transaction_id`` has been applied, in a turn, or at once."""
+        with self._lock:
             if queue.mark < transaction_id:
                 heapq.heappush(queue.waiters, (transaction_id, next(self._ties), action))
                 return
@@ -107,44 +114,40 @@ class Applier:
 
     def stop(self) -> None:
         """Nothing more is applied; waits for the callback that is running, unless that is who calls."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
-            self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._shell.stop_driving()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                work = self._next()
-                if self._stopped:
-                    return
-                deliveries = list(work.deliveries) if work else []
-                if work:
-                    work.deliveries.clear()
-                reports = list(self._reports)
-                self._reports.clear()
-            for report in reports:
-                self._uncaught(*report)
+    def turn(self) -> float | None:
+        """Apply what one partition has; see ``shell.Turn``."""
+        with self._lock:
+            if self._stopped:
+                return None
+            work = self._next()
+            deliveries = list(work.deliveries) if work else []
             if work:
-                self._apply(work, deliveries)
+                work.deliveries.clear()
+            reports = list(self._reports)
+            self._reports.clear()
+        for report in reports:
+            self._uncaught(*report)
+        if work:
+            self._apply(work, deliveries)
+        with self._lock:
+            if self._ready or self._reports:
+                return 0.0
+            return max(0.0, self._paused[0][0] - self._shell.monotonic()) if self._paused else None
 
     def _next(self) -> ApplyQueue | None:
-        """The next partition with something to do; waits for one. None: only reports."""
-        while not self._stopped:
-            now = time.monotonic()
-            if self._paused and self._paused[0][0] <= now:
-                queue = heapq.heappop(self._paused)[2]
-                queue.queued = False
-                return queue
-            if self._ready:
-                queue = self._ready.popleft()
-                queue.queued = False
-                return queue
-            if self._reports:
-                return None
-            self._changed.wait(self._paused[0][0] - now if self._paused else None)
-        return None
+        """The next partition with something to do, if there is one."""
+        if self._paused and self._paused[0][0] <= self._shell.monotonic():
+            queue = heapq.heappop(self._paused)[2]
+        elif self._ready:
+            queue = self._ready.popleft()
+        else:
+            return None
+        queue.queued = False
+        return queue
 
     def _apply(self, queue: ApplyQueue, deliveries: list[Delivery]) -> None:
         frames, frame_bytes = [*queue.kept.frames], queue.kept_bytes
@@ -191,11 +194,11 @@ class Applier:
             queue.rewind(mark, queue.epoch)
         else:
             queue.kept = transactions.after(mark)
-        with self._changed:
+        with self._lock:
             if queue.queued:
                 self._ready.remove(queue)
             queue.queued = True  # deliveries wait for the pause to end
-            heapq.heappush(self._paused, (time.monotonic() + queue.pauses.next_s(), next(self._ties), queue))
+            heapq.heappush(self._paused, (self._shell.monotonic() + queue.pauses.next_s(), next(self._ties), queue))
         return False
 
     def _application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
@@ -208,7 +211,7 @@ class Applier:
 
     def _move(self, queue: ApplyQueue, mark: int) -> None:
         actions = []
-        with self._changed:
+        with self._lock:
             queue.mark = mark
             while queue.waiters and queue.waiters[0][0] <= mark:
                 actions.append(heapq.heappop(queue.waiters)[2])

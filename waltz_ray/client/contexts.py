@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Protocol
 
 from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
-from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.futures import Fate
 from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import Append, check_size
-from waltz_ray.client.workers import WorkerPool
+from waltz_ray.client.shell import Shell
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
@@ -38,21 +37,24 @@ class ContextPort(Protocol):
     def refusals(self) -> int:
         """How often the application has refused a transaction, and so may have gone back."""
 
-    def put(self, append: Append) -> None: ...
+    def put(self, append: Append) -> None:
+        """Send it. May wait for room where contexts may wait; raises what an append may end with."""
 
-    def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None: ...
+    def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None:
+        """Call ``action`` once this client has applied ``transaction_id``."""
 
 
 class ContextRun:
     """One ``submit``: a context, its future, and nothing that lasts beyond them."""
 
-    def __init__(self, runner: ContextRunner, context: TransactionContext) -> None:
+    def __init__(self, runner: ContextRunner, context: TransactionContext, future: Fate[bool]) -> None:
         self._runner = runner
         self.context = context
         self.conflict: int | None = None  # the transaction that refused the latest attempt
         self.place: Place | None = None  # of the latest refused attempt, in the lines of ``lines``
         self.lines: LockLines | None = None
-        self.future: Future[bool] = LightFuture()
+        self.future = future
+        self.ended = False
 
     def fail(self, error: BaseException) -> None:
         """No further attempt: the client cannot append."""
@@ -60,41 +62,44 @@ class ContextRun:
 
 
 class ContextRunner:
-    """A pool of threads for ``execute``. The other hooks run there too, but for ``on_completion(True)``,
-    which runs on the apply thread, before the transaction is applied.
+    """``execute`` and most hooks run where the shell runs contexts; ``on_completion(True)`` runs where callbacks run,
+    before the transaction is applied.
     """
 
-    def __init__(self, partitions: int, config: ClientConfig, port: Callable[[int], ContextPort]) -> None:
+    def __init__(self, partitions: int, config: ClientConfig, port: Callable[[int], ContextPort], shell: Shell) -> None:
         self._partitions = partitions
         self._config = config
         self._port = port
-        self._pool = WorkerPool(config.context_threads, "waltz-context")
+        self._shell = shell
         self._lock = threading.Lock()
         self._runs: set[ContextRun] = set()
         self._closed = False
 
-    def submit(self, context: TransactionContext) -> Future[bool]:
-        run = ContextRun(self, context)
+    def submit(self, context: TransactionContext, future: Fate[bool]) -> ContextRun:
+        """Run it until it ends; ``future`` is told how."""
+        run = ContextRun(self, context, future)
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; connect again")
             self._runs.add(run)
         self.again(run)
-        return run.future
+        return run
 
-    def open_futures(self) -> list[Future[bool]]:
-        """Of every context that has not ended."""
+    def open_runs(self) -> list[ContextRun]:
+        """Every context that has not ended."""
         with self._lock:
-            return [run.future for run in self._runs]
+            return list(self._runs)
 
     def again(self, run: ContextRun) -> None:
-        """The next attempt, on a thread of the pool."""
-        self._in_pool(self._execute, run)
+        """The next attempt, later."""
+        self._shell.run_context(self._execute, run)
 
     def lock_failed(self, append: Append, port: ContextPort, transaction_id: int) -> None:
         """The next attempt when the transaction that was in the way has been applied, and this one's turn has come."""
         run = append.run
         assert run is not None
+        if run.ended:
+            return  # it must not hold up who stands behind it
         run.conflict = transaction_id
         # Read locks exclude nobody, and append locks are not refused.
         place, hashes = run.place, frozenset(append.locks[0] if append.locks else ())
@@ -119,27 +124,28 @@ class ContextRunner:
             run.lines.leave(place, transaction_id)
 
     def committed(self, run: ContextRun, transaction_id: int) -> BaseException | None:
-        """On the apply thread: tell the context; what it raises is returned, the transaction stays committed."""
+        """Before it is applied: tell the context; what it raises is returned, the transaction stays committed."""
         return self._complete(run, True, transaction_id)
 
     def fail(self, run: ContextRun, error: BaseException) -> None:
         """End without commit because of ``error``."""
-        self._in_pool(self._end_in_error, run, error)
+        self._shell.run_context(self._end_in_error, run, error)
 
-    def close(self, wait: bool) -> None:
-        """End what is left with ClientClosed. ``wait`` for the threads, unless this is one of them."""
+    def cancel(self, run: ContextRun, error: BaseException) -> None:
+        """Nobody waits for it any more: no further attempt. One that is under way may still commit."""
+        self._end_in_error(run, error)
+
+    def close(self) -> None:
+        """End what is left with ClientClosed; waits for what is running (``Shell.stop_contexts``)."""
         with self._lock:
             self._closed = True
-        self._pool.close(wait)
-        with self._lock:
-            left = list(self._runs)
-        for run in left:
+        self._shell.stop_contexts()
+        for run in self.open_runs():
             self._end_in_error(run, ClientClosed("the client was closed before the transaction had its fate"))
 
-    def _in_pool(self, function: Callable[..., None], run: ContextRun, *args: object) -> None:
-        self._pool.put(function, run, *args)  # if that is closed, close() ends the run
-
     def _execute(self, run: ContextRun) -> None:
+        if run.ended:
+            return
         try:
             if run.conflict is not None:
                 conflict, run.conflict = run.conflict, None
@@ -209,4 +215,5 @@ class ContextRunner:
             if run not in self._runs:
                 return False
             self._runs.discard(run)
+            run.ended = True
             return True

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.ids import Location
 
 __all__ = ["Directory", "Location"]
-
-
-class Location(NamedTuple):
-    """A partition's current server. ``endpoint`` is None while that server is not registered."""
-
-    server_id: int
-    generation: int
-    endpoint: Endpoint | None
 
 
 class Directory(Protocol):

@@ -1,27 +1,23 @@
-"""What becomes of a partition's appends: the monitor's verdicts turned into futures, re-sends and re-executions."""
+"""What becomes of a partition's appends: the machine's verdicts turned into futures, re-sends and re-executions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Part, Slice
-from waltz_ray.config import ClientConfig
+from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent, unsent
 from waltz_ray.errors import AppendFailed, LockConflict
-from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
-from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, RejectionCode
-from waltz_ray.protocol.records import Int32s, Int64s
+from waltz_ray.protocol.client_monitor import Piece
+from waltz_ray.protocol.records import Int64s
 
 __all__ = ["Completion", "ContextFates", "Fates"]
 
 Completion = tuple[Append, int]  # an attempt of a context, and its transaction ID
 
-_FINAL_REJECTIONS = (RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE)
-
 
 class ContextFates(Protocol):
-    """Who runs contexts again. Called on the IO thread; must not block."""
+    """Who runs contexts again. Called on the client's loop; must not block."""
 
     def lock_failed(self, append: Append, transaction_id: int) -> None:
         """A context's attempt was refused because of ``transaction_id``."""
@@ -31,26 +27,24 @@ class ContextFates(Protocol):
 
 
 class Fates:
-    """The appends of one partition that have been sent. IO thread only."""
+    """The appends of one partition that have been sent. On the client's loop only."""
 
-    def __init__(self, partition_id: int, config: ClientConfig, outbox: Outbox, contexts: ContextFates) -> None:
+    def __init__(self, partition_id: int, outbox: Outbox, contexts: ContextFates) -> None:
         self._partition_id = partition_id
         self._outbox = outbox
         self._contexts = contexts
-        self.monitor: ClientMonitor[Batch] = ClientMonitor(config.outstanding_appends)
         self.committed = self.lock_conflicts = self.retries = 0
 
-    def entries(self, sequence_numbers: Int32s, transaction_ids: Int64s) -> list[Completion]:
-        """Own entries of the log, in order; the contexts among them."""
-        committed, failed = self.monitor.committed(sequence_numbers, transaction_ids)
+    def in_the_log(self, pieces: Sequence[Piece[Batch]], transaction_ids: Int64s) -> list[Completion]:
+        """Own records, in the order of the log; the contexts among them."""
         ended: list[Completion] = []
-        for batch, start, size, offset in committed:
+        for batch, start, size, offset in pieces:
             self.committed += size
             if batch.plain:
                 ids = transaction_ids[offset : offset + size].tolist()
-                ended += zip(batch.entries[start : start + size], ids, strict=True)  # type: ignore[arg-type]
+                ended += zip(batch.pieces[start : start + size], ids, strict=True)  # type: ignore[arg-type]
             else:
-                self._add_ended(ended, batch.parts(start, size, offset), transaction_ids)
+                self._add_ended(ended, batch.pieces_of(start, size, offset), transaction_ids)
         appends = [append for append, _ in ended]
         self._outbox.free(appends)
         completions: list[Completion] = []
@@ -61,25 +55,23 @@ class Fates:
             else:
                 append.future.set_result(append.ids if isinstance(append, ManyAppend) else transaction_id)
         self._outbox.forget(appends)
-        if failed:
-            self._fail([*self._parts(failed)], self._dropped)
         return completions
 
     @staticmethod
-    def _add_ended(ended: list[Completion], parts: Iterable[Part], transaction_ids: Int64s) -> None:
-        for append, start, size, offset in parts:
+    def _add_ended(ended: list[Completion], pieces: Iterable[Piece[Append]], transaction_ids: Int64s) -> None:
+        for append, start, size, offset in pieces:
             ids = transaction_ids[offset : offset + size]
             if not isinstance(append, ManyAppend) or append.committed(start, ids):
                 ended.append((append, int(ids[0])))
 
-    def lock_failures(self, message: LockFailureBatch) -> None:
+    def lock_failed(self, pieces: Sequence[Piece[Batch]], transaction_ids: Int64s) -> None:
         """A plain append tells its caller; a context waits for the transaction that was in its way."""
-        parts = [*self._parts(self.monitor.lock_failed(message.sequence_numbers))]
-        self.lock_conflicts += sum(part.size for part in parts)
-        appends = _open_appends(parts)
+        refused = _of_appends(pieces)
+        self.lock_conflicts += sum(piece.size for piece in refused)
+        appends = _still_open(refused)
         self._outbox.free(appends)
-        for append, _, _, offset in parts:
-            transaction_id = int(message.transaction_ids[offset])
+        for append, _, _, offset in refused:
+            transaction_id = int(transaction_ids[offset])
             if append.run is not None:
                 self.retries += 1
                 self._contexts.lock_failed(append, transaction_id)
@@ -87,45 +79,30 @@ class Fates:
                 append.fail(LockConflict(self._partition_id, transaction_id))
         self._outbox.forget(appends)
 
-    def rejected(self, message: Rejected) -> None:
-        """Never admitted: again, unless sending it again cannot help."""
-        parts = [*self._parts(self.monitor.rejected(message.sequence_numbers))]
-        reason = self.reason(message)
-        if message.code not in _FINAL_REJECTIONS:
-            self._fail(parts, reason)
-            return
-        appends = _open_appends(parts)
+    def refused(self, pieces: Sequence[Piece[Batch]], reason: str) -> None:
+        """These would be refused again."""
+        appends = _still_open(_of_appends(pieces))
         self._outbox.free(appends)
         for append in appends:
             append.fail(AppendFailed(reason))
         self._outbox.forget(appends)
 
-    def mounted_ready(self, high_water_mark: int) -> None:
-        """What is still pending is not in the log."""
-        self._fail([*self._parts(self.monitor.mounted_ready(high_water_mark))], self._dropped)
-
-    def reason(self, message: Rejected) -> str:
-        return f"partition {self._partition_id}: the append was refused ({message.code.name}): {message.message}"
-
-    @property
-    def _dropped(self) -> str:
-        return f"partition {self._partition_id}: the append was dropped before it was committed; it is not in the log"
-
-    def _fail(self, parts: list[Part], reason: str) -> None:
+    def failed(self, pieces: Sequence[Piece[Batch]], reason: str) -> None:
         """These are known not to be in the log: again, unless the caller does not want that."""
-        again: list[Append | Slice] = []
+        again: list[Unsent] = []
         contexts: list[Append] = []
         given_up: list[Append] = []
-        for part in parts:
-            append = part.append
+        for piece in _of_appends(pieces):
+            append = piece.token
             if append.run is not None:
                 contexts.append(append)
             elif append.future.done():
-                continue  # another part of it has already ended in an error
+                continue  # another piece of it has already ended in an error
             elif append.retry:
-                again.append(part.entry)
+                again.append(unsent(piece))
             else:
                 given_up.append(append)
+        given_up = [*dict.fromkeys(given_up)]
         self.retries += len(again) + len(contexts)
         self._outbox.put_back(again)
         self._outbox.free(contexts + given_up)
@@ -135,12 +112,11 @@ class Fates:
             append.fail(AppendFailed(f"{reason}; append it again"))
         self._outbox.forget(contexts + given_up)
 
-    @staticmethod
-    def _parts(pieces: Iterable[Piece[Batch]]) -> Iterator[Part]:
-        for batch, start, size, offset in pieces:
-            yield from batch.parts(start, size, offset)
+
+def _of_appends(pieces: Iterable[Piece[Batch]]) -> list[Piece[Append]]:
+    return [one for batch, start, size, offset in pieces for one in batch.pieces_of(start, size, offset)]
 
 
-def _open_appends(parts: list[Part]) -> list[Append]:
-    """Each append once, and none that has ended in an error because of another part of it."""
-    return [*dict.fromkeys(part.append for part in parts if not part.append.future.done())]
+def _still_open(pieces: Iterable[Piece[Append]]) -> list[Append]:
+    """Each append once, and none that has ended in an error because of another piece of it."""
+    return [*dict.fromkeys(piece.token for piece in pieces if not piece.token.future.done())]

@@ -14,13 +14,28 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["LightFuture"]
+__all__ = ["Fate", "LightFuture"]
 
 T = TypeVar("T")
 
+Given = TypeVar("Given", contravariant=True)
+
 _LOCK = threading.Lock()
+
+
+class Fate(Protocol[Given]):
+    """Where whoever has asked is told the result, once."""
+
+    def done(self) -> bool:
+        """It has been told, whether or not anybody still listens."""
+
+    def set_result(self, result: Given) -> None:
+        """Tell it."""
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Tell what went wrong."""
 
 
 class LightFuture(Future[T]):

@@ -16,12 +16,11 @@ from waltz_ray.protocol.messages.client import (
     NotReady,
     Rejected,
 )
+from waltz_ray.protocol.mounting_types import MountMessage
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES
 
-__all__ = ["MountMessage", "MountStream", "Mountable"]
-
-MountMessage = AppendedBatch | FeedBatch | FeedRecords | LockFailureBatch | Mounted | NotReady | Rejected
+__all__ = ["MountStream", "Mountable"]
 
 
 class Mountable(Protocol):

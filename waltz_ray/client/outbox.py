@@ -1,8 +1,8 @@
-"""Where application threads put appends and the IO thread takes batches; what bounds a client.
+"""Where appends wait to be sent, and what bounds a client.
 
-An append is *open* from ``put`` until ``forget``. From ``put`` until ``free`` its records and bytes count against the
-limits, whether it waits here, is under way, or waits to be sent again. At the limit ``put`` blocks. One append larger
-than the limit passes when nothing else counts.
+An append is *open* from ``offer`` until ``forget``. From ``offer`` until ``free`` its records and bytes count against
+the limits, whether it waits here, is under way, or waits to be sent again. At the limit ``offer`` refuses, and says
+when to try again. One append larger than the limit passes when nothing else counts.
 
 A fate is ``free``, then the future's result, then ``forget``: a callback of the future finds room for the next append,
 and whoever looks for open appends misses none whose future has no result yet.
@@ -11,82 +11,104 @@ and whoever looks for open appends misses none whose future has no result yet.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Slice
+from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendFailed, PartitionNotReady, WaltzError
+from waltz_ray.errors import PartitionNotReady, WaltzError
+from waltz_ray.protocol.client_monitor import Piece
 
-__all__ = ["Outbox"]
+__all__ = ["Bell", "Outbox"]
+
+
+class Bell:
+    """Makes the loop look, once for all who ring until it does. Its owner clears ``rung`` *before* it looks."""
+
+    __slots__ = ("_look", "_post", "rung")
+
+    def __init__(self, post: Callable[[Callable[[], None]], None], look: Callable[[], None]) -> None:
+        self._post = post
+        self._look = look
+        self.rung = False
+        """The loop is going to look: nobody needs to ring."""
+
+    def ring(self) -> None:
+        """From any thread."""
+        self.rung = True
+        self._post(self._look)
 
 
 class Outbox:
-    """The open appends of one partition. ``put`` and ``open_appends`` for any thread, the rest for the IO thread."""
+    """The open appends of one partition.
 
-    def __init__(
-        self, partition_id: int, config: ClientConfig, wake: Callable[[], None], may_block: Callable[[], bool]
-    ) -> None:
-        self._partition_id = partition_id
-        self._config = config
-        self._wake = wake
-        self._may_block = may_block
+    ``offer``, ``give_up`` and ``open_appends`` for any thread, the rest for the client's loop.
+    ``bell`` is rung when there is something to send.
+    """
+
+    def __init__(self, partition_id: int, config: ClientConfig, monotonic: Callable[[], float], bell: Bell) -> None:
+        self.partition_id = partition_id
+        self._monotonic = monotonic
+        self._bell = bell
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._waiters = 0
-        self._queue: deque[Append | Slice] = deque()
+        self._when_room: list[Callable[[], None]] = []
+        self._queue: deque[Unsent] = deque()
         self._open: set[Append] = set()
         self._records = 0
         self._bytes = 0
         self._max_records = config.outstanding_appends
         self._max_bytes = config.outstanding_bytes
+        self._timeout_ms = config.mount_timeout_ms
         self._error: WaltzError | None = None
-        self._woken = False
         self.appends = 0
-        """Records ever put."""
+        """Records ever taken."""
 
-    def put(self, append: Append) -> None:
-        """Queue it; blocks at the limits, PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
+    def offer(self, append: Append, when_room: Callable[[], None] | None = None) -> bool:
+        """Take it, to be sent. False at the limits: then ``when_room`` is called once, as soon as there may be room.
+
+        Raises what the outbox was closed with.
+        """
         count = append.count
         size = len(append.data)
         with self._lock:
-            if self._error is None and not self._fits(count, size):
-                self._wait_for_room(append)
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
+            if self._records and (self._records + count > self._max_records or self._bytes + size > self._max_bytes):
+                if when_room is not None:
+                    self._when_room.append(when_room)
+                return False
             self._records += count
             self._bytes += size
             self.appends += count
+            append.since = self._monotonic()
             self._open.add(append)
             self._queue.append(append if append.__class__ is Append else _whole(append))
-        # The IO thread clears the flag before it looks at the queue, so an append is never overlooked.
-        if not self._woken:
-            self._woken = True
-            self._wake()
+        if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
+            self._bell.ring()
+        return True
 
-    def _fits(self, count: int, size: int) -> bool:
-        return not self._records or (
-            self._records + count <= self._max_records and self._bytes + size <= self._max_bytes
+    def give_up(self, when_room: Callable[[], None]) -> None:
+        """Whoever offered does not wait any longer."""
+        with self._lock:
+            if when_room in self._when_room:
+                self._when_room.remove(when_room)
+
+    def no_room_error(self) -> PartitionNotReady:
+        """For who has waited for room as long as may be."""
+        return PartitionNotReady(
+            f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
+            f"and none got one within {self._timeout_ms} ms; this one was not sent"
         )
 
-    def _wait_for_room(self, append: Append) -> None:
-        if not self._may_block():
-            raise AppendFailed(
-                f"partition {self._partition_id}: {self._records} appends are without a fate, and the thread that "
-                f"brings fates cannot wait for one; append from another thread than a future's callback"
-            )
-        count, size, timeout_s = append.count, len(append.data), self._config.mount_timeout_ms / 1000
-        self._waiters += 1
-        try:
-            if not self._room.wait_for(lambda: self._error is not None or self._fits(count, size), timeout_s):
-                raise PartitionNotReady(
-                    f"partition {self._partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
-                    f"and none got one within {self._config.mount_timeout_ms} ms; this one was not sent"
-                )
-        finally:
-            self._waiters -= 1
-        append.since = time.monotonic()
+    @property
+    def blocked(self) -> int:
+        """Who waits for room."""
+        return len(self._when_room)
+
+    @property
+    def outstanding(self) -> int:
+        """Records without a fate."""
+        return self._records
 
     def open_appends(self) -> list[Append]:
         """Every append without a fate at this moment."""
@@ -95,29 +117,25 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Entries that wait to be sent."""
+        """Pieces that wait to be sent."""
         return len(self._queue)
-
-    def look_later(self) -> None:
-        """The IO thread will look before it does anything else: puts need not wake it."""
-        self._woken = True
-
-    def awake(self) -> None:
-        """The IO thread is about to look; later puts have to wake it again."""
-        self._woken = False
 
     def take(self, max_records: int, max_bytes: int) -> Batch | None:
         """What goes into the next batch, oldest first; an append that is too large is cut. None: nothing may go."""
-        taken: list[Append | Slice] = []
+        taken: list[Unsent] = []
         queue, count, plain = self._queue, 0, True
         while queue and count < max_records:
             one = queue[0]
-            size, records = one.size_bytes, 1 if one.__class__ is Append else one.end - one.start  # type: ignore[union-attr]
+            if one.__class__ is Append:
+                size, records = one.size_bytes, 1
+            else:
+                append, start, records, _ = one  # type: ignore[misc]
+                size = append.size_of(start, records)
             if count + records > max_records or size > max_bytes:
                 part = self._take_part(one, max_records - count, max_bytes, not taken)
                 if part is not None:
                     taken.append(part)
-                    count += 1 if isinstance(part, Append) else part.end - part.start
+                    count += 1 if isinstance(part, Append) else part.size
                     plain = plain and isinstance(part, Append)
                 break
             taken.append(one)
@@ -127,7 +145,7 @@ class Outbox:
             plain = plain and one.__class__ is Append
         return Batch(taken, count, plain) if taken else None
 
-    def _take_part(self, one: Append | Slice, max_records: int, max_bytes: int, first: bool) -> Append | Slice | None:
+    def _take_part(self, one: Unsent, max_records: int, max_bytes: int, first: bool) -> Unsent | None:
         """The part of ``one``, the head of the queue, that fits; of the first at least one record."""
         if isinstance(one, Append):
             if first:
@@ -135,44 +153,63 @@ class Outbox:
             return one if first else None
         if not first and max_bytes <= 0:
             return None
-        part = one.cut(max_records, max_bytes)
-        if not first and part.size_bytes > max_bytes:
+        append, start, size, _ = one
+        fitting = append.fitting(start, size, max_records, max_bytes)
+        if not first and append.size_of(start, fitting) > max_bytes:
             return None
-        if part.end == one.end:
+        if fitting == size:
             self._queue.popleft()
         else:
-            self._queue[0] = one._replace(start=part.end)
-        return part
+            self._queue[0] = Piece(append, start + fitting, size - fitting, 0)
+        return Piece(append, start, fitting, 0)
 
-    def put_back(self, entries: Iterable[Append | Slice]) -> None:
+    def put_back(self, pieces: Iterable[Unsent]) -> None:
         """These are known not to be in the log: send them again, before what waits."""
-        now = time.monotonic()
-        for one in reversed(list(entries)):
+        now = self._monotonic()
+        for one in reversed(list(pieces)):
             _append_of(one).since = now
             self._queue.appendleft(one)
 
-    def take_older(self, before_s: float) -> list[Append]:
-        """Take out the appends that have waited since before this point of the monotonic clock.
+    def take_older(self, waited_s: float) -> list[Append]:
+        """Take out the appends that have waited for so long.
 
         Only whole ones: where a part has been sent, its fate may still be open.
         """
+        before = self._monotonic() - waited_s
         with self._lock:
-            whole = (one for one in self._queue if isinstance(one, Append) or one.end - one.start == one.append.count)
-            old = [one for one in whole if _append_of(one).since < before_s]
+            old = [one for one in self._queue if _is_whole(one) and _append_of(one).since < before]
             if old:
                 gone = set(old)
                 self._queue = deque(one for one in self._queue if one not in gone)
         return [_append_of(one) for one in old]
 
+    def withdraw(self, append: Append) -> bool:
+        """Nobody wants it any more. True if nothing of it had been sent: it is gone. Else its fate is still to come."""
+        with self._lock:
+            if append not in self._open:
+                return True
+            for one in self._queue:
+                if _append_of(one) is append and _is_whole(one):
+                    break
+            else:
+                return False
+            self._queue.remove(one)
+        self.free([append])
+        self.forget([append])
+        return True
+
     def free(self, appends: Iterable[Append]) -> None:
         """These have their fates: their room is for others. Once for each."""
+        told: list[Callable[[], None]] = []
         with self._lock:
             for append in appends:
                 if append in self._open:  # else the outbox was closed
                     self._records -= append.count
                     self._bytes -= len(append.data)
-            if self._waiters:
-                self._room.notify_all()
+            if self._when_room:
+                told, self._when_room = self._when_room, []
+        for when_room in told:
+            when_room()
 
     def forget(self, appends: Iterable[Append]) -> None:
         """The futures of these have their results."""
@@ -180,21 +217,27 @@ class Outbox:
             self._open.difference_update(appends)
 
     def close(self, error: WaltzError) -> list[Append]:
-        """Every later ``put`` raises ``error``; takes out what is open."""
+        """Every later ``offer`` raises ``error``; takes out what is open."""
         with self._lock:
             self._error = error
             left = list(self._open)
             self._open.clear()
             self._queue.clear()
             self._records = self._bytes = 0
-            self._room.notify_all()
+            told, self._when_room = self._when_room, []
+        for when_room in told:
+            when_room()
         return left
 
 
-def _whole(append: Append) -> Slice:
+def _whole(append: Append) -> Piece[ManyAppend]:
     assert isinstance(append, ManyAppend)
-    return Slice(append, 0, append.count)
+    return Piece(append, 0, append.count, 0)
 
 
-def _append_of(one: Append | Slice) -> Append:
-    return one if isinstance(one, Append) else one.append
+def _append_of(one: Unsent) -> Append:
+    return one if isinstance(one, Append) else one.token
+
+
+def _is_whole(one: Unsent) -> bool:
+    return isinstance(one, Append) or one.size == one.token.count

@@ -1,16 +1,20 @@
-"""Appends on their way: one ``Append`` or ``ManyAppend`` per call of the application, gathered into batches."""
+"""Appends on their way: one ``Append`` or ``ManyAppend`` per call of the application, gathered into batches.
+
+What a batch takes of an append, and what gets a fate of it, is a ``Piece``: records [start, start + size). A plain
+append has one record and stands for its only piece where it waits to be sent: no object is made for it.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.futures import Fate, LightFuture
 from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
+from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
 from waltz_ray.wire.append_writer import append_head
@@ -20,7 +24,7 @@ from waltz_ray.wire.primitives import BytesLike
 if TYPE_CHECKING:
     from waltz_ray.client.contexts import ContextRun
 
-__all__ = ["Append", "Batch", "LockHashes", "ManyAppend", "Part", "Slice", "check_size"]
+__all__ = ["Append", "Batch", "LockHashes", "ManyAppend", "Unsent", "check_size", "unsent"]
 
 _FRAME_BYTES = 256  # what a frame needs beside its records, with room to spare
 _RECORD_BYTES = 32  # what a record needs beside its data and its locks
@@ -44,7 +48,13 @@ class Append:
     """Records."""
 
     def __init__(
-        self, data: bytes, header: int, checksum: int, retry: bool = True, run: ContextRun | None = None
+        self,
+        data: bytes,
+        header: int,
+        checksum: int,
+        retry: bool = True,
+        run: ContextRun | None = None,
+        future: Fate[Any] | None = None,
     ) -> None:
         self.data = data
         self.header = header
@@ -54,8 +64,8 @@ class Append:
         self.locks: LockHashes | None = None
         self.retry = retry
         self.run = run
-        self.since = time.monotonic()  # when it began to wait for being sent
-        self.future: LightFuture[Any] = LightFuture()
+        self.since = 0.0  # when it began to wait for being sent; the outbox says
+        self.future: Fate[Any] = LightFuture() if future is None else future
 
     def take_locks(self, mark: int, locks: LockHashes) -> None:
         """Lock hashes, and the client's high-water mark they are checked against."""
@@ -72,12 +82,14 @@ class Append:
 
 
 class ManyAppend(Append):
-    """n records that share a future. The IO thread alone touches ``ids`` and ``missing``."""
+    """n records that share a future. The client's loop alone touches ``ids`` and ``missing``."""
 
     __slots__ = ("checksums", "count", "headers", "ids", "lengths", "missing", "offsets")
 
-    def __init__(self, data: bytes, headers: Int32s, checksums: UInt32s, lengths: Int32s) -> None:
-        super().__init__(data, 0, 0)
+    def __init__(
+        self, data: bytes, headers: Int32s, checksums: UInt32s, lengths: Int32s, future: Fate[Any] | None = None
+    ) -> None:
+        super().__init__(data, 0, 0, future=future)
         self.headers = headers
         self.checksums = checksums
         self.lengths = lengths
@@ -94,6 +106,16 @@ class ManyAppend(Append):
         self.ids[start : start + len(transaction_ids)] = transaction_ids
         return not self.missing
 
+    def size_of(self, start: int, size: int) -> int:
+        """Bytes that records [start, start + size) need of a frame, at the most."""
+        return int(self.offsets[start + size] - self.offsets[start]) + _RECORD_BYTES * size
+
+    def fitting(self, start: int, size: int, max_records: int, max_bytes: int) -> int:
+        """How many of the records [start, start + size) fit, from the first on; at least one."""
+        sizes = self.offsets[start + 1 : start + size + 1] - self.offsets[start]
+        sizes = sizes + _RECORD_BYTES * np.arange(1, size + 1)
+        return max(1, min(size, max_records, int(np.searchsorted(sizes, max_bytes, side="right"))))
+
     def fail(self, error: WaltzError) -> None:
         """This append ends here, unless it has ended. What of it is in the log is said."""
         if self.missing < self.count:
@@ -105,96 +127,70 @@ class ManyAppend(Append):
         super().fail(error)
 
 
-class Slice(NamedTuple):
-    """Records [start, end) of a ManyAppend: what one batch takes of it."""
-
-    append: ManyAppend
-    start: int
-    end: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Its part of a frame, at the most."""
-        offsets = self.append.offsets
-        return int(offsets[self.end] - offsets[self.start]) + _RECORD_BYTES * (self.end - self.start)
-
-    def cut(self, records: int, size_bytes: int) -> Slice:
-        """The first part of this slice that fits, at least one record."""
-        offsets = self.append.offsets
-        sizes = offsets[self.start + 1 : self.end + 1] - offsets[self.start]
-        sizes = sizes + _RECORD_BYTES * np.arange(1, len(sizes) + 1)
-        fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
-        return self._replace(end=self.start + max(1, min(len(sizes), records, fitting)))
+Unsent = Append | Piece[ManyAppend]
+"""A piece that waits to be sent: a plain append itself, some records of a ``ManyAppend``."""
 
 
-class Part(NamedTuple):
-    """Records [start, start + size) of ``append``. ``offset``: where the first of them stands in a fate's arrays."""
-
-    append: Append
-    start: int
-    size: int  # in records
-    offset: int
-
-    @property
-    def entry(self) -> Append | Slice:
-        """To be sent again."""
-        append = self.append
-        return Slice(append, self.start, self.start + self.size) if isinstance(append, ManyAppend) else append
+def unsent(piece: Piece[Append]) -> Unsent:
+    """To be sent again."""
+    append = piece.token
+    return Piece(append, piece.start, piece.size, 0) if isinstance(append, ManyAppend) else append
 
 
 class Batch:
-    """What goes into one frame, in order: an ``Append`` whole, of a ``ManyAppend`` a slice."""
+    """What goes into one frame, in order."""
 
-    __slots__ = ("count", "entries", "plain")
+    __slots__ = ("count", "pieces", "plain")
 
-    def __init__(self, entries: list[Append | Slice], count: int, plain: bool) -> None:
-        self.entries = entries
+    def __init__(self, pieces: list[Unsent], count: int, plain: bool) -> None:
+        self.pieces = pieces
         self.count = count
         """Records."""
         self.plain = plain
-        """There is no slice among the entries, so a record's position is its entry's."""
+        """All are plain appends, so a record's position is that of its append."""
 
-    def parts(self, start: int, size: int, offset: int) -> Iterator[Part]:
-        """The appends that records [start, start + size) of this batch belong to."""
+    def pieces_of(self, start: int, size: int, offset: int) -> Iterator[Piece[Append]]:
+        """Whose the records [start, start + size) of this batch are; their offsets begin at ``offset``."""
         if self.plain:
-            for position, one in enumerate(self.entries[start : start + size]):
+            for position, one in enumerate(self.pieces[start : start + size]):
                 assert isinstance(one, Append)
-                yield Part(one, 0, 1, offset + position)
+                yield Piece(one, 0, 1, offset + position)
             return
         begin, end = 0, start + size
-        for entry in self.entries:
-            append, first, last = entry if isinstance(entry, Slice) else (entry, 0, 1)
-            taken_from, taken_to = max(begin, start), min(begin + last - first, end)
+        for piece in self.pieces:
+            append, first, count = piece[:3] if isinstance(piece, Piece) else (piece, 0, 1)
+            taken_from, taken_to = max(begin, start), min(begin + count, end)
             if taken_from < taken_to:
-                yield Part(append, first + taken_from - begin, taken_to - taken_from, offset + taken_from - start)
-            begin += last - first
+                yield Piece(append, first + taken_from - begin, taken_to - taken_from, offset + taken_from - start)
+            begin += count
 
     def encode(self, address: tuple[int, int, int], first_sequence: int) -> list[BytesLike]:
         """An APPEND_BATCH payload in parts; ``address`` = (client ID, generation, partition ID)."""
         first = (first_sequence + _INT32_END) % (2 * _INT32_END) - _INT32_END  # the low 32 bits
         if not self.plain or first + self.count > _INT32_END:
             return encode_client(BATCH_VERSION, self._columns(address, first_sequence))
-        entries: list[Append] = self.entries  # type: ignore[assignment]
-        datas = [one.data for one in entries]
+        appends: list[Append] = self.pieces  # type: ignore[assignment]
+        datas = [one.data for one in appends]
         head = append_head(
             address,
             range(first, first + self.count),
-            [one.mark for one in entries],
-            ([one.header for one in entries], [*map(len, datas)], [one.checksum for one in entries]),
-            [one.locks or _NO_HASHES for one in entries] if any(one.locks for one in entries) else None,
+            [one.mark for one in appends],
+            ([one.header for one in appends], [*map(len, datas)], [one.checksum for one in appends]),
+            [one.locks or _NO_HASHES for one in appends] if any(one.locks for one in appends) else None,
         )
         return [head, *datas]
 
     def _columns(self, address: tuple[int, int, int], first_sequence: int) -> AppendBatch:
-        columns = [_columns_of(entry) for entry in self.entries]
+        columns = [_columns_of(piece) for piece in self.pieces]
         headers, lengths, checksums, marks = (
             np.concatenate(column) for column in zip(*(one[:4] for one in columns), strict=True)
         )
         bodies: list[bytes | memoryview] = [one[4] for one in columns]
         locks: list[LockColumns] = []
-        if any(isinstance(one, Append) and one.locks for one in self.entries):
+        if any(isinstance(one, Append) and one.locks for one in self.pieces):
             locks = [
-                LockColumns.pack([*chain.from_iterable(_locks_of(e, kind) for e in self.entries)]) for kind in range(3)
+                LockColumns.pack([*chain.from_iterable(_locks_of(one, kind) for one in self.pieces)])
+                for kind in range(3)
             ]
         return AppendBatch(
             *address,
@@ -208,31 +204,32 @@ class Batch:
         )
 
 
-def _columns_of(entry: Append | Slice) -> tuple[Int32s, Int32s, UInt32s, Int64s, bytes | memoryview]:
+def _columns_of(piece: Unsent) -> tuple[Int32s, Int32s, UInt32s, Int64s, bytes | memoryview]:
     """Headers, lengths, checksums, marks and body."""
-    if isinstance(entry, Append):
+    if isinstance(piece, Append):
         return (
-            np.array([entry.header], dtype=np.int32),
-            np.array([len(entry.data)], dtype=np.int32),
-            np.array([entry.checksum], dtype=np.uint32),
-            np.array([entry.mark], dtype=np.int64),
-            entry.data,
+            np.array([piece.header], dtype=np.int32),
+            np.array([len(piece.data)], dtype=np.int32),
+            np.array([piece.checksum], dtype=np.uint32),
+            np.array([piece.mark], dtype=np.int64),
+            piece.data,
         )
-    append, start, end = entry
+    append, start, size, _ = piece
+    end = start + size
     return (
         append.headers[start:end],
         append.lengths[start:end],
         append.checksums[start:end],
-        np.full(end - start, NO_TRANSACTION, dtype=np.int64),
+        np.full(size, NO_TRANSACTION, dtype=np.int64),
         memoryview(append.data)[int(append.offsets[start]) : int(append.offsets[end])],
     )
 
 
-def _locks_of(entry: Append | Slice, kind: int) -> list[list[int]]:
+def _locks_of(piece: Unsent, kind: int) -> list[list[int]]:
     """One list of hashes for each record."""
-    if isinstance(entry, Slice):
-        return [[]] * (entry.end - entry.start)
-    return [list(entry.locks[kind])] if entry.locks else [[]]
+    if isinstance(piece, Append):
+        return [list(piece.locks[kind])] if piece.locks else [[]]
+    return [[]] * piece.size
 
 
 def check_size(partition_id: int, size: int, locks: int, max_frame_bytes: int) -> None:

@@ -5,70 +5,65 @@ It is a client of its own (own client ID, own connection), because the feed of a
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from waltz_ray.client.application import Transaction
+from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, transactions_of
-from waltz_ray.client.io_thread import IoThread
-from waltz_ray.client.mount_stream import MountStream
-from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.partition import Partition
+from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
 from waltz_ray.client.requests import Append
-from waltz_ray.client.stream import StreamPool
-from waltz_ray.client.transport import Transport
-from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, WaltzError
-from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
+from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
 
-__all__ = ["Subscription"]
+__all__ = ["FeedItem", "Subscription"]
 
-_Item = tuple[RecordBatch | FeedBatch, int] | WaltzError
+FeedItem = tuple[RecordBatch | FeedBatch, int] | WaltzError
+"""A frame and its bytes, or why there is no further one."""
 
 
 class Subscription:
-    """Iterate over it once; ``end`` from any thread makes the iterator raise."""
+    """Feeds one iterator: ``put`` gets what it is to take, and ``taken`` makes transactions of it.
 
-    def __init__(
-        self, partition_id: int, client_id: int, start: int, config: ClientConfig, io: IoThread, transport: Transport
-    ) -> None:
-        self._io = io
-        self._after = start - 1
-        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._streams = StreamPool(transport, lambda: MountStream(config.max_frame_bytes))
-        outbox = Outbox(partition_id, config, lambda: None, lambda: False)
-        self.partition = Partition(
-            partition_id, client_id, FeedMode.RECORDS, start - 1, config, self._streams, outbox, self
-        )
+    On the client's loop, but for ``taken`` and ``end``.
+    """
+
+    def __init__(self, mounter: Mounter, partition_id: int, after: int, put: Callable[[FeedItem], None]) -> None:
+        self._after = after
+        self._mounter = mounter
+        self._put = put
+        self.stopped = False
+        self.partition = PartitionShell(mounter, partition_id, after, self)
 
     async def stop(self) -> None:
-        """On the IO thread."""
+        """Leave, and close the connection. Idempotent."""
+        self.stopped = True
         await self.partition.stop()
-        await self._streams.close()
+        await self._mounter.streams.close()
 
     def end(self, error: WaltzError) -> None:
-        self._items.put(error)
+        """The iterator raises when it has taken what was before."""
+        self._put(error)
 
-    def transactions(self, fetch: Fetch) -> Iterator[Transaction]:
-        """Every transaction from the start on, for ever."""
-        while True:
-            item = self._items.get()
-            if isinstance(item, WaltzError):
-                raise item
-            feed, frame_bytes = item
-            yield from transactions_of(feed, self._after, fetch)
-            self._after = max(self._after, feed.first_id + len(feed) - 1)
-            self._io.post(self.partition.give_credit, frame_bytes)
+    def taken(self, item: FeedItem, fetch: Fetch) -> Transactions:
+        """The transactions of the next item; raises if it is the end."""
+        if isinstance(item, WaltzError):
+            raise item
+        feed, _ = item
+        after, self._after = self._after, max(self._after, feed.first_id + len(feed) - 1)
+        return transactions_of(feed, after, fetch)
 
-    # ---- Sink, on the IO thread
+    def used(self, item: FeedItem) -> None:
+        """The iterator has done with it: as much may come."""
+        if not isinstance(item, WaltzError):
+            self._mounter.shell.post(self.partition.applied, item[1])
+
+    # ---- Sink
 
     def deliver(
         self, feed: RecordBatch | FeedBatch | None, completions: Sequence[Completion], frame_bytes: int, epoch: int
     ) -> None:
         if feed is not None:
-            self._items.put((feed, frame_bytes))
+            self._put((feed, frame_bytes))
 
     def ready_changed(self) -> None:
         """Nobody waits for it."""

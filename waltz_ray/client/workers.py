@@ -1,4 +1,4 @@
-"""Threads that run a client's transaction contexts."""
+"""Threads that run an application's code: a pool for contexts, one that takes turns for callbacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-__all__ = ["WorkerPool"]
+from waltz_ray.client.shell import Turn
+
+__all__ = ["TurnThread", "WorkerPool"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,3 +69,32 @@ class WorkerPool:
                 logger.exception("a transaction context's hook has failed")
             with self._lock:
                 self._under_way -= 1
+
+
+class TurnThread:
+    """A daemon thread that calls ``turn`` whenever it has been rung for, or asked for it (``shell.Turn``)."""
+
+    def __init__(self, turn: Turn, name: str) -> None:
+        self._turn = turn
+        self._rung = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def ring(self) -> None:
+        """There is something to do. Any thread."""
+        self._rung.set()
+
+    def stop(self) -> None:
+        """No further turn; waits for the one that runs, unless that is who calls."""
+        self._stopped = True
+        self._rung.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            delay_s = self._turn()
+            if delay_s != 0:
+                self._rung.wait(delay_s)
+                self._rung.clear()

@@ -116,19 +116,24 @@ class ClientMonitor(Generic[Token]):
         """The server told its high-water mark."""
         self._server_mark = max(self._server_mark, high_water_mark)
 
-    def committed(self, wire: Int32s, transaction_ids: Int64s) -> tuple[list[Piece[Token]], list[Piece[Token]]]:
+    def committed(
+        self, wire: Int32s, transaction_ids: Int64s, gapless: bool = True
+    ) -> tuple[list[Piece[Token]], list[Piece[Token]]]:
         """Own entries in the order of the log: (committed pieces, failed pieces).
 
         ``wire`` and ``transaction_ids`` are parallel and rise; a committed piece's offset points into them.
+        ``gapless``: all own entries before these have been told. If not, nothing follows for others than these.
         """
         done: list[Piece[Token]] = []
         failed: list[Piece[Token]] = []
         for first, end, offset in self._runs(wire):
-            failed += self._fail_before(first)
+            if gapless:
+                failed += self._fail_before(first)
             done += self._take(first, end, offset)
         if len(transaction_ids):
             last = int(transaction_ids[-1])
-            self._resume_mark = max(self._resume_mark, last)
+            if gapless:
+                self._resume_mark = max(self._resume_mark, last)
             self.mark_seen(last)
         return done, failed
 

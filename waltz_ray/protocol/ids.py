@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["NO_SESSION", "NO_TRANSACTION", "Endpoint", "LockId", "ReqId", "quorum_of"]
+__all__ = ["NO_SESSION", "NO_TRANSACTION", "Endpoint", "Location", "LockId", "ReqId", "quorum_of"]
 
 NO_TRANSACTION = -1
 NO_SESSION = -1
@@ -37,6 +37,14 @@ class Endpoint(NamedTuple):
     def parse(cls, text: str) -> Endpoint:
         host, _, port = text.rpartition(":")
         return cls(host, int(port))
+
+
+class Location(NamedTuple):
+    """A partition's current server. ``endpoint`` is None while that server is not registered."""
+
+    server_id: int
+    generation: int
+    endpoint: Endpoint | None
 
 
 def quorum_of(assigned_replicas: int) -> int:

@@ -1,0 +1,134 @@
+"""``AsyncWaltzClient`` on a loop of its own thread, with the methods of ``WaltzClient``: one contract for both."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, Transaction, TransactionContext
+from waltz_ray.client.transport import Transport
+from waltz_ray.config import ClientConfig
+from waltz_ray.protocol.records import Int64s
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread, until ``end``."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="test-loop")
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.start(coroutine).result(30)
+
+    def end(self) -> set[str]:
+        """Names of the tasks that were left; nothing but the loop's own may be."""
+        left = self.call(_others())
+        self.call(self.loop.shutdown_asyncgens())
+        self.call(self.loop.shutdown_default_executor())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        return left
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+async def _others() -> set[str]:
+    await asyncio.sleep(0)  # for what has just been cancelled
+    return {repr(task.get_coro()) for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+class AsyncClient:
+    """See the module."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        transport: Transport,
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        self.thread = LoopThread()
+        self.client = AsyncWaltzClient(directory, transport, callbacks, config, partitions)
+        self._open = True
+        try:
+            self.thread.call(self.client.start())
+        except BaseException:
+            self._open = False
+            self.thread.end()
+            raise
+        self.client_id = self.client.client_id
+
+    def append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
+        return self._start(self.client.append(partition_id, data, **options))
+
+    def append_many(self, partition_id: int, datas: Sequence[bytes], headers: Any = 0) -> Future[Int64s]:
+        return self._start(self.client.append_many(partition_id, datas, headers))
+
+    def submit(self, context: TransactionContext) -> Future[bool]:
+        return self._start(self.client.submit(context))
+
+    def flush(self, timeout: float | None = None) -> None:
+        self.thread.call(self.client.flush(timeout))
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        self.thread.call(self.client.wait_ready(timeout))
+
+    def high_water_mark(self, partition_id: int) -> int:
+        return self.thread.call(self.client.high_water_mark(partition_id))
+
+    def server_high_water_mark(self, partition_id: int) -> int:
+        return self.thread.call(self.client.server_high_water_mark(partition_id))
+
+    def statistics(self) -> dict[str, int]:
+        return self.client.statistics()
+
+    def read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
+        return self._iterated(self.client.read(partition_id, first_id, end_id))
+
+    def feed(self, partition_id: int, start: int = 0, follow: bool = False) -> Iterator[Transaction]:
+        return self._iterated(self.client.feed(partition_id, after=start - 1, follow=follow))
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self.thread.call(self.client.close())
+            left = self.thread.end()
+            assert left == set(), left
+
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._open:
+            return self.thread.start(coroutine)
+        future: Future[T] = Future()
+        try:
+            coroutine.send(None)  # as far as it comes: a client that is closed does not wait
+        except BaseException as error:  # noqa: BLE001 - it is the result
+            future.set_exception(error)
+        finally:
+            coroutine.close()
+        return future
+
+    def _iterated(self, iterator: AsyncIterator[Transaction]) -> Iterator[Transaction]:
+        try:
+            while (transaction := self.thread.call(_next(iterator))) is not None:
+                yield transaction
+        finally:
+            if self._open:
+                self.thread.call(iterator.aclose())  # type: ignore[attr-defined]
+
+
+async def _next(iterator: AsyncIterator[Transaction]) -> Transaction | None:
+    return await anext(iterator, None)

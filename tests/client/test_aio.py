@@ -1,0 +1,288 @@
+"""What only ``AsyncWaltzClient`` promises: it needs no thread, and what is cancelled leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import TypeVar
+
+import pytest
+
+from tests.client.conftest import PATIENCE_S, Recorder
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed, InvalidInput, ZooKeeperUnreachable
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_its_own() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("waltz")]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until it holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Awaitable[T]]) -> T:
+    """On a new loop; nothing of the test may be left on it."""
+
+    async def main() -> T:
+        result = await test()
+        await asyncio.sleep(0)
+        assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+        return result
+
+    return asyncio.run(main())
+
+
+class Simple(TransactionContext):
+    def __init__(self) -> None:
+        self.executions = 0
+        self.told: list[object] = []
+
+    def partition_id(self, partitions: int) -> int:
+        return 0
+
+    def execute(self, builder: TransactionBuilder) -> bool:
+        self.executions += 1
+        builder.data = b"context"
+        builder.write_lock("row", 1)
+        return True
+
+    def on_completion(self, committed: bool) -> None:
+        self.told.append(committed)
+
+    def on_exception(self, error: BaseException) -> None:
+        self.told.append(type(error))
+
+
+def test_many_at_once(server: FakeServer, directory: FakeDirectory) -> None:
+    async def test() -> list[int]:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            return await asyncio.gather(*[client.append(0, b"%d" % i) for i in range(1000)])
+
+    ids = run(test)
+    assert sorted(ids) == list(range(1000))
+    assert [server.logs[0].data()[i] for i in ids] == [b"%d" % i for i in range(1000)]
+
+
+def test_it_has_to_be_started_and_may_be_so_twice(directory: FakeDirectory) -> None:
+    async def test() -> None:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        with pytest.raises(InvalidInput, match="has not been started"):
+            await client.append(0, b"x")
+        await client.close()
+        await asyncio.gather(client.start(), client.start())
+        assert await client.append(0, b"x") == 0
+        await asyncio.gather(client.close(), client.close())
+        with pytest.raises(ClientClosed):
+            await client.append(0, b"y")
+        with pytest.raises(ClientClosed):
+            await client.server_high_water_mark(0)
+
+    run(test)
+    assert directory.closed
+
+
+def test_a_start_that_fails_leaves_nothing(server: FakeServer) -> None:
+    class Away(FakeDirectory):
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            raise ZooKeeperUnreachable("away")
+
+    async def test() -> None:
+        with pytest.raises(ZooKeeperUnreachable):
+            async with AsyncWaltzClient(Away({0: server}), TcpTransport(), Recorder()):
+                pytest.fail("it cannot begin")
+
+    run(test)
+
+
+def test_a_close_during_the_start_waits_for_it(server: FakeServer) -> None:
+    class Slow(FakeDirectory):
+        gate, began = threading.Event(), threading.Event()
+
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            self.began.set()
+            assert self.gate.wait(PATIENCE_S)
+            return super().watch(callback)
+
+    directory = Slow({0: server})
+
+    async def test() -> None:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        starting = asyncio.create_task(client.start())
+        await until(directory.began.is_set)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        directory.gate.set()
+        await asyncio.gather(starting, closing)
+        with pytest.raises(ClientClosed):
+            await client.append(0, b"x")
+
+    run(test)
+    assert directory.closed
+
+
+def test_an_append_cancelled_before_it_is_sent_is_never_sent(server: FakeServer, directory: FakeDirectory) -> None:
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), config=ClientConfig(outstanding_appends=2)) as client:
+            server.script.hold_mounts = True
+            gone = [
+                asyncio.create_task(client.append(0, b"gone")),
+                asyncio.create_task(client.append_many(0, [b"gone"])),
+            ]
+            waits = asyncio.create_task(client.append(0, b"waits for room"))
+            await until(lambda: server.mount_marks)
+            for task in (*gone, waits):
+                task.cancel()
+            await asyncio.gather(*gone, waits, return_exceptions=True)
+            assert all(task.cancelled() for task in (*gone, waits))
+            outbox = client._engine.attachments[0].outbox
+            assert (outbox.outstanding, outbox.blocked, outbox.open_appends()) == (0, 0, [])
+            server.script.hold_mounts = False
+            server.drop_connections()
+            assert [*await asyncio.gather(client.append(0, b"a"), client.append(0, b"b"))] == [0, 1]
+
+    run(test)
+    assert server.logs[0].data() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_an_append_cancelled_after_it_was_sent_leaks_no_room(
+    server: FakeServer, directory: FakeDirectory, arrived: bool
+) -> None:
+    """It may still commit; if it has been lost, it is not sent again."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), config=ClientConfig(outstanding_appends=1)) as client:
+            await client.append(0, b"first")
+            server.script.hold_appends = True
+            task = asyncio.create_task(client.append(0, b"cancelled"))
+            await until(lambda: sum(server.batch_sizes) == 2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            outbox = client._engine.attachments[0].outbox
+            assert outbox.outstanding == 1  # its fate is still open
+            if arrived:
+                server.append_directly(0, [b"other"])
+            server.script.hold_appends = False
+            server.drop_connections()
+            assert await client.append(0, b"next") == 1 + arrived
+            assert outbox.open_appends() == []
+
+    run(test)
+    assert server.logs[0].data() == [b"first", *([b"other"] if arrived else []), b"next"]
+
+
+def test_a_cancelled_context_is_not_executed_again(server: FakeServer, directory: FakeDirectory) -> None:
+    """Nor does it keep its place in the line of its lock."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            await client.wait_ready(PATIENCE_S)
+            server.script.hold_appends = True
+            context, other = Simple(), Simple()
+            task = asyncio.create_task(client.submit(context))
+            await until(lambda: server.batch_sizes)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert context.told == [asyncio.CancelledError]
+            server.script.hold_appends = False
+            server.drop_connections()
+            assert await client.submit(other) is True
+            assert (context.executions, other.told) == (1, [True])
+            await client.flush(PATIENCE_S)
+            assert client._engine.attachments[0].lines._lines == {}
+
+    run(test)
+    assert server.logs[0].data() == [b"context"]
+
+
+def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: FakeDirectory) -> None:
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            server.append_directly(0, [b"0", b"1"])
+            seen: list[int] = []
+
+            async def follow() -> None:
+                async for transaction in client.feed(0, after=0, follow=True):
+                    seen.append(transaction.transaction_id)
+
+            task = asyncio.create_task(follow())
+            await until(lambda: seen == [1])
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: not server.connections)
+            async with aclosing(client.feed(0, follow=True)) as feed:  # type: ignore[type-var]
+                async for transaction in feed:
+                    seen.append(transaction.transaction_id)
+                    if transaction.transaction_id == 1:
+                        break
+            await until(lambda: not server.connections)
+            assert seen == [1, 0, 1]
+
+    run(test)
+
+
+def test_close_ends_who_follows_and_who_asks(server: FakeServer, directory: FakeDirectory) -> None:
+    async def test() -> None:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        await client.start()
+
+        async def follow() -> None:
+            async for _ in client.feed(0, follow=True):
+                pytest.fail("the log is empty")
+
+        following = asyncio.create_task(follow())
+        await until(lambda: server.mounts)
+        directory.move(1, None)
+        asking = asyncio.create_task(client.server_high_water_mark(1))
+        mounting = asyncio.create_task(client.wait_ready())
+        await asyncio.sleep(0)
+        await client.close()
+        for task in (following, asking, mounting):
+            with pytest.raises(ClientClosed):
+                await task
+
+    run(test)
+
+
+def test_a_feed_begins_after_a_mark(server: FakeServer, directory: FakeDirectory) -> None:
+    async def test() -> list[int]:
+        server.append_directly(0, [b"%d" % i for i in range(5)])
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            with pytest.raises(InvalidInput, match="high-water mark must be"):
+                client.feed(0, after=-2)
+            return [transaction.transaction_id async for transaction in client.feed(0, after=2)]
+
+    assert run(test) == [3, 4]
+
+
+def test_a_hook_that_raises_hurts_nobody(directory: FakeDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    class GivesUp(Simple):
+        def execute(self, builder: TransactionBuilder) -> bool:
+            return False
+
+        def on_completion(self, committed: bool) -> None:
+            raise ValueError("of the application")
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            assert await client.submit(GivesUp()) is False
+            assert await client.append(0, b"x") == 0
+
+    run(test)
+    assert "of the application" in caplog.text

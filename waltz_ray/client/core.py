@@ -1,0 +1,303 @@
+"""The shell of ``protocol.mounting`` on an asyncio loop: streams, timers, and the appends and fates of one partition.
+
+Everything here happens on the client's loop, and nothing decides about the protocol: what has happened is told to the
+machine, and what it answers is carried out at once and in order.
+
+Appends are gathered while the wire is busy, and while more is to be expected: the bell makes the loop look once for all
+that is put until then, and what follows from a message is sent with what follows from those that came with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from waltz_ray.client.fates import Completion, ContextFates, Fates
+from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.outbox import Bell, Outbox
+from waltz_ray.client.requests import Batch
+from waltz_ray.client.shell import Shell
+from waltz_ray.client.stream import StreamPool
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientAhead, WireError
+from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
+from waltz_ray.protocol.mounting import Mounting
+from waltz_ray.protocol.mounting_types import (
+    AppendsTaken,
+    Applied,
+    CancelTimer,
+    Deliver,
+    Event,
+    ExpireAppends,
+    FailAppends,
+    FoundAhead,
+    Located,
+    MountMessage,
+    OpenFailed,
+    OpenStream,
+    Received,
+    RefuseAppends,
+    RefuseLocks,
+    Rewound,
+    SendAppends,
+    SendCredit,
+    SendLater,
+    SendMount,
+    SendUnmount,
+    SendWaiting,
+    SetTimer,
+    Started,
+    StateChanged,
+    Stopped,
+    StreamBroken,
+    StreamLost,
+    StreamOpened,
+    TimerFired,
+)
+from waltz_ray.protocol.records import RecordBatch
+
+__all__ = ["Mounter", "PartitionShell", "Sink"]
+
+logger = logging.getLogger(__name__)
+
+_LINGER = "linger"  # the one timer that is not the machine's
+
+
+@dataclass(frozen=True)
+class Mounter:
+    """Who mounts: what all partitions of one client ID share."""
+
+    client_id: int
+    mode: FeedMode
+    config: ClientConfig
+    streams: StreamPool[MountStream]
+    shell: Shell
+
+
+class Sink(ContextFates, Protocol):
+    """Who takes the feed of a partition. Called on the client's loop; must not block."""
+
+    def deliver(
+        self, feed: RecordBatch | FeedBatch | None, completions: Sequence[Completion], frame_bytes: int, epoch: int
+    ) -> None:
+        """Transactions that follow those delivered before, and contexts that have committed in or before them.
+
+        ``PartitionShell.applied(frame_bytes)`` has to be called when they are applied, or dropped because
+        ``epoch`` is from before a rewind.
+        """
+
+    def ready_changed(self) -> None:
+        """The partition's state has changed."""
+
+    def client_ahead(self, error: ClientAhead) -> None:
+        """The partition will not be served before a person has looked at it."""
+
+
+class PartitionShell:
+    """One mounted partition. ``position``: the sink has the transactions up to this one."""
+
+    def __init__(self, mounter: Mounter, partition_id: int, position: int, sink: Sink) -> None:
+        config = mounter.config
+        self.partition_id = partition_id
+        self.machine: Mounting[Batch] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
+        self._bell = Bell(mounter.shell.post, self._look)
+        self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._bell)
+        self.fates = Fates(partition_id, self.outbox, sink)
+        self._mounter = mounter
+        self._config = config
+        self._max_batch_bytes = min(config.batch_bytes, config.max_frame_bytes // 2)
+        self._sink = sink
+        self._stream: MountStream | None = None  # that the partition is mounted over
+        self._opened: MountStream | None = None  # that it may be mounted over next
+        self._opening: asyncio.Task[None] | None = None
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._effects: dict[type, Callable[[Any], None]] = {
+            OpenStream: self._open,
+            SendMount: self._send_mount,
+            SendUnmount: self._send_unmount,
+            SendCredit: self._send_credit,
+            SendAppends: self._send_appends,
+            SendWaiting: lambda effect: self.pump(),
+            SendLater: self._send_later,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Deliver: self._deliver,
+            RefuseLocks: lambda effect: self.fates.lock_failed(effect.pieces, effect.transaction_ids),
+            FailAppends: lambda effect: self.fates.failed(effect.pieces, effect.reason),
+            RefuseAppends: lambda effect: self.fates.refused(effect.pieces, effect.reason),
+            ExpireAppends: self._expire,
+            FoundAhead: self._found_ahead,
+            StateChanged: lambda effect: sink.ready_changed(),
+            StreamBroken: self._broken,
+        }
+
+    def _tell(self, event: Event) -> None:
+        for effect in self.machine.step(event):
+            self._effects[effect.__class__](effect)
+
+    # ---- life
+
+    def start(self, location: Location | None) -> None:
+        """Begin to mount and to go on mounting."""
+        self._tell(Started(location))
+
+    async def stop(self) -> None:
+        """Leave; nothing more is sent or delivered."""
+        self._tell(Stopped())
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+
+    def location_changed(self, location: Location | None) -> None:
+        """The directory says so."""
+        self._tell(Located(location))
+
+    def rewind(self, position: int, epoch: int) -> None:
+        """Deliver again from ``position`` + 1 on, and mark what is delivered with ``epoch``."""
+        self._tell(Rewound(position, epoch))
+
+    def applied(self, frame_bytes: int) -> None:
+        """Frames of so many bytes have been applied."""
+        self._tell(Applied(frame_bytes))
+
+    # ---- streams
+
+    def _open(self, effect: OpenStream) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._opened_or_failed(effect.location))
+        self._opening.add_done_callback(self._open_ended)
+
+    async def _opened_or_failed(self, location: Location) -> None:
+        try:
+            stream = await self._mounter.streams.get(location)
+            if stream.ended:
+                raise ConnectionResetError("the connection has ended")
+        except (OSError, WireError) as error:
+            self._tell(OpenFailed(error))
+        else:
+            self._opened = stream
+            self._tell(StreamOpened())
+            self._opened = None
+
+    def _open_ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._opening:
+            self._opening = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug of ours: say so at once, not when the task is collected
+            logger.error("partition %d: the client has stopped mounting it", self.partition_id, exc_info=error)
+            self.machine.trouble = error if isinstance(error, Exception) else None
+
+    def _send_mount(self, effect: SendMount) -> None:
+        stream = self._stream = self._opened
+        assert stream is not None
+        stream.attach(self.partition_id, self)
+        stream.send(effect.message)
+
+    def _send_unmount(self, effect: SendUnmount) -> None:
+        stream, self._stream = self._stream, None
+        assert stream is not None
+        stream.detach(self.partition_id, self)
+        stream.send(effect.message)
+
+    def _send_credit(self, effect: SendCredit) -> None:
+        assert self._stream is not None
+        self._stream.send(effect.message)
+
+    def stream_message(self, stream: MountStream, message: MountMessage, frame_bytes: int) -> None:
+        if stream is self._stream:
+            self._tell(Received(message, frame_bytes))
+
+    def stream_lost(self, stream: MountStream, error: Exception) -> None:
+        if stream is self._stream:
+            self._tell(StreamLost(error))
+
+    def _broken(self, effect: StreamBroken) -> None:
+        raise effect.error  # to the stream, which ends itself
+
+    # ---- what becomes of appends, and the feed
+
+    def _deliver(self, effect: Deliver[Batch]) -> None:
+        completions: Sequence[Completion] = ()
+        if effect.committed:
+            completions = self.fates.in_the_log(effect.committed, effect.transaction_ids)
+        if effect.failed:
+            self.fates.failed(effect.failed, effect.reason)
+        if effect.feed is not None or completions:
+            self._sink.deliver(effect.feed, completions, effect.frame_bytes, effect.epoch)
+
+    def _expire(self, effect: ExpireAppends) -> None:
+        old = self.outbox.take_older(self._config.mount_timeout_ms / 1000)
+        self.outbox.free(old)
+        for append in old:
+            append.fail(effect.error)
+        self.outbox.forget(old)
+
+    def _found_ahead(self, effect: FoundAhead) -> None:
+        for append in self.outbox.close(effect.error):
+            append.fail(effect.error)
+        self._sink.client_ahead(effect.error)
+
+    # ---- sending
+
+    def _look(self) -> None:
+        """Somebody has rung: there is something in the outbox."""
+        self._bell.rung = False
+        if self._config.linger_ms and self.outbox.waiting < self._config.batch_records:
+            if _LINGER not in self._timers:
+                self._call_later(_LINGER, self._config.linger_ms / 1000, self.pump)
+        else:
+            self.pump()
+
+    def _send_later(self, effect: SendLater) -> None:
+        assert self._stream is not None
+        self._bell.rung = True
+        self._stream.send_later(self)
+
+    def send_due(self) -> None:
+        self._bell.rung = False
+        self.pump()
+
+    def stream_writable(self) -> None:
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, in the largest batches allowed, while the wire is free."""
+        stream, outbox, most = self._stream, self.outbox, self._config.batch_records
+        while outbox.waiting and stream is not None and not stream.busy:
+            room = self.machine.room
+            batch = outbox.take(room if room < most else most, self._max_batch_bytes) if room else None
+            if batch is None:
+                return
+            self._tell(AppendsTaken(batch, batch.count))
+
+    def _send_appends(self, effect: SendAppends[Batch]) -> None:
+        assert self._stream is not None
+        address = self._mounter.client_id, effect.generation, self.partition_id
+        self._stream.send_parts(effect.batch.encode(address, effect.first_sequence))
+
+    # ---- timers
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        delay_s = effect.delay_s * self._mounter.shell.jitter() if effect.jittered else effect.delay_s
+        self._call_later(effect.timer, delay_s, lambda: self._tell(TimerFired(effect.timer)))
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        timer = self._timers.pop(effect.timer, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _call_later(self, name: Hashable, delay_s: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers.pop(name, None)
+            action()
+
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_s, run)

@@ -1,0 +1,288 @@
+"""What ``WaltzClient`` and ``AsyncWaltzClient`` are both made of: partitions, streams, questions, contexts, callbacks.
+
+It has no thread and waits for nothing: who it is for gives it a ``Shell``, and waits in its own way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from waltz_ray.client.application import Callbacks, checked_header, checked_mark
+from waltz_ray.client.applier import Applier
+from waltz_ray.client.attachment import Attachment
+from waltz_ray.client.contexts import ContextRunner
+from waltz_ray.client.core import Mounter, PartitionShell
+from waltz_ray.client.fates import Completion
+from waltz_ray.client.feeds import Fetch
+from waltz_ray.client.futures import Fate
+from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.requests import Append, ManyAppend, check_size
+from waltz_ray.client.rpc import Rpc
+from waltz_ray.client.shell import Shell
+from waltz_ray.client.stream import StreamPool
+from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.transport import Transport
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.protocol.checksum import crc32
+from waltz_ray.protocol.ids import NO_TRANSACTION, Location, LockId
+from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.mounting_types import MountingState
+from waltz_ray.protocol.records import Int32s
+
+__all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
+
+Lock = LockId | tuple[str, int]
+Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
+"""Write, read and append locks."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What is settled before anything of a client runs."""
+
+    client_id: int
+    partitions: int
+    """Of the cluster."""
+    mounted: tuple[int, ...]
+    """Those that this client may use, ascending."""
+    marks: Mapping[int, int]
+    """The application's high-water marks; empty without callbacks."""
+    mode: FeedMode
+    config: ClientConfig
+
+
+def check_partition(partition_id: int, count: int) -> int:
+    """``partition_id`` if there is such a partition, else InvalidInput."""
+    if not 0 <= partition_id < count:
+        raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
+    return partition_id
+
+
+def settle(
+    client_id: int,
+    count: int,
+    callbacks: Callbacks | None,
+    config: ClientConfig | None,
+    partitions: Sequence[int] | None,
+    feed: FeedMode,
+) -> Membership:
+    """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
+    mounted = tuple(range(count))
+    if partitions is not None:
+        mounted = tuple(sorted({check_partition(partition, count) for partition in partitions}))
+    marks: dict[int, int] = {}
+    if callbacks is not None:
+        marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
+    mode = FeedMode.OWN if callbacks is None else feed
+    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
+
+
+class Engine:
+    """See the module. What is not said to be for the loop is for any thread.
+
+    ``ready_changed`` is called on the loop when a partition may have become ready, or never will be.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        transport: Transport,
+        callbacks: Callbacks | None,
+        fetch: Fetch,
+        shell: Shell,
+        ready_changed: Callable[[], None],
+    ) -> None:
+        self.membership = membership
+        self.attachments: dict[int, Attachment] = {}
+        self.closed = False
+        self.ready_changed = ready_changed
+        self._config = membership.config
+        self._transport = transport
+        self._shell = shell
+        self._lock = threading.Lock()
+        self._locations: Mapping[int, Location] = {}
+        self._subscriptions: set[Subscription] = set()
+        self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
+        self.mounter = self._mounter(membership.client_id, membership.mode)
+        self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
+        self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell)
+        self.applier = Applier(callbacks, fetch, self._completed, shell)
+
+    def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
+        streams = StreamPool(self._transport, lambda: MountStream(self._config.max_frame_bytes))
+        return Mounter(client_id, mode, self._config, streams, self._shell)
+
+    def _completed(self, completion: Completion) -> BaseException | None:
+        run = completion[0].run
+        assert run is not None
+        return self.runner.committed(run, completion[1])
+
+    # ---- partitions
+
+    def mount_all(self) -> None:
+        """Those that the application has marks of."""
+        for partition, mark in self.membership.marks.items():
+            self._attach(partition, mark)
+
+    def attachment(self, partition_id: int) -> Attachment:
+        """The partition, mounted from now on if it has not been before."""
+        if partition_id not in self.attachments:
+            mounted = self.membership.mounted
+            if check_partition(partition_id, self.membership.partitions) not in mounted:
+                raise InvalidInput(
+                    f"partition {partition_id} is not one of this client's, {list(mounted)}; "
+                    f"give it to connect(partitions=...)"
+                )
+            self._attach(partition_id, NO_TRANSACTION)
+        return self.attachments[partition_id]
+
+    def _attach(self, partition_id: int, mark: int) -> None:
+        with self._lock:
+            self.check_open()
+            if partition_id not in self.attachments:
+                attachment = self.attachments[partition_id] = Attachment(self, partition_id, mark)
+                self._shell.post(self._begin, attachment.partition)
+
+    def _begin(self, partition: PartitionShell) -> None:
+        """On the loop, which hears of no location for it before that."""
+        self._begun[partition] = None
+        partition.start(self._locations.get(partition.partition_id))
+
+    def located(self, locations: Mapping[int, Location]) -> None:
+        """On the loop: the directory has spoken."""
+        self._locations = locations
+        for partition in self._begun:
+            partition.location_changed(locations.get(partition.partition_id))
+
+    def applied_mark(self, partition_id: int) -> int:
+        """The client's high-water mark, -1 = none."""
+        attachment = self.attachments.get(check_partition(partition_id, self.membership.partitions))
+        return attachment.queue.mark if attachment is not None else NO_TRANSACTION
+
+    def is_ready(self, partition: PartitionShell) -> bool:
+        """ClientAhead if it never will be, ClientClosed if the client ends before."""
+        if partition.machine.error is not None:
+            raise partition.machine.error
+        if partition.machine.state is MountingState.READY:
+            return True
+        if self.closed:
+            raise ClientClosed("the client was closed before its partitions were ready")
+        return False
+
+    def statistics(self) -> dict[str, int]:
+        """See ``WaltzClient.statistics``."""
+        mounted = [attachment.partition for attachment in list(self.attachments.values())]
+        return {
+            "appends": sum(p.outbox.appends for p in mounted),
+            "committed": sum(p.fates.committed for p in mounted),
+            "lock_conflicts": sum(p.fates.lock_conflicts for p in mounted),
+            "retries": sum(p.fates.retries for p in mounted),
+            "reconnects": sum(max(0, p.machine.mounts - 1) for p in mounted),
+        }
+
+    # ---- appends
+
+    def take_locks(self, attachment: Attachment, append: Append, locks: Locks, client_mark: int | None) -> None:
+        """``append`` is to be made under ``locks``. InvalidInput if nobody says what the application knows."""
+        partition_id, lock_count = attachment.queue.partition_id, sum(map(len, locks))
+        check_size(partition_id, len(append.data), lock_count, self._config.max_frame_bytes)
+        mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
+        if mark is None:
+            raise InvalidInput(
+                "an append with locks needs client_mark= in a client without callbacks: "
+                "only the application knows what it has applied"
+            )
+        write, read, appended = map(_hashes, locks)
+        append.take_locks(mark, (write, read, appended))
+
+    def many_append_of(
+        self,
+        attachment: Attachment,
+        datas: Sequence[bytes],
+        headers: int | Sequence[int] | Int32s,
+        future: Fate[Any],
+    ) -> ManyAppend:
+        """Many records, not yet sent."""
+        count = len(datas)
+        lengths = np.fromiter(map(len, datas), dtype=np.int64, count=count)
+        check_size(attachment.queue.partition_id, int(lengths.max(initial=0)), 0, self._config.max_frame_bytes)
+        checksums = np.fromiter(map(crc32, datas), dtype=np.uint32, count=count)
+        if isinstance(headers, int):
+            columns = np.full(count, checked_header(headers), dtype=np.int32)
+        else:
+            wide = np.array(headers, dtype=np.int64)
+            if wide.shape != (count,):
+                raise InvalidInput(f"append_many: {count} records but headers of shape {wide.shape}")
+            checked_header(int(wide.min(initial=0)))
+            checked_header(int(wide.max(initial=0)))
+            columns = wide.astype(np.int32)
+        return ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32), future)
+
+    def open_futures(self) -> list[Fate[Any]]:
+        """Of everything appended or submitted so far that has no fate."""
+        futures: list[Fate[Any]] = [run.future for run in self.runner.open_runs()]
+        for attachment in list(self.attachments.values()):
+            futures += [append.future for append in attachment.outbox.open_appends() if append.run is None]
+        return futures
+
+    # ---- subscriptions
+
+    def subscription(
+        self, partition_id: int, client_id: int, after: int, put: Callable[[FeedItem], None]
+    ) -> Subscription:
+        """A feed that follows; not yet begun."""
+        return Subscription(self._mounter(client_id, FeedMode.RECORDS), partition_id, after, put)
+
+    def follow(self, subscription: Subscription) -> None:
+        """Begin with it; ``shut_down`` ends it otherwise."""
+        with self._lock:
+            self.check_open()
+            self._shell.post(self._subscribe, subscription)
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        if subscription.stopped:
+            return
+        self._subscriptions.add(subscription)
+        self._begin(subscription.partition)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """On the loop: end. Idempotent; who is cancelled on the way leaves the rest to ``shut_down``."""
+        self._begun.pop(subscription.partition, None)
+        await subscription.stop()
+        self._subscriptions.discard(subscription)
+
+    # ---- the end
+
+    def check_open(self) -> None:
+        """ClientClosed if it is."""
+        if self.closed:
+            raise ClientClosed("the client is closed; connect again")
+
+    def begin_to_close(self) -> bool:
+        """Nothing more is begun. True for the one caller that is to go on with it."""
+        with self._lock:
+            was_closed, self.closed = self.closed, True
+        return not was_closed
+
+    async def shut_down(self) -> None:
+        """On the loop: leave every server; what has no fate ends with ClientClosed."""
+        closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")
+        for subscription in list(self._subscriptions):
+            await self.unsubscribe(subscription)
+            subscription.end(ClientClosed("the client was closed"))
+        for attachment in self.attachments.values():
+            await attachment.partition.stop()
+            for append in attachment.outbox.close(closed):
+                append.fail(closed)
+        await self.rpc.close()
+        await self.mounter.streams.close()
+
+
+def _hashes(locks: Sequence[Lock]) -> list[int]:
+    return [(lock if isinstance(lock, LockId) else LockId(*lock)).hash for lock in locks]

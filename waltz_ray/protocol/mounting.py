@@ -1,0 +1,469 @@
+"""One partition of one client, as a machine: find its server, mount, append, take fates and feed, and all over again.
+
+::
+
+    LOCATING --stream opened--> MOUNTING --MOUNTED(READY)--> READY
+       ^                            |                          |
+       +------ back-off ------------+----- stream lost, NOT_READY, moved, rewind
+                                    +--MOUNTED(CLIENT_AHEAD)--> AHEAD (for a person; nothing is appended any more)
+
+    any of them --Stopped--> CLOSED
+
+Appends are sent in READY only. What was sent and has no fate when a mount ends stays with the monitor until the
+next MOUNTED(READY), which fails the rest: only then is it known what is in the log. A partition is mounted from
+``position``, the last transaction delivered, so nothing is skipped and nothing delivered twice.
+
+``step`` is told what has happened and answers what is to be done, in that order. Who carries it out
+(``client/core.py``) has the loop, the clock and the chance; ``OpenStream`` and ``SetTimer`` are the only effects that
+wait. The first ends in ``StreamOpened`` or ``OpenFailed``, the second in ``TimerFired`` unless it is cancelled or set
+anew.
+
+A stream carries one mount after another, so what an earlier one was still owed arrives during the next, and some of it
+has been let go in between. Until this mount is answered it could be either's: an answer names its mount by number; a
+feed that begins behind ``position`` is an earlier one's; where the feed of this mount begins, the credit of what came
+before is written off; and own records that are told (OWN mode) say nothing about others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
+from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
+from waltz_ray.protocol.ids import Location, ReqId
+from waltz_ray.protocol.messages.client import (
+    AppendedBatch,
+    FeedBatch,
+    FeedCredit,
+    FeedMode,
+    FeedRecords,
+    LockFailureBatch,
+    Mount,
+    Mounted,
+    NotReady,
+    Rejected,
+    RejectionCode,
+    Unmount,
+)
+from waltz_ray.protocol.messages.original import MountState
+from waltz_ray.protocol.mounting_types import (
+    TRANSITIONS,
+    AppendsTaken,
+    Applied,
+    CancelTimer,
+    Deliver,
+    Effect,
+    Event,
+    ExpireAppends,
+    FailAppends,
+    FoundAhead,
+    Located,
+    MountingState,
+    OpenFailed,
+    OpenStream,
+    Received,
+    RefuseAppends,
+    RefuseLocks,
+    Rewound,
+    SendAppends,
+    SendCredit,
+    SendLater,
+    SendMount,
+    SendUnmount,
+    SendWaiting,
+    SetTimer,
+    Started,
+    StateChanged,
+    Stopped,
+    StreamBroken,
+    StreamLost,
+    StreamOpened,
+    Timer,
+    TimerFired,
+)
+from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
+
+__all__ = ["Mounting"]
+
+Token = TypeVar("Token")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts to mount; jittered
+_QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
+_SHORTEST_EXPIRY_STEP_S = 0.001
+_NOTHING_PENDING = -2  # client mark in OWN mode: begin at the server's mark
+_LAST_MOUNT_NUMBER = 0x7FFFFFFF
+_FINAL_REJECTIONS = (RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE)
+_MOUNT_IS_GONE = (
+    RejectionCode.WRONG_GENERATION,
+    RejectionCode.NOT_MOUNTED,
+    RejectionCode.SUPERSEDED,
+    RejectionCode.CLOSING,
+)
+
+_SEND_LATER, _SEND_WAITING = SendLater(), SendWaiting()  # they hold nothing, and one is given for each frame
+
+
+class Mounting(Generic[Token]):
+    """See the module. ``Token`` is a batch of appends, as whoever sends it has it."""
+
+    def __init__(self, partition_id: int, client_id: int, mode: FeedMode, position: int, config: ClientConfig) -> None:
+        self.partition_id = partition_id
+        self.client_id = client_id
+        self.state = MountingState.LOCATING
+        self.position = position
+        """ID of the last transaction delivered (RECORDS and HEADERS modes)."""
+        self.trouble: Exception | None = None
+        """Why it is not ready, as far as is known."""
+        self.error: ClientAhead | None = None
+        """Why it never will be."""
+        self.mounts = 0
+        """Mounts ever sent."""
+        self.monitor: ClientMonitor[Token] = ClientMonitor(config.outstanding_appends)
+        self._mode = mode
+        self._config = config
+        self._location: Location | None = None
+        self._opening: Location | None = None  # a stream to there is awaited
+        self._mounted_at: Location | None = None  # set in MOUNTING and READY
+        self._mount_number = 0
+        self._mount_mark = position  # that the newest mount began at
+        self._mount_bytes = 0  # of frames that have come since
+        self._held_bytes = 0  # of frames that have been delivered and not applied
+        self._credit_bytes = 0  # applied, and not yet told to the server
+        self._epoch = 0
+        self._hurry = False  # something has changed since the last attempt: the next one need not wait
+        self._pausing = False  # RETRY is set
+        self._queue_full = False  # FULL is set
+        self._expiring = False  # EXPIRY is set
+        self._pause_s = _FIRST_PAUSE_S
+        self._full_pause_s = _QUEUE_FULL_PAUSE_S
+
+    def step(self, event: Event) -> Sequence[Effect[Token]]:
+        """What is to be done now that ``event`` has happened, in this order. After ``Stopped`` nothing is."""
+        if self.state is MountingState.CLOSED:
+            return ()
+        return _RULES[event.__class__](self, event)
+
+    @property
+    def room(self) -> int:
+        """How many records may be sent now."""
+        if self.state is not MountingState.READY or self._queue_full:
+            return 0
+        return self.monitor.room
+
+    def not_ready_error(self, waited_ms: float) -> WaltzError:
+        """Why this partition could not be used."""
+        if self.error is not None:
+            return self.error
+        why = self.trouble or "no server owns it"
+        return PartitionNotReady(
+            f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again"
+        )
+
+    def check(self) -> None:
+        """What is true between any two steps; AssertionError otherwise."""
+        mounted = self.state in (MountingState.MOUNTING, MountingState.READY)
+        assert (self._mounted_at is not None) == mounted, (self.state, self._mounted_at)
+        assert self._opening is None or self.state in (MountingState.LOCATING, MountingState.CLOSED), self.state
+        assert not (self._pausing and (mounted or self._opening is not None)), self.state
+        assert self._held_bytes >= 0, self._held_bytes
+        assert (self.error is None) or self.state in (MountingState.AHEAD, MountingState.CLOSED), self.state
+        assert self.room <= self.monitor.room <= self._config.outstanding_appends
+        if self.state in (MountingState.LOCATING, MountingState.MOUNTING):
+            waits = self._pausing or self._opening is not None or mounted
+            assert waits or self._endpoint_of(self._location) is None, "nothing will ever make it go on"
+
+    # ---- life
+
+    def _started(self, event: Started) -> Sequence[Effect[Token]]:
+        self._location = event.location
+        return [*self._watch_expiry(), *self._locate()]
+
+    def _stopped(self, event: Stopped) -> Sequence[Effect[Token]]:
+        left = self._leave()
+        self.monitor.drain()
+        return [*left, *self._enter(MountingState.CLOSED)]
+
+    def _located(self, event: Located) -> Sequence[Effect[Token]]:
+        """A mount elsewhere ends: a hung server would keep it for ever."""
+        location, mounted_at = event.location, self._mounted_at
+        if location == self._location:
+            return ()
+        self._location = location
+        if mounted_at is None:
+            return self._try_at_once()
+        self._hurry = True
+        if location is None or location.endpoint is None or location == mounted_at:
+            return ()
+        if location.generation < mounted_at.generation:
+            return ()
+        return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {location.endpoint}"))
+
+    def _rewound(self, event: Rewound) -> Sequence[Effect[Token]]:
+        self.position = event.position
+        self._epoch = event.epoch
+        reason = ConnectionResetError(f"the application went back to transaction {event.position}")
+        if self._mounted_at is None:
+            self.trouble = reason
+            return self._try_at_once()
+        self._hurry = True
+        return self._end(reason)
+
+    def _try_at_once(self) -> Sequence[Effect[Token]]:
+        """Not mounted, and something has changed."""
+        if self.state is MountingState.AHEAD:
+            return ()
+        if self._opening is not None:
+            self._hurry = True
+            return ()
+        if not self._pausing:
+            return self._locate()
+        self._pausing = False
+        return [CancelTimer(Timer.RETRY), *self._locate()]
+
+    def _locate(self) -> Sequence[Effect[Token]]:
+        """The next attempt, if it is known where; otherwise ``Located`` will begin it."""
+        self._hurry = False
+        location = self._location
+        if location is None or self._endpoint_of(location) is None:
+            return ()
+        self._opening = location
+        return [OpenStream(location)]
+
+    @staticmethod
+    def _endpoint_of(location: Location | None) -> object:
+        return None if location is None else location.endpoint
+
+    def _stream_opened(self, event: StreamOpened) -> Sequence[Effect[Token]]:
+        location, self._opening = self._opening, None
+        if location is None or location != self._location:
+            return self._pause()
+        self._mounted_at = location
+        return [*self._enter(MountingState.MOUNTING), SendMount(self._mount(location))]
+
+    def _open_failed(self, event: OpenFailed) -> Sequence[Effect[Token]]:
+        self._opening = None
+        self.trouble = event.error
+        return self._pause()
+
+    def _pause(self) -> Sequence[Effect[Token]]:
+        """Back off before the next attempt, unless something has changed meanwhile."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        if self._hurry:
+            return self._locate()
+        self._pausing = True
+        return [SetTimer(Timer.RETRY, pause_s, jittered=True)]
+
+    def _mount(self, location: Location) -> Mount:
+        self._mount_number = (self._mount_number + 1) & _LAST_MOUNT_NUMBER
+        self.mounts += 1
+        mark = self.position
+        if self._mode is FeedMode.OWN:
+            mark = self.monitor.resume_mark if self.monitor.pending else _NOTHING_PENDING
+        req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
+        self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
+        credit_bytes = max(0, self._config.feed_credit_bytes - self._held_bytes)
+        return Mount(req_id, mark, self._mode, credit_bytes)
+
+    def _stream_lost(self, event: StreamLost) -> Sequence[Effect[Token]]:
+        return self._end(event.error)
+
+    def _end(self, reason: Exception) -> Sequence[Effect[Token]]:
+        """The mount is over and its appends wait for the next one."""
+        self.trouble = reason
+        if self._mounted_at is None:
+            return ()
+        return [*self._leave(), *self._enter(MountingState.LOCATING), *self._pause()]
+
+    def _leave(self) -> Sequence[Effect[Token]]:
+        if self._mounted_at is None:
+            return ()
+        self._mounted_at = None
+        return [SendUnmount(Unmount(self.partition_id, self.client_id))]
+
+    def _enter(self, state: MountingState) -> Sequence[Effect[Token]]:
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(f"partition {self.partition_id}: {self.state.name} is never followed by {state.name}")
+        self.state = state
+        return [*self._watch_expiry(), StateChanged(state)]
+
+    # ---- timers
+
+    def _timer_fired(self, event: TimerFired) -> Sequence[Effect[Token]]:
+        if event.timer is Timer.RETRY:
+            self._pausing = False
+            return self._locate()
+        if event.timer is Timer.FULL:
+            self._queue_full = False
+            return [_SEND_WAITING]
+        self._expiring = False
+        watch = self._watch_expiry()
+        return [ExpireAppends(self.not_ready_error(self._config.mount_timeout_ms)), *watch] if watch else ()
+
+    def _watch_expiry(self) -> Sequence[Effect[Token]]:
+        """While it is not ready, and may become so, look now and then for what has waited too long."""
+        if self._expiring or self.state not in (MountingState.LOCATING, MountingState.MOUNTING):
+            return ()
+        self._expiring = True
+        return [SetTimer(Timer.EXPIRY, max(_SHORTEST_EXPIRY_STEP_S, self._config.mount_timeout_ms / 10_000))]
+
+    # ---- what the server says
+
+    def _received(self, event: Received) -> Sequence[Effect[Token]]:
+        if self._mounted_at is None:
+            return ()  # this mount is over; the next one brings it again
+        return _ANSWERS[event.message.__class__](self, event.message, event.frame_bytes)
+
+    def _on_mounted(self, message: Mounted, frame_bytes: int) -> Sequence[Effect[Token]]:
+        if message.req_id.sequence_number != self._mount_number or message.req_id.client_id != self.client_id:
+            return ()  # an answer to an earlier mount over the same stream
+        if message.state == MountState.NOT_READY:
+            return self._end(
+                PartitionNotReady(
+                    f"partition {self.partition_id} is not ready at its server "
+                    f"(generation {message.req_id.generation}, the server has {message.generation})"
+                )
+            )
+        if self.state is not MountingState.MOUNTING:
+            return [StreamBroken(WireError(f"partition {self.partition_id}: the server answered one mount twice"))]
+        if message.state == MountState.CLIENT_AHEAD:
+            return self._client_ahead(message.high_water_mark)
+        self._pause_s = _FIRST_PAUSE_S
+        self.trouble = None
+        failed = self.monitor.mounted_ready(message.high_water_mark)
+        fates: list[Effect[Token]] = [FailAppends(failed, self._dropped)] if failed else []
+        return [*fates, *self._enter(MountingState.READY), _SEND_WAITING]
+
+    def _client_ahead(self, server_mark: int) -> Sequence[Effect[Token]]:
+        self.trouble = self.error = ClientAhead(
+            f"partition {self.partition_id}: the application's high-water mark is {self.position}, the log ends at "
+            f"{server_mark}; the application has applied what this log never had: restore one or the other"
+        )
+        self.monitor.drain()
+        return [*self._enter(MountingState.AHEAD), *self._leave(), FoundAhead(self.error)]
+
+    def _on_not_ready(self, message: NotReady, frame_bytes: int) -> Sequence[Effect[Token]]:
+        return self._end(PartitionNotReady(f"partition {self.partition_id} is leaving its server"))
+
+    def _on_records(self, message: FeedRecords, frame_bytes: int) -> Sequence[Effect[Token]]:
+        batch = message.batch
+        fields = batch.fields
+        own = np.nonzero(fields["client_id"] == self.client_id)[0]
+        return self._feed(batch, batch.first_id, own, fields["sequence_number"][own].astype(np.int32), frame_bytes)
+
+    def _on_headers(self, message: FeedBatch, frame_bytes: int) -> Sequence[Effect[Token]]:
+        own = np.nonzero(message.client_ids == self.client_id)[0]
+        return self._feed(message, message.first_id, own, message.sequence_numbers[own], frame_bytes)
+
+    def _feed(
+        self, feed: RecordBatch | FeedBatch, first_id: int, own: Int64s, sequence_numbers: Int32s, frame_bytes: int
+    ) -> Sequence[Effect[Token]]:
+        if first_id > self.position + 1:
+            if self.state is MountingState.MOUNTING:
+                return ()  # the rest of an earlier mount over the same stream, from before a rewind
+            jump = f"the feed jumps from transaction {self.position} to {first_id}"
+            return [StreamBroken(WireError(f"partition {self.partition_id}: {jump}"))]
+        if first_id == self._mount_mark + 1:
+            # The feed begins here: what has come since the mount was sent for an earlier one, over the same stream.
+            # Its credit ended with that, and must not be given to this one.
+            self._credit_bytes -= self._mount_bytes
+            self._mount_bytes = 0
+        self._mount_bytes += frame_bytes
+        self._held_bytes += frame_bytes
+        last_id = first_id + len(feed) - 1
+        self.position = max(self.position, last_id)
+        if not len(own):
+            self.monitor.mark_seen(last_id)
+            return [Deliver(feed, (), own, (), "", frame_bytes, self._epoch)]
+        transaction_ids = own.astype(np.int64) + first_id
+        committed, failed = self.monitor.committed(sequence_numbers, transaction_ids)
+        return self._news(feed, committed, failed, transaction_ids, last_id, frame_bytes)
+
+    def _on_appended(self, message: AppendedBatch, frame_bytes: int) -> Sequence[Effect[Token]]:
+        # Before the answer this may be the rest of an earlier mount over the same stream. What came of that while none
+        # was mounted has been let go, and this mount will tell it: until then nothing follows for what is older.
+        gapless = self.state is MountingState.READY
+        committed, failed = self.monitor.committed(message.sequence_numbers, message.transaction_ids, gapless)
+        return self._news(None, committed, failed, message.transaction_ids, message.high_water_mark, 0)
+
+    def _news(
+        self,
+        feed: RecordBatch | FeedBatch | None,
+        committed: Sequence[Piece[Token]],
+        failed: Sequence[Piece[Token]],
+        transaction_ids: Int64s,
+        server_mark: int,
+        frame_bytes: int,
+    ) -> Sequence[Effect[Token]]:
+        """Records of ours are in the log."""
+        self.monitor.mark_seen(server_mark)
+        self._full_pause_s = _QUEUE_FULL_PAUSE_S
+        reason = self._dropped if failed else ""
+        return [_SEND_LATER, Deliver(feed, committed, transaction_ids, failed, reason, frame_bytes, self._epoch)]
+
+    def _on_lock_failures(self, message: LockFailureBatch, frame_bytes: int) -> Sequence[Effect[Token]]:
+        refused = self.monitor.lock_failed(message.sequence_numbers)
+        return [_SEND_LATER, RefuseLocks(refused, message.transaction_ids)]
+
+    def _on_rejected(self, message: Rejected, frame_bytes: int) -> Sequence[Effect[Token]]:
+        """Never admitted: again, unless sending it again cannot help."""
+        effects: list[Effect[Token]] = []
+        if message.code == RejectionCode.QUEUE_FULL:
+            effects.append(SetTimer(Timer.FULL, self._full_pause_s))
+            self._queue_full = True
+            self._full_pause_s = min(2 * self._full_pause_s, _LONGEST_FULL_PAUSE_S)
+        pieces = self.monitor.rejected(message.sequence_numbers)
+        reason = f"partition {self.partition_id}: the append was refused ({message.code.name}): {message.message}"
+        effects.append((RefuseAppends if message.code in _FINAL_REJECTIONS else FailAppends)(pieces, reason))
+        if message.code in _MOUNT_IS_GONE:
+            effects += self._end(PartitionNotReady(reason))
+        return effects
+
+    @property
+    def _dropped(self) -> str:
+        return f"partition {self.partition_id}: the append was dropped before it was committed; it is not in the log"
+
+    # ---- sending
+
+    def _appends_taken(self, event: AppendsTaken[Token]) -> Sequence[Effect[Token]]:
+        assert self.state is MountingState.READY, self.state
+        assert self._mounted_at is not None
+        first_sequence = self.monitor.register(event.batch, 0, event.count)
+        return [SendAppends(event.batch, self._mounted_at.generation, first_sequence)]
+
+    def _applied(self, event: Applied) -> Sequence[Effect[Token]]:
+        """The server hears of it in large portions."""
+        self._held_bytes -= event.frame_bytes
+        self._credit_bytes += event.frame_bytes
+        if self._mounted_at is None or self._credit_bytes < self._config.feed_credit_bytes // 4:
+            return ()
+        credit_bytes, self._credit_bytes = self._credit_bytes, 0
+        return [SendCredit(FeedCredit(self.partition_id, credit_bytes))]
+
+
+_RULES: Mapping[type, Callable[[Mounting[Any], Any], Sequence[Effect[Any]]]] = {
+    Started: Mounting._started,
+    Located: Mounting._located,
+    StreamOpened: Mounting._stream_opened,
+    OpenFailed: Mounting._open_failed,
+    StreamLost: Mounting._stream_lost,
+    Received: Mounting._received,
+    Rewound: Mounting._rewound,
+    Applied: Mounting._applied,
+    AppendsTaken: Mounting._appends_taken,
+    TimerFired: Mounting._timer_fired,
+    Stopped: Mounting._stopped,
+}
+
+_ANSWERS: Mapping[type, Callable[[Mounting[Any], Any, int], Sequence[Effect[Any]]]] = {
+    Mounted: Mounting._on_mounted,
+    NotReady: Mounting._on_not_ready,
+    FeedRecords: Mounting._on_records,
+    FeedBatch: Mounting._on_headers,
+    AppendedBatch: Mounting._on_appended,
+    LockFailureBatch: Mounting._on_lock_failures,
+    Rejected: Mounting._on_rejected,
+}
