@@ -45,7 +45,6 @@ from waltz_ray.protocol.mounting_types import (
     Rewound,
     SendAppends,
     SendCredit,
-    SendLater,
     SendMount,
     SendUnmount,
     SendWaiting,
@@ -122,11 +121,10 @@ class PartitionShell:
             SendCredit: self._send_credit,
             SendAppends: self._send_appends,
             SendWaiting: lambda effect: self.pump(),
-            SendLater: self._send_later,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Deliver: self._deliver,
-            RefuseLocks: lambda effect: self.fates.lock_failed(effect.pieces, effect.transaction_ids),
+            RefuseLocks: self._refuse_locks,
             FailAppends: lambda effect: self.fates.failed(effect.pieces, effect.reason),
             RefuseAppends: lambda effect: self.fates.refused(effect.pieces, effect.reason),
             ExpireAppends: self._expire,
@@ -224,12 +222,18 @@ class PartitionShell:
 
     def _deliver(self, effect: Deliver[Batch]) -> None:
         completions: Sequence[Completion] = ()
+        if len(effect.transaction_ids):
+            self._send_later()
         if effect.committed:
             completions = self.fates.in_the_log(effect.committed, effect.transaction_ids)
         if effect.failed:
             self.fates.failed(effect.failed, effect.reason)
         if effect.feed is not None or completions:
             self._sink.deliver(effect.feed, completions, effect.frame_bytes, effect.epoch)
+
+    def _refuse_locks(self, effect: RefuseLocks[Batch]) -> None:
+        self._send_later()
+        self.fates.lock_failed(effect.pieces, effect.transaction_ids)
 
     def _expire(self, effect: ExpireAppends) -> None:
         old = self.outbox.take_older(self._config.mount_timeout_ms / 1000)
@@ -254,7 +258,8 @@ class PartitionShell:
         else:
             self.pump()
 
-    def _send_later(self, effect: SendLater) -> None:
+    def _send_later(self) -> None:
+        """What follows from this message is sent with what follows from those that came together with it."""
         assert self._stream is not None
         self._bell.rung = True
         self._stream.send_later(self)

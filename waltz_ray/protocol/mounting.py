@@ -71,7 +71,6 @@ from waltz_ray.protocol.mounting_types import (
     Rewound,
     SendAppends,
     SendCredit,
-    SendLater,
     SendMount,
     SendUnmount,
     SendWaiting,
@@ -104,7 +103,7 @@ _MOUNT_IS_GONE = (
     RejectionCode.CLOSING,
 )
 
-_SEND_LATER, _SEND_WAITING = SendLater(), SendWaiting()  # they hold nothing, and one is given for each frame
+_SEND_WAITING = SendWaiting()
 
 
 class Mounting(Generic[Token]):
@@ -402,11 +401,11 @@ class Mounting(Generic[Token]):
         self.monitor.mark_seen(server_mark)
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
         reason = self._dropped if failed else ""
-        return [_SEND_LATER, Deliver(feed, committed, transaction_ids, failed, reason, frame_bytes, self._epoch)]
+        return [Deliver(feed, committed, transaction_ids, failed, reason, frame_bytes, self._epoch)]
 
     def _on_lock_failures(self, message: LockFailureBatch, frame_bytes: int) -> Sequence[Effect[Token]]:
         refused = self.monitor.lock_failed(message.sequence_numbers)
-        return [_SEND_LATER, RefuseLocks(refused, message.transaction_ids)]
+        return [RefuseLocks(refused, message.transaction_ids)]
 
     def _on_rejected(self, message: Rejected, frame_bytes: int) -> Sequence[Effect[Token]]:
         """Never admitted: again, unless sending it again cannot help."""

@@ -46,7 +46,6 @@ __all__ = [
     "Rewound",
     "SendAppends",
     "SendCredit",
-    "SendLater",
     "SendMount",
     "SendUnmount",
     "SendWaiting",
@@ -235,11 +234,6 @@ class SendWaiting:
 
 
 @value()
-class SendLater:
-    """Appends that follow from this message are sent with what follows from those that came together with it."""
-
-
-@value()
 class SetTimer:
     """Fire ``timer`` after ``delay_s`` seconds, or somewhat less if ``jittered``, in place of when it would have."""
 
@@ -332,7 +326,6 @@ Effect = (
     | SendCredit
     | SendAppends[Token]
     | SendWaiting
-    | SendLater
     | SetTimer
     | CancelTimer
     | Deliver[Token]
