@@ -72,7 +72,7 @@ class ContextRunner:
         self._port = port
         self._shell = shell
         self._lock = threading.Lock()
-        self._runs: set[ContextRun] = set()
+        self._runs: dict[ContextRun, None] = {}  # in their order
         self._closed = False
 
     def submit(self, context: TransactionContext, future: Fate[bool]) -> ContextRun:
@@ -81,7 +81,7 @@ class ContextRunner:
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; connect again")
-            self._runs.add(run)
+            self._runs[run] = None
         self.again(run)
         return run
 
@@ -214,6 +214,6 @@ class ContextRunner:
         with self._lock:
             if run not in self._runs:
                 return False
-            self._runs.discard(run)
+            del self._runs[run]
             run.ended = True
             return True

@@ -53,7 +53,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._when_room: list[Callable[[], None]] = []
         self._queue: deque[Unsent] = deque()
-        self._open: set[Append] = set()
+        self._open: dict[Append, None] = {}  # in their order: they end in it when the client is closed
         self._records = 0
         self._bytes = 0
         self._max_records = config.outstanding_appends
@@ -81,7 +81,7 @@ class Outbox:
             self._bytes += size
             self.appends += count
             append.since = self._monotonic()
-            self._open.add(append)
+            self._open[append] = None
             self._queue.append(append if append.__class__ is Append else _whole(append))
         if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
             self._bell.ring()
@@ -214,7 +214,8 @@ class Outbox:
     def forget(self, appends: Iterable[Append]) -> None:
         """The futures of these have their results."""
         with self._lock:
-            self._open.difference_update(appends)
+            for append in appends:
+                self._open.pop(append, None)
 
     def close(self, error: WaltzError) -> list[Append]:
         """Every later ``offer`` raises ``error``; takes out what is open."""
