@@ -48,6 +48,7 @@ from waltz_ray.protocol.manager import (
     WriteAssignment,
     WriteFailed,
 )
+from waltz_ray.runtime.driver import Driver
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
@@ -58,6 +59,12 @@ _RETRY_S = 0.5
 _SUPERVISE_INTERVAL_S = 2.0
 _VIEW_TIMEOUT_S = 1.0
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
+
+
+def _end_process(message: str) -> None:
+    log.critical("%s; this process ends, a new one reads everything from ZooKeeper", message)
+    logging.shutdown()  # os._exit flushes nothing
+    os._exit(1)
 
 
 class Supervisor(Protocol):
@@ -78,6 +85,7 @@ class ManagerHost:
         self._supervisor = supervisor
         self._settle_s = settle_s
         self._machine = ManagerMachine(info.partitions, frozenset(range(self.settings.config.servers)))
+        self._driver = Driver[Event, Effect]("manager", self._machine, self._perform, _end_process)
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._later: list[tuple[float, int, Event]] = []
         self._order = itertools.count()
@@ -189,27 +197,12 @@ class ManagerHost:
     # -- the machine's thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            self._decide()
-        except Exception:
-            log.exception("manager: cannot go on; a new process reads everything from ZooKeeper")
-            logging.shutdown()  # os._exit flushes nothing
-            os._exit(1)
-
-    def _decide(self) -> None:
-        while True:
-            event = self._next()
-            if event is None:
-                return
-            effects = self._machine.step(event)
-            if effects:
-                log.info("manager: %s -> %s", event, effects)
+        while (event := self._next()) is not None:
+            self._driver.handle(event)
             if self._machine.leading:
                 self._supervision.set()
             elif not self._closing.is_set():
                 self._supervision.clear()
-            for effect in effects:
-                self._perform(effect)
 
     def _next(self) -> Event | None:
         """The next event; None: the end."""
@@ -226,6 +219,7 @@ class ManagerHost:
         heapq.heappush(self._later, (time.monotonic() + delay_s, next(self._order), event))
 
     def _perform(self, effect: Effect) -> None:
+        log.info("manager: %s", effect)
         match effect:
             case StartSettling():
                 self._after(self._settle_s, SettleOver())

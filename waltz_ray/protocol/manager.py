@@ -206,6 +206,13 @@ class ManagerMachine:
                     del self.gone[server_id]
         return effects + self._place()
 
+    def broken(self) -> str | None:
+        """Which invariant does not hold."""
+        if self.assignment is None:
+            return None
+        strangers = sorted(p for p in self.assignment.owners if not 0 <= p < self.partitions)
+        return f"partitions {strangers} are assigned, there are {self.partitions}" if strangers else None
+
     def live(self) -> dict[int, Registered]:
         """The servers that partitions may be given to."""
         servers = self.servers or {}

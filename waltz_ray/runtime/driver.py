@@ -49,10 +49,11 @@ class Driver(Generic[EventT, EffectT]):
         machine: Machine[EventT, EffectT],
         carry_out: Callable[[EffectT], None],
         on_fatal: Callable[[str], None],
-        watchdog: Watchdog,
+        watchdog: Watchdog | None = None,
         heavy: frozenset[type] = frozenset(),
     ) -> None:
-        """``name`` is for messages; ``heavy``: classes of events and effects that hold records (see ``Story``)."""
+        """``name`` is for messages; ``watchdog``: where steps must not be slow, for others wait; ``heavy``: classes of
+        events and effects that hold records (see ``Story``)."""
         self.machine = machine
         self.story = Story(heavy)
         self._name = name
@@ -89,5 +90,5 @@ class Driver(Generic[EventT, EffectT]):
             raise InvariantBroken(f"{self._name}: {broken}")
         for effect in effects:
             self._carry_out(effect)
-        if (seconds := time.monotonic() - started) > SLOW_S:
+        if self._watchdog is not None and (seconds := time.monotonic() - started) > SLOW_S:
             self._watchdog.slow(f"{self._name}: {type(event).__name__}", seconds)
