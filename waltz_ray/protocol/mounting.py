@@ -36,6 +36,7 @@ from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireErr
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
 from waltz_ray.protocol.messages.client import (
+    FROM_NOW,
     AppendedBatch,
     FeedBatch,
     FeedCredit,
@@ -93,7 +94,7 @@ Token = TypeVar("Token")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts to mount; jittered
 _QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
 _SHORTEST_EXPIRY_STEP_S = 0.001
-_NOTHING_PENDING = -2  # client mark in OWN mode: begin at the server's mark
+
 _LAST_MOUNT_NUMBER = 0x7FFFFFFF
 _FINAL_REJECTIONS = (RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE)
 _MOUNT_IS_GONE = (
@@ -261,7 +262,7 @@ class Mounting(Generic[Token]):
         self.mounts += 1
         mark = self.position
         if self._mode is FeedMode.OWN:
-            mark = self.monitor.resume_mark if self.monitor.pending else _NOTHING_PENDING
+            mark = self.monitor.resume_mark if self.monitor.pending else FROM_NOW
         req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
         self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
         credit_bytes = max(0, self._config.feed_credit_bytes - self._held_bytes)
