@@ -40,7 +40,7 @@ class LockFailures:
     conflicts: Int64s
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> LockFailures:
-        """Some of them."""
+        """Those whose position ``which`` is true for."""
         return LockFailures(self.connection_id, self.client_id, self.sequence_numbers[which], self.conflicts[which])
 
 
