@@ -30,7 +30,6 @@ __all__ = [
     "closing_mark_ignored_by_a_late_opener",
     "closing_mark_vouches_for_unpruned_files",
     "confirmation_round_is_never_begun_again",
-    "credit_of_a_waiting_mount_is_lost",
     "damaged_member_is_repaired_before_publication",
     "damaged_replica_keeps_its_vote",
     "checkpoints_come_too_often",
@@ -168,10 +167,6 @@ def admissions_leave_before_what_is_in_flight(patch: Patch) -> None:
 
     original = Partition._run
     patch.setattr(Partition, "_run", run)
-
-
-def credit_of_a_waiting_mount_is_lost(patch: Patch) -> None:
-    patch.setattr(Mounts, "add_credit", lambda *arguments: None)
 
 
 def confirmation_round_is_never_begun_again(patch: Patch) -> None:
