@@ -185,9 +185,9 @@ def smoke(waltz: Waltz, options: SmokeOptions, progress: Callable[[str], None] =
         load.end()
         seconds = perf_counter() - begin
         taken = _sessions(waltz) - sessions
+        watch.end()  # before the log is read: that is another kind of work
         progress("reading the log")
         wrong = _compare(client, load)
-    watch.end()
     acknowledged = sum(map(len, load.acknowledged))
     others = {code: count for code, count in watch.refusals.items() if code != "NOT_CONTIGUOUS"}
     figures = [
@@ -269,14 +269,14 @@ def _compare(client: WaltzClient, load: _Load) -> int:
 
 
 def _memory(watch: _Watch) -> list[dict[str, Any]]:
-    """Of the process of each name that lived longest: at 10 % of its life, and at the end."""
+    """Of the process of each name that lived longest: after a third of its life, and at the end."""
     figures = []
     for name in sorted({name for name, _ in watch.rss}):
         longest = max((samples for (own, _), samples in watch.rss.items() if own == name), key=len)
-        early, late = longest[len(longest) // 10][1], longest[-1][1]
+        early, late = longest[len(longest) // 3][1], longest[-1][1]
         life_s = longest[-1][0] - longest[0][0]
-        figures.append(figure(f"memory of {name}, early in its longest life ({life_s:.0f} s)", "MB", [early / 1e6]))
-        figures.append(figure(f"memory of {name}, late in it", "MB", [late / 1e6]))
+        figures.append(figure(f"memory of {name} after a third of its longest life ({life_s:.0f} s)", "MB", [early / 1e6]))
+        figures.append(figure(f"memory of {name} at the end of it", "MB", [late / 1e6]))
     return figures
 
 
