@@ -275,7 +275,9 @@ def _memory(watch: _Watch) -> list[dict[str, Any]]:
         longest = max((samples for (own, _), samples in watch.rss.items() if own == name), key=len)
         early, late = longest[len(longest) // 3][1], longest[-1][1]
         life_s = longest[-1][0] - longest[0][0]
-        figures.append(figure(f"memory of {name} after a third of its longest life ({life_s:.0f} s)", "MB", [early / 1e6]))
+        figures.append(
+            figure(f"memory of {name} after a third of its longest life ({life_s:.0f} s)", "MB", [early / 1e6])
+        )
         figures.append(figure(f"memory of {name} at the end of it", "MB", [late / 1e6]))
     return figures
 

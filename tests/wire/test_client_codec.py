@@ -35,8 +35,8 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
-from waltz_ray.wire.client_codec import BATCH_NAMES, BATCH_WRITERS
-from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
+from waltz_ray.wire.client_codec import BATCHES
+from waltz_ray.wire.codec import CLIENT_TABLE, ClientMessage, decode_client, encode_client
 
 ID = ReqId(1, 2, 3, 4)
 REQ = "00000001 00000002 00000003 00000004"
@@ -124,8 +124,8 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == set(BATCH_NAMES) == set(range(32, 48))
-    assert {type(message) for message, _ in GOLDEN} == set(BATCH_WRITERS)
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in BATCHES} == set(range(32, 48))
+    assert {type(message) for message, _ in GOLDEN} == {row.cls for row in BATCHES}
 
 
 def test_enum_numbers_are_frozen() -> None:
@@ -266,7 +266,7 @@ def test_refused_payloads(payload: str, error: str) -> None:
     with pytest.raises(WireError, match=error) as raised:
         decode(payload)
     number = bytes.fromhex(payload)[0]
-    assert f"message type {number} ({BATCH_NAMES[number]})" in str(raised.value)
+    assert f"message type {number} ({CLIENT_TABLE.names[number]})" in str(raised.value)
 
 
 @pytest.mark.parametrize(

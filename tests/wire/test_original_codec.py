@@ -39,7 +39,7 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredResponse,
 )
 from waltz_ray.wire.codec import CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
-from waltz_ray.wire.original_codec import KINDS
+from waltz_ray.wire.original_codec import ORIGINALS
 
 ID = ReqId(1, 2, 3, 4)
 REQ = "00000001 00000002 00000003 00000004"
@@ -108,14 +108,14 @@ def test_golden_bytes(version: int, message: ClientMessage, golden: str) -> None
 
 def test_every_type_of_every_version_has_golden_bytes() -> None:
     seen = {(version, type(message)) for version, message, _ in CASES}
-    wanted = {(version, kind.cls) for kind in KINDS.values() for version in CLIENT_VERSIONS if version >= kind.since}
+    wanted = {(version, kind.cls) for kind in ORIGINALS for version in CLIENT_VERSIONS if version >= kind.since}
     assert seen == wanted
-    assert sorted(KINDS) == list(range(23))
+    assert sorted(row.number for row in ORIGINALS) == list(range(23))
 
 
 @pytest.mark.parametrize(
     ("version", "number"),
-    [(version, kind.number) for kind in KINDS.values() for version in CLIENT_VERSIONS if version < kind.since],
+    [(version, kind.number) for kind in ORIGINALS for version in CLIENT_VERSIONS if version < kind.since],
 )
 def test_a_type_that_a_version_does_not_have_is_refused(version: int, number: int) -> None:
     message, golden = next((message, golden) for _, message, golden in CASES if golden.startswith(f"{number:02x} "))

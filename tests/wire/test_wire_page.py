@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from waltz_ray.protocol.messages import client, original, replica
-from waltz_ray.wire.client_codec import BATCH_NAMES
-from waltz_ray.wire.original_codec import KINDS
-from waltz_ray.wire.replica_codec import REPLICA_NAMES
+from waltz_ray.wire.codec import CLIENT_TABLE
+from waltz_ray.wire.original_codec import ORIGINALS
+from waltz_ray.wire.replica_codec import REPLICA_TABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 CLIENT_PART, REPLICA_PART = PAGE.split("## R1")
@@ -21,16 +21,16 @@ def _rows(text: str) -> dict[int, str]:
 
 
 def test_client_types() -> None:
-    assert _rows(CLIENT_PART) == {kind.number: kind.name for kind in KINDS.values()} | BATCH_NAMES
+    assert _rows(CLIENT_PART) == CLIENT_TABLE.names
 
 
 def test_the_version_that_brought_each_type() -> None:
     rows = re.findall(r"^\| (\d+) [A-Z_]+ \| (\d) \|", CLIENT_PART, flags=re.MULTILINE)
-    assert {int(number): int(since) for number, since in rows} == {kind.number: kind.since for kind in KINDS.values()}
+    assert {int(number): int(since) for number, since in rows} == {row.number: row.since for row in ORIGINALS}
 
 
 def test_replica_types() -> None:
-    assert _rows(REPLICA_PART) == REPLICA_NAMES
+    assert _rows(REPLICA_PART) == REPLICA_TABLE.names
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,6 @@ import numpy as np
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
-    BatchMessage,
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
@@ -39,8 +40,12 @@ from waltz_ray.protocol.messages.client import (
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, column_bytes, record_parts
+from waltz_ray.wire.table import Row
 
-__all__ = ["BATCH_NAMES", "BATCH_READERS", "BATCH_WRITERS", "read_one_append", "read_one_appended"]
+__all__ = ["BATCHES", "BATCH_VERSION", "read_one_append", "read_one_appended"]
+
+BATCH_VERSION = 5
+"""Of the client protocol: the one that brought them."""
 
 # Heads are written with their type byte and read after it.
 _APPEND, _APPEND_IN = struct.Struct(">BiiiiB"), struct.Struct(">iiiiB")
@@ -265,6 +270,10 @@ def _check_credit(reader: Reader, credit_bytes: int) -> None:
         reader.fail(f"a credit of {credit_bytes} bytes")
 
 
+def _write_credit(credit: FeedCredit) -> list[BytesLike]:
+    return [_PAIR_LONG.pack(40, credit.partition_id, credit.credit_bytes)]
+
+
 def _read_credit(reader: Reader) -> FeedCredit:
     credit = FeedCredit(reader.read_int(), reader.read_long())
     _check_credit(reader, credit.credit_bytes)
@@ -341,44 +350,38 @@ def _read_state(reader: Reader) -> PartitionStateResponse:
     return PartitionStateResponse(request_id, partition_id, generation, session_id, high_water_mark, MountState(state))
 
 
-BATCH_READERS: dict[int, tuple[str, Callable[[Reader], BatchMessage]]] = {
-    32: ("APPEND_BATCH", _read_append),
-    33: ("FEED_BATCH", _read_feed),
-    34: ("FEED_RECORDS", _read_records),
-    35: ("APPENDED_BATCH", _read_appended),
-    36: ("REJECTED", _read_rejected),
-    37: ("LOCK_FAILURE_BATCH", _read_lock_failures),
-    38: ("MOUNT", _read_mount),
-    39: ("MOUNTED", _read_mounted),
-    40: ("FEED_CREDIT", _read_credit),
-    41: ("DATA_RANGE_REQUEST", _read_range_request),
-    42: ("DATA_RANGE_RESPONSE", _read_range_response),
-    43: ("NOT_READY", lambda reader: NotReady(reader.read_int(), reader.read_int())),
-    44: ("ERROR", lambda reader: ErrorMessage(reader.read_string())),
-    45: ("UNMOUNT", lambda reader: Unmount(reader.read_int(), reader.read_int())),
-    46: (
-        "PARTITION_STATE_REQUEST",
-        lambda reader: PartitionStateRequest(reader.read_int(), reader.read_int()),
-    ),
-    47: ("PARTITION_STATE_RESPONSE", _read_state),
-}
-BATCH_NAMES = {number: name for number, (name, _) in BATCH_READERS.items()}
+def _row(
+    number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
+) -> Row:
+    return Row(number, name, cls, BATCH_VERSION, lambda _version, reader: read(reader), lambda _version, m: write(m))
 
-BATCH_WRITERS: dict[type[Any], Callable[[Any], list[BytesLike]]] = {
-    AppendBatch: _write_append,
-    FeedBatch: _write_feed,
-    FeedRecords: _write_records,
-    AppendedBatch: _write_appended,
-    Rejected: _write_rejected,
-    LockFailureBatch: _write_lock_failures,
-    Mount: _write_mount,
-    Mounted: _write_mounted,
-    FeedCredit: lambda credit: [_PAIR_LONG.pack(40, credit.partition_id, credit.credit_bytes)],
-    DataRangeRequest: _write_range_request,
-    DataRangeResponse: _write_range_response,
-    NotReady: lambda message: [_PAIR.pack(43, message.partition_id, message.generation)],
-    ErrorMessage: _write_error,
-    Unmount: lambda message: [_PAIR.pack(45, message.partition_id, message.client_id)],
-    PartitionStateRequest: lambda request: [_PAIR.pack(46, request.request_id, request.partition_id)],
-    PartitionStateResponse: _write_state,
-}
+
+def _two_ints(number: int, name: str, cls: type[Any]) -> Row:
+    values = attrgetter(*(field.name for field in fields(cls)))
+    return _row(
+        number,
+        name,
+        cls,
+        lambda reader: cls(reader.read_int(), reader.read_int()),
+        lambda message: [_PAIR.pack(number, *values(message))],
+    )
+
+
+BATCHES = (
+    _row(_APPEND_BATCH, "APPEND_BATCH", AppendBatch, _read_append, _write_append),
+    _row(33, "FEED_BATCH", FeedBatch, _read_feed, _write_feed),
+    _row(34, "FEED_RECORDS", FeedRecords, _read_records, _write_records),
+    _row(_APPENDED_BATCH, "APPENDED_BATCH", AppendedBatch, _read_appended, _write_appended),
+    _row(36, "REJECTED", Rejected, _read_rejected, _write_rejected),
+    _row(37, "LOCK_FAILURE_BATCH", LockFailureBatch, _read_lock_failures, _write_lock_failures),
+    _row(38, "MOUNT", Mount, _read_mount, _write_mount),
+    _row(39, "MOUNTED", Mounted, _read_mounted, _write_mounted),
+    _row(40, "FEED_CREDIT", FeedCredit, _read_credit, _write_credit),
+    _row(41, "DATA_RANGE_REQUEST", DataRangeRequest, _read_range_request, _write_range_request),
+    _row(42, "DATA_RANGE_RESPONSE", DataRangeResponse, _read_range_response, _write_range_response),
+    _two_ints(43, "NOT_READY", NotReady),
+    _row(44, "ERROR", ErrorMessage, lambda reader: ErrorMessage(reader.read_string()), _write_error),
+    _two_ints(45, "UNMOUNT", Unmount),
+    _two_ints(46, "PARTITION_STATE_REQUEST", PartitionStateRequest),
+    _row(47, "PARTITION_STATE_RESPONSE", PartitionStateResponse, _read_state, _write_state),
+)

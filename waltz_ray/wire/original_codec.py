@@ -1,6 +1,5 @@
 """Versions 0-4 of the client protocol in bytes (``docs/wire.md``, "Client protocol, versions 0-4"; version 5 too).
 
-``KINDS`` is the one table: type number, name, class, the version that brought it, and the two halves of its codec.
 What a version cannot say is not dropped silently: ``WireError``. The one exception is the original's own: before
 version 3 a mount response is a bool, and ``CLIENT_AHEAD`` arrives as ``NOT_READY``.
 """
@@ -8,7 +7,7 @@ version 3 a mount response is a bool, and ``CLIENT_AHEAD`` arrives as ``NOT_READ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.ids import ReqId
@@ -38,23 +37,28 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredRequest,
     RemovePreferredResponse,
 )
-from waltz_ray.wire.primitives import Reader, Writer
+from waltz_ray.wire.primitives import BytesLike, Reader, Writer
+from waltz_ray.wire.table import Row
 
-__all__ = ["KINDS", "KIND_OF_CLASS", "Kind"]
+__all__ = ["ORIGINALS"]
 
 ReadBody = Callable[[int, ReqId, Reader], Any]
 WriteBody = Callable[[int, Any, Writer], None]
 
 
-class Kind(NamedTuple):
-    """One message type. ``read`` gets (version, ReqId, reader behind it), ``write`` (version, message, writer)."""
+def _row(number: int, name: str, cls: type[Any], since: int, read: ReadBody, write: WriteBody) -> Row:
+    """``read`` gets (version, ReqId, reader behind it), ``write`` (version, message, writer)."""
+    head = bytes((number,))
 
-    number: int
-    name: str
-    cls: type[Any]
-    since: int  # version
-    read: ReadBody
-    write: WriteBody
+    def write_message(version: int, message: Any) -> list[BytesLike]:
+        writer = Writer(head)
+        writer.write_req_id(message.req_id)
+        write(version, message, writer)
+        return writer.parts
+
+    return Row(
+        number, name, cls, since, lambda version, reader: read(version, reader.read_req_id(), reader), write_message
+    )
 
 
 def _read_mount_response(version: int, req_id: ReqId, reader: Reader) -> MountResponse:
@@ -158,34 +162,34 @@ def _write_health(version: int, message: HealthResponse, writer: Writer) -> None
         writer.write_boolean(healthy)
 
 
-def _bare(number: int, name: str, cls: type[Any], since: int = 0) -> Kind:
+def _bare(number: int, name: str, cls: type[Any], since: int = 0) -> Row:
     """A message of nothing but its ReqId."""
-    return Kind(number, name, cls, since, lambda _version, req_id, _reader: cls(req_id), lambda *_: None)
+    return _row(number, name, cls, since, lambda _version, req_id, _reader: cls(req_id), lambda *_: None)
 
 
-def _one_long(number: int, name: str, cls: type[Any], field: str) -> Kind:
+def _one_long(number: int, name: str, cls: type[Any], field: str) -> Row:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_long(getattr(message, field))
 
-    return Kind(number, name, cls, 0, lambda _version, req_id, reader: cls(req_id, reader.read_long()), write)
+    return _row(number, name, cls, 0, lambda _version, req_id, reader: cls(req_id, reader.read_long()), write)
 
 
-def _partitions(number: int, name: str, cls: type[Any]) -> Kind:
+def _partitions(number: int, name: str, cls: type[Any]) -> Row:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_ints(message.partitions)
 
-    return Kind(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_ints()), write)
+    return _row(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_ints()), write)
 
 
-def _done(number: int, name: str, cls: type[Any]) -> Kind:
+def _done(number: int, name: str, cls: type[Any]) -> Row:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_boolean(message.done)
 
-    return Kind(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_boolean()), write)
+    return _row(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_boolean()), write)
 
 
-_ALL = (
-    Kind(
+ORIGINALS = (
+    _row(
         0,
         "MOUNT_REQUEST",
         MountRequest,
@@ -193,10 +197,10 @@ _ALL = (
         lambda _version, req_id, reader: MountRequest(req_id, reader.read_long(), reader.read_long()),
         _write_mount_request,
     ),
-    Kind(1, "MOUNT_RESPONSE", MountResponse, 0, _read_mount_response, _write_mount_response),
-    Kind(2, "APPEND_REQUEST", AppendRequest, 0, _read_append, _write_append),
+    _row(1, "MOUNT_RESPONSE", MountResponse, 0, _read_mount_response, _write_mount_response),
+    _row(2, "APPEND_REQUEST", AppendRequest, 0, _read_append, _write_append),
     _one_long(3, "FEED_REQUEST", FeedRequest, "client_mark"),
-    Kind(
+    _row(
         4,
         "FEED_DATA",
         FeedData,
@@ -206,14 +210,14 @@ _ALL = (
     ),
     _bare(5, "FEED_SUSPENDED", FeedSuspended),
     _one_long(6, "TRANSACTION_DATA_REQUEST", DataRequest, "transaction_id"),
-    Kind(7, "TRANSACTION_DATA_RESPONSE", DataResponse, 0, _read_data_response, _write_data_response),
+    _row(7, "TRANSACTION_DATA_RESPONSE", DataResponse, 0, _read_data_response, _write_data_response),
     _bare(8, "FLUSH_REQUEST", FlushRequest),
     _one_long(9, "FLUSH_RESPONSE", FlushResponse, "high_water_mark"),
     _one_long(10, "LOCK_FAILURE", LockFailure, "transaction_id"),
     _bare(11, "HIGH_WATER_MARK_REQUEST", HighWaterMarkRequest),
     _one_long(12, "HIGH_WATER_MARK_RESPONSE", HighWaterMarkResponse, "high_water_mark"),
     _bare(13, "CHECK_STORAGE_CONNECTIVITY_REQUEST", CheckConnectivityRequest, 1),
-    Kind(
+    _row(
         14,
         "CHECK_STORAGE_CONNECTIVITY_RESPONSE",
         CheckConnectivityResponse,
@@ -228,8 +232,5 @@ _ALL = (
     _partitions(19, "REMOVE_PREFERRED_REQUEST", RemovePreferredRequest),
     _done(20, "REMOVE_PREFERRED_RESPONSE", RemovePreferredResponse),
     _bare(21, "SERVER_PARTITIONS_HEALTH_REQUEST", HealthRequest, 4),
-    Kind(22, "SERVER_PARTITIONS_HEALTH_RESPONSE", HealthResponse, 4, _read_health, _write_health),
+    _row(22, "SERVER_PARTITIONS_HEALTH_RESPONSE", HealthResponse, 4, _read_health, _write_health),
 )
-
-KINDS: dict[int, Kind] = {kind.number: kind for kind in _ALL}
-KIND_OF_CLASS: dict[type[Any], Kind] = {kind.cls: kind for kind in _ALL}
