@@ -276,6 +276,16 @@ def test_only_types_are_excused_from_circles() -> None:
         assert all(each.for_types for each in found)
 
 
+def test_no_class_name_twice() -> None:
+    """Of what we ship: whoever reads a name knows which class it is."""
+    named: dict[str, set[Path]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, set()).add(path.relative_to(ROOT))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
 def test_one_module_is_the_gate_to_the_disk() -> None:
     gate = {"os", "fcntl", "io", "shutil", "pathlib", "tempfile"}
     for path in sorted((ROOT / "waltz_ray/storage").glob("*.py")):

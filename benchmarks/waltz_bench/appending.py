@@ -12,7 +12,7 @@ from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz
 from waltz_bench.loads import AppendLoad
 from waltz_bench.locked import locked_load
-from waltz_bench.measure import Case, Row, alternate, ratio, warm_up
+from waltz_bench.measure import Case, Figure, alternate, ratio, warm_up
 from waltz_bench.report import report
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import InvalidInput
@@ -87,7 +87,7 @@ def _unlocked(
     return single_load(clients, outstanding if len(clients) == 1 else len(clients), size, partitions)
 
 
-def partition_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def partition_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """The rate on several partitions by the rate on one, same load shape."""
     found = {row.case: row.rate for row in rows}
     return {
@@ -101,7 +101,7 @@ def _with_one_partition(case: str) -> str:
     return ", ".join("1 partition" if part.endswith(" partitions") else part for part in case.split(", "))
 
 
-def lock_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def lock_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """Progress where all appends want the same lock, in thousands a second."""
     return {
         f"{row.case}: thousands committed a second": ratio(row.rate / 1000, 1.0)

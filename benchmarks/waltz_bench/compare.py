@@ -15,7 +15,7 @@ from typing import Any
 from waltz_bench.clients import clients_of, many_load, single_load, window
 from waltz_bench.cluster import Waltz, waltz_cluster
 from waltz_bench.loads import AppendLoad, PipelinedLoad, single_appends
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
+from waltz_bench.measure import Case, Figure, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.nats_cluster import Nats, nats_cluster
 from waltz_bench.nats_load import NatsLoad, Shape, publish_in_turn
 from waltz_bench.processes import DRIVER
@@ -161,7 +161,7 @@ def _cases(
     return cases
 
 
-def nats_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def nats_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """waltz_ray by NATS, for the cases that were run. Batches are compared with the better of NATS's two ways."""
     found = {(row.system, row.case): row for row in rows}
     names = {case for system, case in found if system == WALTZ}
@@ -218,7 +218,7 @@ def enough_syncs(totals: Mapping[str, int], appends: int) -> bool:
     return sum(min(total, appends) for total in totals.values()) >= quorum_of(len(totals)) * appends
 
 
-def _notes(rows: Sequence[Row], proof: dict[str, Any]) -> list[str]:
+def _notes(rows: Sequence[Figure], proof: dict[str, Any]) -> list[str]:
     shares = [f"{row.system}, {row.case}: {row.cpu_share[DRIVER]:.0%} of a core" for row in rows]
     if proof["proven"] is None:
         said = f"syncs were not counted: {proof['reason']}"

@@ -22,7 +22,7 @@ from waltz_bench.compare import (
     CompareOptions,
     our_loads,
 )
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
+from waltz_bench.measure import Case, Figure, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.nats_load import Shape
 from waltz_bench.postgres_cluster import Postgres, postgres_cluster
 from waltz_bench.postgres_load import TABLE, PostgresLoad, query
@@ -81,7 +81,7 @@ def _stored(postgres: Postgres) -> int:
     return int(answer[at + 11 : at + 11 + length])
 
 
-def postgres_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def postgres_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """waltz_ray by PostgreSQL: the p50 of one append, the rates of the others."""
     found = {(row.system, row.case): row for row in rows}
     ratios: dict[str, dict[str, Any]] = {}

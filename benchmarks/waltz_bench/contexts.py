@@ -21,7 +21,7 @@ from typing import Any
 
 from waltz_bench.clients import READY_S
 from waltz_bench.cluster import Waltz
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, ratio, warm_up
+from waltz_bench.measure import Case, Figure, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.report import report
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
@@ -186,7 +186,7 @@ def contexts(
     return report("context", rows, context_ratios(rows), Path(waltz.directory))
 
 
-def context_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def context_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """In thousands a second."""
     return {f"{row.case}: thousands a second": ratio(row.rate / 1000, 10.0) for row in rows}
 

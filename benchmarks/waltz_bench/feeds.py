@@ -19,14 +19,14 @@ from typing import Any
 from waltz_bench.clients import READY_S, clients_of, many_load
 from waltz_bench.cluster import Waltz
 from waltz_bench.filling import fill
-from waltz_bench.measure import PERCENTILES, Case, Row, Sample, alternate, measure, percentile, ratio
+from waltz_bench.measure import PERCENTILES, Case, Figure, Sample, alternate, measure, percentile, ratio
 from waltz_bench.processes import Processes
 from waltz_bench.report import report
 from waltz_ray.client.application import Callbacks, Transaction
 from waltz_ray.client.client import FeedKind, WaltzClient
 from waltz_ray.errors import DataUnavailable
 
-__all__ = ["FeedOptions", "Reader", "feed", "feed_ratios", "fetch"]
+__all__ = ["FeedOptions", "FeedReader", "feed", "feed_ratios", "fetch"]
 
 _LAST_S = 120.0
 _ALONE = "append_many(100), no subscriber"
@@ -45,7 +45,7 @@ class FeedOptions:
     kinds: tuple[FeedKind, ...] = ("records", "headers")
 
 
-class Reader(Callbacks):
+class FeedReader(Callbacks):
     """Counts what it is given, from ``mark`` on; ``end`` is set when it has applied transaction ``until``."""
 
     def __init__(self, mark: int, until: int = -1, read_data: bool = False) -> None:
@@ -113,8 +113,8 @@ def _live_cases(waltz: Waltz, writer: WaltzClient, options: FeedOptions) -> list
 
 
 @contextmanager
-def _subscribed(waltz: Waltz, count: int, mark: int, kind: FeedKind) -> Iterator[list[Reader]]:
-    readers = [Reader(mark) for _ in range(count)]
+def _subscribed(waltz: Waltz, count: int, mark: int, kind: FeedKind) -> Iterator[list[FeedReader]]:
+    readers = [FeedReader(mark) for _ in range(count)]
     with ExitStack() as stack:
         for reader in readers:
             client = stack.enter_context(waltz.client(reader, partitions=(0,), feed=kind))
@@ -133,7 +133,7 @@ def _catch_up_cases(waltz: Waltz, last: int, options: FeedOptions) -> list[Case]
 
 def _catch_up(waltz: Waltz, processes: Processes, last: int, count: int, kind: FeedKind) -> Sample:
     """The rate is of all subscribers together; the latency is the time of the slowest for everything."""
-    readers = [Reader(-1, until=last) for _ in range(count)]
+    readers = [FeedReader(-1, until=last) for _ in range(count)]
     cpu = processes.cpu_s()
     begin = perf_counter()
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def _catch_up(waltz: Waltz, processes: Processes, last: int, count: int, kind: F
     return Sample((last + 1) * count, seconds, (seconds * 1e6,) * 3, used, rss)
 
 
-def _raise_errors(readers: Sequence[Reader]) -> None:
+def _raise_errors(readers: Sequence[FeedReader]) -> None:
     for reader in readers:
         if reader.errors:
             raise reader.errors[0]
@@ -164,7 +164,7 @@ def _what(kind: FeedKind) -> str:
     return "inline data" if kind == "records" else "headers only"
 
 
-def feed_ratios(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def feed_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     """Does the live feed keep up, what does it cost the appends, and how fast is catch-up."""
     alone = next(row.rate for row in rows if row.case == _ALONE)
     ratios: dict[str, dict[str, Any]] = {}
@@ -202,7 +202,7 @@ def fetch(
 
 
 def _fetch_lazily(waltz: Waltz, processes: Processes, wanted: range) -> Sample:
-    reader = Reader(wanted.start - 1, until=wanted.stop - 1, read_data=True)
+    reader = FeedReader(wanted.start - 1, until=wanted.stop - 1, read_data=True)
     cpu, begin = processes.cpu_s(), perf_counter()
     with waltz.client(reader, partitions=(2,), feed="headers"):
         if not reader.end.wait(_LAST_S):

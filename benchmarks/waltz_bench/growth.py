@@ -10,7 +10,7 @@ from waltz_bench.clients import clients_of, single_load, window
 from waltz_bench.cluster import Waltz
 from waltz_bench.filling import fill
 from waltz_bench.loads import AppendLoad, batches, pairs
-from waltz_bench.measure import Case, Row, alternate, ratio
+from waltz_bench.measure import Case, Figure, alternate, ratio
 from waltz_bench.report import report
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import InvalidInput
@@ -41,7 +41,7 @@ def growth(
     So the two logs that are compared are measured within the same minute: a machine may be another one five minutes
     and twenty gigabytes later (the page cache is full, its disk writes back what it has got).
     """
-    rows: list[Row] = []
+    rows: list[Figure] = []
     with clients_of(waltz, 1, len(millions)) as (client,):
         processes = waltz.processes()
         for partition, count in enumerate(millions):
@@ -68,7 +68,7 @@ def _beside(millions: Sequence[int], count: int) -> str:
     return f"{_BATCHED} at {millions[0]} M, beside {count} M"
 
 
-def growth_ratios(rows: Sequence[Row], millions: Sequence[int]) -> dict[str, dict[str, Any]]:
+def growth_ratios(rows: Sequence[Figure], millions: Sequence[int]) -> dict[str, dict[str, Any]]:
     """The rate at every size by that of a short log beside it, and memory and rate by those at the beginning."""
     found = {row.case: row for row in rows}
     first = found[f"{_BATCHED} at {millions[0]} M"]
@@ -84,5 +84,5 @@ def growth_ratios(rows: Sequence[Row], millions: Sequence[int]) -> dict[str, dic
     return ratios
 
 
-def _memory(row: Row) -> float:
+def _memory(row: Figure) -> float:
     return sum(value for name, value in row.rss_mb.items() if name.startswith(("server", "replica")))

@@ -21,7 +21,7 @@ __all__ = [
     "PERCENTILES",
     "Case",
     "Load",
-    "Row",
+    "Figure",
     "Sample",
     "alternate",
     "measure",
@@ -78,7 +78,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class Figure:
     """The runs of one case: medians over the runs, and the slowest and fastest run.
 
     Units: ``rate`` records a second; ``p..._us`` microseconds of one call; ``cpu_s_per_million`` CPU seconds per
@@ -101,7 +101,7 @@ class Row:
     counts_per_million: dict[str, float]
 
     @classmethod
-    def of(cls, case: Case, samples: Sequence[Sample]) -> Row:
+    def of(cls, case: Case, samples: Sequence[Sample]) -> Figure:
         """From at least one sample."""
         rates = [sample.rate for sample in samples]
         p50, p99, p999 = (median([sample.latencies_us[i] for sample in samples]) for i in range(len(PERCENTILES)))
@@ -200,7 +200,7 @@ def warm_up(cases: Sequence[Case], progress: Callable[[str], None] = lambda text
         case.run()
 
 
-def alternate(cases: Sequence[Case], runs: int, progress: Callable[[str], None] = lambda text: None) -> list[Row]:
+def alternate(cases: Sequence[Case], runs: int, progress: Callable[[str], None] = lambda text: None) -> list[Figure]:
     """Every case ``runs`` times, in turn; one row for each, in the order of the cases."""
     if runs < 1:
         raise InvalidInput(f"--runs must be at least 1, not {runs}")
@@ -209,4 +209,4 @@ def alternate(cases: Sequence[Case], runs: int, progress: Callable[[str], None] 
         for case, taken in zip(cases, samples, strict=True):
             progress(f"run {run + 1} of {runs}: {case.system}, {case.name}")
             taken.append(case.run())
-    return [Row.of(case, taken) for case, taken in zip(cases, samples, strict=True)]
+    return [Figure.of(case, taken) for case, taken in zip(cases, samples, strict=True)]

@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.table import Table
 
-from waltz_bench.measure import Row
+from waltz_bench.measure import Figure
 
 __all__ = [
     "flag",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def report(
-    name: str, rows: Sequence[Row], ratios: Mapping[str, dict[str, Any]], directory: Path, **more: Any
+    name: str, rows: Sequence[Figure], ratios: Mapping[str, dict[str, Any]], directory: Path, **more: Any
 ) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     return {

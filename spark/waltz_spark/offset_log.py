@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import Corruption, ForeignStorage, InvalidInput, StorageLocked
 
-__all__ = ["KEPT", "Batch", "Files", "OffsetLog", "StreamOf"]
+__all__ = ["KEPT", "StreamBatch", "OffsetFiles", "OffsetLog", "StreamOf"]
 
 KEPT = 100
 """How many of the last batches stay in the log, to be looked at."""
@@ -46,7 +46,7 @@ _FORMAT, _VERSION = "waltz stream checkpoint", 1
 _NAMES = {"lock", "metadata", "metadata.tmp", "offsets", "commits"}
 
 
-class Files:
+class OffsetFiles:
     """The changes that the log and the path sink make to a disk, so that tests can end a run between any two."""
 
     def write(self, path: Path, data: bytes) -> None:
@@ -87,7 +87,7 @@ class StreamOf(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class Batch(NamedTuple):
+class StreamBatch(NamedTuple):
     """``ranges`` in the order in which they are read; ``ends``: partition -> where the stream is after this batch."""
 
     batch_id: int
@@ -103,7 +103,7 @@ class OffsetLog:
     """
 
     def __init__(
-        self, directory: Path, of: StreamOf, start: Callable[[], Mapping[int, int]], files: Files | None = None
+        self, directory: Path, of: StreamOf, start: Callable[[], Mapping[int, int]], files: OffsetFiles | None = None
     ) -> None:
         """``start()`` is asked only when the checkpoint is new.
 
@@ -111,7 +111,7 @@ class OffsetLog:
         directory holds something else. Corruption: a file of it is damaged or missing.
         """
         self._directory = directory
-        self._files = files or Files()
+        self._files = files or OffsetFiles()
         self._offsets, self._commits = directory / "offsets", directory / "commits"
         self._create_directories()
         self._lock = _locked(directory / "lock")
@@ -168,7 +168,7 @@ class OffsetLog:
         self.pending = self._read(planned, of) if planned > committed else None
         self.next_id = committed + 1
 
-    def _read(self, batch_id: int, of: StreamOf) -> Batch:
+    def _read(self, batch_id: int, of: StreamOf) -> StreamBatch:
         path = self._offsets / str(batch_id)
         if not path.exists():
             raise Corruption(str(path), 0, "it is missing")
@@ -180,16 +180,16 @@ class OffsetLog:
             raise Corruption(str(path), 0, f"it does not say what the batch is ({error!r})") from error
         if fields.get("batch") != batch_id or set(ends) != set(of.partitions):
             raise Corruption(str(path), 0, "it speaks of another batch or of other partitions")
-        return Batch(batch_id, ranges, ends)
+        return StreamBatch(batch_id, ranges, ends)
 
-    def plan(self, ranges: tuple[Range, ...]) -> Batch:
+    def plan(self, ranges: tuple[Range, ...]) -> StreamBatch:
         """Decide the next batch. When this returns it is on disk, and it will be run until it is committed."""
         if self.pending is not None:
             raise InvalidInput(f"batch {self.pending.batch_id} is not committed yet")
         ends = dict(self.ends)
         for each in ranges:
             ends[each.partition_id] = each.end_id
-        batch = Batch(self.next_id, ranges, ends)
+        batch = StreamBatch(self.next_id, ranges, ends)
         fields = {"batch": batch.batch_id, "ranges": [list(each) for each in ranges], "ends": _keyed(ends)}
         self._files.write_whole(self._offsets / str(batch.batch_id), _encoded(fields))
         self.pending = batch

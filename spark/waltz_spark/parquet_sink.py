@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from waltz_ray.errors import ForeignStorage, InvalidInput
-from waltz_spark.offset_log import Files
+from waltz_spark.offset_log import OffsetFiles
 
 __all__ = ["ParquetSink"]
 
@@ -28,9 +28,9 @@ class ParquetSink:
     ForeignStorage if another stream writes there; InvalidInput if ``path`` is no directory.
     """
 
-    def __init__(self, path: Path, stream_id: str, files: Files | None = None) -> None:
+    def __init__(self, path: Path, stream_id: str, files: OffsetFiles | None = None) -> None:
         self._path = path
-        self._files = files or Files()
+        self._files = files or OffsetFiles()
         if path.exists() and not path.is_dir():
             raise InvalidInput(f"{path} is no directory; name one for the batches")
         path.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class ParquetSink:
             shutil.rmtree(old)
 
 
-def _sync_tree(directory: Path, files: Files) -> None:
+def _sync_tree(directory: Path, files: OffsetFiles) -> None:
     for place, _, names in os.walk(directory):
         for name in names:
             handle = os.open(Path(place, name), os.O_RDONLY)

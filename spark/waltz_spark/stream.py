@@ -36,7 +36,7 @@ from waltz_spark.offset_log import StreamOf
 from waltz_spark.parquet_sink import ParquetSink
 from waltz_spark.progress import BatchProgress
 from waltz_spark.rate_limits import Limits
-from waltz_spark.stream_runner import FeedStream, Settings, Trigger
+from waltz_spark.stream_runner import FeedStream, RunSettings, Trigger
 
 __all__ = ["Sink", "stream_feed"]
 
@@ -84,7 +84,7 @@ def stream_feed(
         chosen = tuple(marks.locations.checked(list(partitions) if partitions is not None else None))
     if isinstance(sink, str) and "://" in sink:
         raise InvalidInput(f"a path sink is a directory, not {sink!r}; write to {sink!r} in a function sink")
-    settings = Settings(
+    settings = RunSettings(
         Path(checkpoint).absolute(),
         StreamOf(cluster, str(info.cluster_key), info.partitions, chosen),
         trigger,

@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 
 from waltz_ray.client.readers.ranges import Bound, Range, first_ids, split_ranges
 from waltz_ray.errors import ClientAhead, InvalidInput
-from waltz_spark.offset_log import Batch, Files, OffsetLog, StreamOf
+from waltz_spark.offset_log import OffsetFiles, OffsetLog, StreamBatch, StreamOf
 from waltz_spark.progress import BatchProgress, publish
 from waltz_spark.rate_limits import Limits
 
-__all__ = ["FeedStream", "LogEnds", "RunBatch", "Settings", "Trigger"]
+__all__ = ["FeedStream", "LogEnds", "RunBatch", "RunSettings", "Trigger"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class LogEnds(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """``mark_is_final``: a high-water mark below what was read is an error, not a lower bound of the real one."""
 
     checkpoint: Path
@@ -65,11 +65,11 @@ class FeedStream:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RunSettings,
         connect: Callable[[], LogEnds],
         prepare: Callable[[str], RunBatch],
         on_progress: Callable[[BatchProgress], None] | None = None,
-        files: Files | None = None,
+        files: OffsetFiles | None = None,
     ) -> None:
         self._settings = settings
         self._connect = connect
@@ -200,7 +200,7 @@ class FeedStream:
 
     def _report(
         self,
-        batch: Batch,
+        batch: StreamBatch,
         records: int,
         record_bytes: Mapping[int, float],
         marks: Mapping[int, int],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waltz_bench import loads
 from waltz_bench.loads import AppendLoad
-from waltz_bench.measure import Case, Row, Sample, alternate, measure, median, percentile, ratio
+from waltz_bench.measure import Case, Figure, Sample, alternate, measure, median, percentile, ratio
 from waltz_bench.processes import DRIVER, Processes
 
 from waltz_ray.errors import AppendFailed, AppendTimeout, DataUnavailable, InvalidInput
@@ -97,7 +97,7 @@ def test_the_cases_take_turns() -> None:
 
 
 def test_a_row_is_the_median_of_its_runs() -> None:
-    row = Row.of(
+    row = Figure.of(
         Case("x", lambda: _sample(1)), [_sample(1000, cpu=4.0), _sample(4000, cpu=4.0), _sample(2000, cpu=4.0)]
     )
     assert (row.rate, row.rate_min, row.rate_max) == (1000.0, 500.0, 2000.0)

@@ -12,7 +12,7 @@ from waltz_bench.appending import lock_ratios, partition_ratios
 from waltz_bench.compare import BATCHED_ATOMIC, CompareOptions, enough_syncs, nats_ratios
 from waltz_bench.feeds import feed_ratios
 from waltz_bench.growth import growth_ratios
-from waltz_bench.measure import Row, ratio
+from waltz_bench.measure import Figure, ratio
 from waltz_bench.plots import plot_all
 from waltz_bench.recovery import figure
 from waltz_bench.report import gates_met, report, show
@@ -22,7 +22,7 @@ from waltz_bench.syncs import parse_trace
 from waltz_ray.errors import DataUnavailable, InvalidInput
 
 
-def row(case: str, rate: float, system: str = "waltz_ray", p50_us: float = 500.0, **more: Any) -> Row:
+def row(case: str, rate: float, system: str = "waltz_ray", p50_us: float = 500.0, **more: Any) -> Figure:
     fields: dict[str, Any] = {
         "runs": 5,
         "rate_min": rate * 0.9,
@@ -34,7 +34,7 @@ def row(case: str, rate: float, system: str = "waltz_ray", p50_us: float = 500.0
         "rss_mb": {"driver": 90.0, "server-0": 100.0},
         "counts_per_million": {},
     }
-    return Row(system=system, case=case, rate=rate, p50_us=p50_us, **fields | more)
+    return Figure(system=system, case=case, rate=rate, p50_us=p50_us, **fields | more)
 
 
 COMPARED = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_ray.client.outbox import Bell, Outbox
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent, unsent
+from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.client_monitor import Piece
@@ -32,9 +32,9 @@ def many(datas: list[bytes], header: int = 0) -> ManyAppend:
 
 
 @st.composite
-def appends(draw: st.DrawFn) -> Append:
+def appends(draw: st.DrawFn) -> AppendCall:
     data = draw(st.binary(max_size=40))
-    append = Append(data, draw(INT32), zlib.crc32(data))
+    append = AppendCall(data, draw(INT32), zlib.crc32(data))
     if draw(st.booleans()):
         append.take_locks(draw(st.integers(-1, (1 << 63) - 1)), (draw(HASHES), draw(HASHES), draw(HASHES)))
     return append
@@ -47,16 +47,16 @@ def pieces(draw: st.DrawFn) -> Piece[ManyAppend]:
     return Piece(append, start, draw(st.integers(1, append.count - start)), 0)
 
 
-def batch_of(parts: list[Unsent]) -> Batch:
-    count = sum(1 if isinstance(one, Append) else one.size for one in parts)
-    return Batch(parts, count, all(isinstance(one, Append) for one in parts))
+def batch_of(parts: list[Unsent]) -> Sending:
+    count = sum(1 if isinstance(one, AppendCall) else one.size for one in parts)
+    return Sending(parts, count, all(isinstance(one, AppendCall) for one in parts))
 
 
 def bytes_of(one: Unsent) -> int:
-    return one.size_bytes if isinstance(one, Append) else one.token.size_of(one.start, one.size)
+    return one.size_bytes if isinstance(one, AppendCall) else one.token.size_of(one.start, one.size)
 
 
-def decoded(batch: Batch, first_sequence: int) -> AppendBatch:
+def decoded(batch: Sending, first_sequence: int) -> AppendBatch:
     message = decode_client(5, b"".join(batch.encode((7, 2, 3), first_sequence)))
     assert isinstance(message, AppendBatch)
     return message
@@ -66,7 +66,7 @@ def decoded(batch: Batch, first_sequence: int) -> AppendBatch:
     st.lists(appends(), min_size=1, max_size=6),
     st.one_of(st.integers(0, 100), st.integers((1 << 31) - 3, (1 << 31) + 3), st.integers((1 << 32) - 3, 1 << 33)),
 )
-def test_plain_and_packed_bytes_are_equal(parts: list[Append], first_sequence: int) -> None:
+def test_plain_and_packed_bytes_are_equal(parts: list[AppendCall], first_sequence: int) -> None:
     batch = batch_of([*parts])
     columns = batch._columns((7, 2, 3), first_sequence)
     assert b"".join(batch.encode((7, 2, 3), first_sequence)) == b"".join(encode_client(5, columns))
@@ -120,7 +120,7 @@ def test_parts_are_what_was_asked_for(parts: list[Unsent], data: st.DataObject) 
 
 
 def test_a_part_can_be_sent_again() -> None:
-    single, group = Append(b"x", 0, 0), many([b"a", b"b", b"c"])
+    single, group = AppendCall(b"x", 0, 0), many([b"a", b"b", b"c"])
     assert unsent(Piece(single, 0, 1, 5)) is single
     assert unsent(Piece(group, 1, 2, 5)) == Piece(group, 1, 2, 0)
 
@@ -142,17 +142,17 @@ def test_the_outbox_gives_everything_in_order_within_limits(
 ) -> None:
     rung: list[int] = []
     outbox = Outbox(0, ClientConfig(), lambda: 0.0, Bell(lambda look: look(), lambda: rung.append(1)))
-    expected: list[tuple[Append, int]] = []
+    expected: list[tuple[AppendCall, int]] = []
     for shape in shapes:
-        append = Append(bytes(shape), 0, 0) if isinstance(shape, int) else many([bytes(size) for size in shape])
+        append = AppendCall(bytes(shape), 0, 0) if isinstance(shape, int) else many([bytes(size) for size in shape])
         assert outbox.offer(append)
         expected += [(append, i) for i in range(append.count)]
-    found: list[tuple[Append, int]] = []
+    found: list[tuple[AppendCall, int]] = []
     assert len(rung) == bool(shapes)  # once, for nobody has looked yet
     while (batch := outbox.take(max_records, max_bytes)) is not None:
         assert 0 < batch.count <= max_records
         assert batch.count == 1 or sum(bytes_of(one) for one in batch.pieces) <= max_bytes
-        assert batch.plain == all(isinstance(one, Append) for one in batch.pieces)
+        assert batch.plain == all(isinstance(one, AppendCall) for one in batch.pieces)
         found += [
             (piece.token, piece.start + i) for piece in batch.pieces_of(0, batch.count, 0) for i in range(piece.size)
         ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from waltz_ray.client.engine import Engine, settle
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.net.connector import Opening
 from waltz_ray.protocol.ids import Endpoint, Location
@@ -35,7 +35,7 @@ class Shell:
             function, args = self.posted.pop(0)
             function(*args)
 
-    def put(self, outbox: Outbox, append: Append) -> None:
+    def put(self, outbox: Outbox, append: AppendCall) -> None:
         assert outbox.offer(append)
 
     def run_context(self, function: Callable[..., None], *args: object) -> None:

@@ -16,7 +16,7 @@ from waltz_ray.client import TransactionBuilder, TransactionContext
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.lock_lines import LockLines, Place
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.workers import WorkerPool
 from waltz_ray.config import ClientConfig
@@ -165,7 +165,7 @@ class RefusingPort:
         self.runner = ContextRunner(1, ClientConfig(), lambda partition_id: self, self.threads)
         self.refused = threading.Semaphore(0)
 
-    def put(self, append: Append) -> None:
+    def put(self, append: AppendCall) -> None:
         self.runner.lock_failed(append, self, 5)
         self.refused.release()
 

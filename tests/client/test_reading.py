@@ -15,7 +15,7 @@ import pytest
 import waltz_ray
 from tests.actors.replica_client import ReplicaPeer, connected
 from tests.cluster.harness import Cluster
-from waltz_ray.client.ray.dataset import Feed
+from waltz_ray.client.ray.dataset import FeedDatasource
 from waltz_ray.client.readers.locations import Locations, ReplicaView, where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import Marks, Reading, checked_header, plan_reading, positions_of
@@ -333,11 +333,11 @@ def test_the_tasks_of_a_dataset(cluster: Cluster) -> None:
     """What Ray Data runs, run here: a task for each range, and a schema also where there is nothing."""
     reading = Reading.of(cluster.zookeeper, cluster.name, columns=["transaction_id", "header"])
     ranges = plan_reading(reading, [0], bytes_per_task=50_000)
-    tasks = Feed(reading, ranges).get_read_tasks(1)
+    tasks = FeedDatasource(reading, ranges).get_read_tasks(1)
     assert len(tasks) == len(ranges) > 1
     tables = [table for task in tasks for table in task()]
     assert [row for table in tables for row in table.to_pylist()] == rows_of(reading, partitions=[0])
-    (nothing,) = [table for task in Feed(reading, []).get_read_tasks(1) for table in task()]
+    (nothing,) = [table for task in FeedDatasource(reading, []).get_read_tasks(1) for table in task()]
     assert (nothing.num_rows, nothing.column_names) == (0, ["transaction_id", "header"])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.coordination.conftest import Harness, Seen
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
+from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
@@ -208,17 +208,17 @@ def test_a_damaged_node_is_named(store: ClusterStore, zookeeper: ZooKeeper, root
 
 
 def test_replicas_announce_themselves_at_each_start(harness: Harness, store: ClusterStore, root: str) -> None:
-    seen: Seen[dict[int, ReplicaEndpoint]] = Seen()
+    seen: Seen[dict[int, AnnouncedReplica]] = Seen()
     watches = store.watch_replicas(seen)
     seen.until({}.__eq__)
     replica_zookeeper = harness.client()
     replica = ClusterStore(replica_zookeeper, root)
     replica.announce_replica(1, HERE, "first")
-    seen.until({1: ReplicaEndpoint(HERE, "first")}.__eq__)
+    seen.until({1: AnnouncedReplica(HERE, "first")}.__eq__)
     replica.announce_replica(1, THERE, "second")
     replica_zookeeper.close()
-    seen.until({1: ReplicaEndpoint(THERE, "second")}.__eq__)
-    assert store.replicas() == {1: ReplicaEndpoint(THERE, "second")}
+    seen.until({1: AnnouncedReplica(THERE, "second")}.__eq__)
+    assert store.replicas() == {1: AnnouncedReplica(THERE, "second")}
     watches.cancel()
     with pytest.raises(InvalidInput, match="no replica 3"):
         store.announce_replica(3, HERE, "x")

@@ -340,7 +340,7 @@ class Link(Opening):
             pass
 
 
-class _ClientStream(client_stream.Stream):
+class _ClientStream(client_stream.ClientStream):
     def __init__(self, user: Client) -> None:
         super().__init__(LIMIT)
         self._user = user

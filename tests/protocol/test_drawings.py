@@ -8,7 +8,7 @@ import pytest
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.mounting_types import TRANSITIONS, MountingState
-from waltz_ray.protocol.partition.state import STAGES, Stage, State
+from waltz_ray.protocol.partition.state import STAGES, PartitionState, Stage
 
 PAGE = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
 SECTION = PAGE.split("### Where a machine may go")[1].split("\n## ")[0]
@@ -29,7 +29,7 @@ def test_the_states_of_a_partition_of_a_client() -> None:
 
 
 def test_a_partition_does_not_go_where_no_line_leads() -> None:
-    state = State(3, ServerConfig())
+    state = PartitionState(3, ServerConfig())
     state.enter(Stage.READING)
     with pytest.raises(AssertionError, match="partition 3: reading must not become open"):
         state.enter(Stage.OPEN)

@@ -47,6 +47,7 @@ from waltz_ray.protocol.mounting_types import (
     FoundAhead,
     Located,
     MountingState,
+    MountTimerFired,
     OpenFailed,
     OpenStream,
     Received,
@@ -65,7 +66,6 @@ from waltz_ray.protocol.mounting_types import (
     StreamLost,
     StreamOpened,
     Timer,
-    TimerFired,
 )
 
 CLIENT, OTHER = 7, 8
@@ -293,7 +293,7 @@ class Walk:
         if self.timers:
             timer = self.random.choice([*self.timers])
             del self.timers[timer]
-            self.tell(TimerFired(timer))
+            self.tell(MountTimerFired(timer))
 
     def apply(self) -> None:
         if self.held:
@@ -568,7 +568,7 @@ def test_a_change_cuts_the_back_off_short() -> None:
     elsewhere = Location(2, 2, ENDPOINT)
     assert bench.tell(Located(elsewhere)) == [CancelTimer(Timer.RETRY), OpenStream(elsewhere)]
     assert bench.tell(OpenFailed(OSError("no"))) == [SetTimer(Timer.RETRY, 0.04, jittered=True)]
-    assert bench.tell(TimerFired(Timer.RETRY)) == [OpenStream(elsewhere)]
+    assert bench.tell(MountTimerFired(Timer.RETRY)) == [OpenStream(elsewhere)]
     third = Location(3, 3, ENDPOINT)
     assert bench.tell(Located(third)) == []
     assert bench.tell(StreamOpened()) == [OpenStream(third)]  # what was opened is of no use any more
@@ -577,14 +577,14 @@ def test_a_change_cuts_the_back_off_short() -> None:
 def test_what_waits_too_long_expires_while_it_is_not_ready() -> None:
     bench = Bench()
     bench.tell(Started(None))
-    expire, again = bench.tell(TimerFired(Timer.EXPIRY))
+    expire, again = bench.tell(MountTimerFired(Timer.EXPIRY))
     assert isinstance(expire, ExpireAppends)
     assert isinstance(expire.error, PartitionNotReady)
     assert "no server owns it" in str(expire.error)
     assert again == SetTimer(Timer.EXPIRY, CONFIG.mount_timeout_ms / 10_000)
     bench = Bench()
     bench.ready()
-    assert bench.tell(TimerFired(Timer.EXPIRY)) == []
+    assert bench.tell(MountTimerFired(Timer.EXPIRY)) == []
     assert SetTimer(Timer.EXPIRY, 3.0) in bench.tell(StreamLost(ConnectionResetError("gone")))
 
 
@@ -596,7 +596,7 @@ def test_a_full_queue_is_left_alone_for_longer_each_time() -> None:
         bench.tell(AppendsTaken("batch", 1))
         assert bench.tell(full)[0] == SetTimer(Timer.FULL, delay_s)
         assert bench.machine.room == 0
-        assert bench.names(TimerFired(Timer.FULL)) == ["SendWaiting"]
+        assert bench.names(MountTimerFired(Timer.FULL)) == ["SendWaiting"]
     number = np.array([bench.machine.monitor.register("batch", 0, 1)], np.int32)
     bench.tell(Received(AppendedBatch(0, 5, number, np.array([5], np.int64)), 0))
     assert bench.tell(full)[0] == SetTimer(Timer.FULL, 0.005)
@@ -611,7 +611,7 @@ def test_a_client_that_is_ahead_stays_so() -> None:
     later: list[Event] = [
         Located(Location(2, 2, ENDPOINT)),
         Rewound(3, 1),
-        TimerFired(Timer.EXPIRY),
+        MountTimerFired(Timer.EXPIRY),
         StreamLost(ConnectionResetError("gone")),
     ]
     for event in later:
@@ -657,7 +657,7 @@ def test_nothing_follows_the_stop() -> None:
     later: list[Event] = [
         Started(Location(1, 1, ENDPOINT)),
         Received(Mounted(mount.req_id, MountState.READY, 1, -1), 0),
-        TimerFired(Timer.RETRY),
+        MountTimerFired(Timer.RETRY),
         Rewound(0, 1),
         Stopped(),
     ]

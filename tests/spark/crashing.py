@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from waltz_spark.offset_log import Files
+from waltz_spark.offset_log import OffsetFiles
 
 __all__ = ["CrashingFiles", "Killed"]
 
@@ -13,7 +13,7 @@ class Killed(BaseException):
     """The process is gone: nobody may handle this."""
 
 
-class CrashingFiles(Files):
+class CrashingFiles(OffsetFiles):
     """Dies at the ``at``-th change (from 0; -1 = never): ``after`` or before it. ``steps`` says what was done.
 
     A power failure, not a mere kill: a rename whose directory was not synced is undone, content that was not synced

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from waltz_spark.offset_log import KEPT, Batch, Files, OffsetLog, StreamOf
+from waltz_spark.offset_log import KEPT, OffsetFiles, OffsetLog, StreamBatch, StreamOf
 from waltz_spark.parquet_sink import ParquetSink
 from waltz_spark.progress import BatchProgress
 from waltz_spark.rate_limits import Limits
-from waltz_spark.stream_runner import FeedStream, RunBatch, Settings
+from waltz_spark.stream_runner import FeedStream, RunBatch, RunSettings
 
 from tests.spark.crashing import CrashingFiles, Killed
 from waltz_ray.client.readers.ranges import Range
@@ -66,16 +66,16 @@ class Sink:
         return sorted((r.partition_id, i) for batch in self.batches.values() for r in batch for i in range(*r[1:]))
 
 
-def settings(directory: Path, **other: Any) -> Settings:
+def settings(directory: Path, **other: Any) -> RunSettings:
     values: dict[str, Any] = {
         "trigger": "available_now",
         "limits": Limits(max_records=8),
         "bytes_per_task": 300,
     } | other
-    return Settings(directory, values.pop("of", OF), **values)
+    return RunSettings(directory, values.pop("of", OF), **values)
 
 
-def stream(directory: Path, sink: RunBatch, files: Files | None = None, **other: Any) -> FeedStream:
+def stream(directory: Path, sink: RunBatch, files: OffsetFiles | None = None, **other: Any) -> FeedStream:
     log = other.pop("log", FakeLog(MARKS))
     progress = other.pop("on_progress", None)
     return FeedStream(settings(directory, **other), lambda: log, lambda stream_id: sink, progress, files)
@@ -104,7 +104,7 @@ def test_everything_once_in_limited_batches(tmp_path: Path) -> None:
     assert len(sink.calls) == 5, "nothing new, no batch"
 
 
-def steps_of(run: Callable[[Path, Files], None], directory: Path) -> list[str]:
+def steps_of(run: Callable[[Path, OffsetFiles], None], directory: Path) -> list[str]:
     files = CrashingFiles()
     run(directory, files)
     return files.steps
@@ -142,7 +142,7 @@ def test_a_sink_that_dies_gets_the_same_batch_again(tmp_path: Path, at: int) -> 
 class Forgetful(OffsetLog):
     """Breaks the rule: writes a batch down when it has run, not before."""
 
-    def plan(self, ranges: tuple[Range, ...]) -> Batch:
+    def plan(self, ranges: tuple[Range, ...]) -> StreamBatch:
         files, self._files = self._files, _Nothing()
         try:
             return super().plan(ranges)
@@ -156,7 +156,7 @@ class Forgetful(OffsetLog):
         super().commit(**facts)
 
 
-class _Nothing(Files):
+class _Nothing(OffsetFiles):
     def write_whole(self, path: Path, data: bytes) -> None:
         pass
 
@@ -193,9 +193,9 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.spark.test_offset_log import stream
-from waltz_spark.offset_log import Files
+from waltz_spark.offset_log import OffsetFiles
 
-class Deadly(Files):
+class Deadly(OffsetFiles):
     left = int(sys.argv[2])
     def sync_directory(self, path):
         super().sync_directory(path)
@@ -204,7 +204,7 @@ class Deadly(Files):
             os.kill(os.getpid(), signal.SIGKILL)
 
 def sink(ranges, batch_id):
-    Files().write_whole(Path(sys.argv[1], f"batch-{batch_id}"), json.dumps(ranges).encode())
+    OffsetFiles().write_whole(Path(sys.argv[1], f"batch-{batch_id}"), json.dumps(ranges).encode())
 
 stream(Path(sys.argv[1], "checkpoint"), sink, Deadly()).run()
 """
@@ -439,7 +439,7 @@ class FakeFrame:
         (path / "part-0").write_text(self.content)
 
 
-def write_batches(path: Path, files: Files, batches: Sequence[tuple[int, str]]) -> None:
+def write_batches(path: Path, files: OffsetFiles, batches: Sequence[tuple[int, str]]) -> None:
     sink = ParquetSink(path, "me", files)
     for batch_id, content in batches:
         sink(FakeFrame(content), batch_id)  # type: ignore[arg-type]
@@ -456,7 +456,7 @@ def test_the_path_sink_shows_whole_batches_only(tmp_path: Path, after: bool) -> 
             write_batches(path, CrashingFiles(at, after), batches)
         shown = {each.name: (each / "part-0").read_text() for each in path.glob("batch=*")}
         assert shown.items() <= {"batch=0": "a", "batch=1": "b"}.items()
-        write_batches(path, Files(), batches)
+        write_batches(path, OffsetFiles(), batches)
         assert sorted(os.listdir(path)) == ["_waltz_stream", "batch=0", "batch=1"]
 
 

@@ -25,7 +25,7 @@ from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
-from waltz_ray.coordination.cluster_store import ClusterStore, ReplicaEndpoint
+from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import listen
@@ -166,7 +166,7 @@ class Server:
 
     # ---- what ZooKeeper says ----------------------------------------------------------------------------
 
-    def _on_replicas(self, replicas: dict[int, ReplicaEndpoint]) -> None:
+    def _on_replicas(self, replicas: dict[int, AnnouncedReplica]) -> None:
         for replica_id, announced in replicas.items():
             self.links[replica_id].move_to(announced.endpoint)
 

@@ -17,7 +17,7 @@ from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
-from waltz_ray.client.requests import Append, check_size
+from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.transport import Transport
@@ -157,7 +157,7 @@ class AsyncWaltzClient:
         data = bytes(data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
-        append = Append(data, checked_header(header), crc32(data), retry, None, fate)
+        append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
         if write_locks or read_locks or append_locks:
             engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
         return await self._sent(attachment.outbox, append, fate)
@@ -196,7 +196,7 @@ class AsyncWaltzClient:
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
             )
 
-    async def _sent(self, outbox: Outbox, append: Append, fate: AwaitedFate[T]) -> T:
+    async def _sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T]) -> T:
         await self._shell.offer(outbox, append)
         try:
             return await fate.waiter

@@ -20,7 +20,7 @@ from itertools import count
 
 from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, Frame, Transactions
+from waltz_ray.client.feeds import FeedFrame, Fetch, Transactions
 from waltz_ray.client.shell import Shell
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import FeedBatch
@@ -157,7 +157,7 @@ class Applier:
                 self._complete(queue, completion)
             frame_bytes += size
             if feed is not None and epoch == queue.epoch:
-                frames.append(Frame(feed, last, self._fetch))
+                frames.append(FeedFrame(feed, last, self._fetch))
                 last = max(last, feed.first_id + len(feed) - 1)
         queue.kept, queue.kept_bytes = Transactions([]), 0
         transactions = Transactions(frames)

@@ -10,7 +10,7 @@ from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.lock_lines import LockLines
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.errors import ClientAhead
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
@@ -64,7 +64,7 @@ class Attachment:
     def refusals(self) -> int:
         return self.queue.refusals
 
-    def put(self, append: Append) -> None:
+    def put(self, append: AppendCall) -> None:
         self._shell.put(self.outbox, append)
 
     def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None:
@@ -92,10 +92,10 @@ class Attachment:
     def ready_changed(self) -> None:
         self._home.ready_changed()
 
-    def lock_failed(self, append: Append, transaction_id: int) -> None:
+    def lock_failed(self, append: AppendCall, transaction_id: int) -> None:
         self._home.runner.lock_failed(append, self, transaction_id)
 
-    def failed(self, append: Append) -> None:
+    def failed(self, append: AppendCall) -> None:
         assert append.run is not None
         self._home.runner.again(append.run)
 

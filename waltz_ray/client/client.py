@@ -22,7 +22,7 @@ from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
-from waltz_ray.client.requests import Append, check_size
+from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
@@ -107,7 +107,7 @@ class WaltzClient:
         data = bytes(data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
-        append = Append(data, checked_header(header), crc32(data), retry, None, future)
+        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
         if write_locks or read_locks or append_locks:
             engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
         if not attachment.outbox.offer(append):

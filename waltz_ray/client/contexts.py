@@ -9,7 +9,7 @@ from typing import Protocol
 from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.lock_lines import LockLines, Place
-from waltz_ray.client.requests import Append, check_size
+from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.shell import Shell
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
@@ -37,7 +37,7 @@ class ContextPort(Protocol):
     def refusals(self) -> int:
         """How often the application has refused a transaction, and so may have gone back."""
 
-    def put(self, append: Append) -> None:
+    def put(self, append: AppendCall) -> None:
         """Send it. May wait for room where contexts may wait; raises what an append may end with."""
 
     def when_applied(self, transaction_id: int, action: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class ContextRunner:
         """The next attempt, later."""
         self._shell.run_context(self._execute, run)
 
-    def lock_failed(self, append: Append, port: ContextPort, transaction_id: int) -> None:
+    def lock_failed(self, append: AppendCall, port: ContextPort, transaction_id: int) -> None:
         """The next attempt when the transaction that was in the way has been applied, and this one's turn has come."""
         run = append.run
         assert run is not None
@@ -169,13 +169,13 @@ class ContextRunner:
         if error_in_hook is not None:
             raise error_in_hook  # for the log
 
-    def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> Append:
+    def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> AppendCall:
         if builder.data is None:
             raise InvalidInput(f"{type(run.context).__name__}.execute returned True but set no builder.data")
         data = bytes(builder.data)
         locks = builder.write_locks, builder.read_locks, builder.append_locks
         check_size(partition_id, len(data), sum(map(len, locks)), self._config.max_frame_bytes)
-        append = Append(data, checked_header(builder.header), crc32(data), run=run)
+        append = AppendCall(data, checked_header(builder.header), crc32(data), run=run)
         if any(locks):
             if mark is None:
                 raise InvalidInput(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from waltz_ray.client.fates import Completion, ContextFates, Fates
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.outbox import Bell, Outbox
-from waltz_ray.client.requests import Batch
+from waltz_ray.client.requests import Sending
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
@@ -37,6 +37,7 @@ from waltz_ray.protocol.mounting_types import (
     FoundAhead,
     Located,
     MountMessage,
+    MountTimerFired,
     OpenFailed,
     OpenStream,
     Received,
@@ -55,7 +56,6 @@ from waltz_ray.protocol.mounting_types import (
     StreamBroken,
     StreamLost,
     StreamOpened,
-    TimerFired,
 )
 from waltz_ray.protocol.records import RecordBatch
 
@@ -102,7 +102,7 @@ class PartitionShell:
     def __init__(self, mounter: Mounter, partition_id: int, position: int, sink: Sink) -> None:
         config = mounter.config
         self.partition_id = partition_id
-        self.machine: Mounting[Batch] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
+        self.machine: Mounting[Sending] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
         self._bell = Bell(mounter.shell.post, self._look)
         self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._bell)
         self.fates = Fates(partition_id, self.outbox, sink)
@@ -220,7 +220,7 @@ class PartitionShell:
 
     # ---- what becomes of appends, and the feed
 
-    def _deliver(self, effect: Deliver[Batch]) -> None:
+    def _deliver(self, effect: Deliver[Sending]) -> None:
         completions: Sequence[Completion] = ()
         if len(effect.transaction_ids):
             self._send_later()
@@ -231,7 +231,7 @@ class PartitionShell:
         if effect.feed is not None or completions:
             self._sink.deliver(effect.feed, completions, effect.frame_bytes, effect.epoch)
 
-    def _refuse_locks(self, effect: RefuseLocks[Batch]) -> None:
+    def _refuse_locks(self, effect: RefuseLocks[Sending]) -> None:
         self._send_later()
         self.fates.lock_failed(effect.pieces, effect.transaction_ids)
 
@@ -281,7 +281,7 @@ class PartitionShell:
                 return
             self._tell(AppendsTaken(batch, batch.count))
 
-    def _send_appends(self, effect: SendAppends[Batch]) -> None:
+    def _send_appends(self, effect: SendAppends[Sending]) -> None:
         assert self._stream is not None
         address = self._mounter.client_id, effect.generation, self.partition_id
         self._stream.send_parts(effect.batch.encode(address, effect.first_sequence))
@@ -290,7 +290,7 @@ class PartitionShell:
 
     def _set_timer(self, effect: SetTimer) -> None:
         delay_s = effect.delay_s * self._mounter.shell.jitter() if effect.jittered else effect.delay_s
-        self._call_later(effect.timer, delay_s, lambda: self._tell(TimerFired(effect.timer)))
+        self._call_later(effect.timer, delay_s, lambda: self._tell(MountTimerFired(effect.timer)))
 
     def _cancel_timer(self, effect: CancelTimer) -> None:
         timer = self._timers.pop(effect.timer, None)

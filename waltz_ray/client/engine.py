@@ -21,7 +21,7 @@ from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.mount_stream import MountStream
-from waltz_ray.client.requests import Append, ManyAppend, check_size
+from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.stream import StreamPool
@@ -188,7 +188,7 @@ class Engine:
 
     # ---- appends
 
-    def take_locks(self, attachment: Attachment, append: Append, locks: Locks, client_mark: int | None) -> None:
+    def take_locks(self, attachment: Attachment, append: AppendCall, locks: Locks, client_mark: int | None) -> None:
         """``append`` is to be made under ``locks``. InvalidInput if nobody says what the application knows."""
         partition_id, lock_count = attachment.queue.partition_id, sum(map(len, locks))
         check_size(partition_id, len(append.data), lock_count, self._config.max_frame_bytes)

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent, unsent
+from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
 from waltz_ray.errors import AppendFailed, LockConflict
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.records import Int64s
 
 __all__ = ["Completion", "ContextFates", "Fates"]
 
-Completion = tuple[Append, int]  # an attempt of a context, and its transaction ID
+Completion = tuple[AppendCall, int]  # an attempt of a context, and its transaction ID
 
 
 class ContextFates(Protocol):
     """Who runs contexts again. Called on the client's loop; must not block."""
 
-    def lock_failed(self, append: Append, transaction_id: int) -> None:
+    def lock_failed(self, append: AppendCall, transaction_id: int) -> None:
         """A context's attempt was refused because of ``transaction_id``."""
 
-    def failed(self, append: Append) -> None:
+    def failed(self, append: AppendCall) -> None:
         """A context's attempt is known not to be in the log."""
 
 
@@ -35,7 +35,7 @@ class Fates:
         self._contexts = contexts
         self.committed = self.lock_conflicts = self.retries = 0
 
-    def in_the_log(self, pieces: Sequence[Piece[Batch]], transaction_ids: Int64s) -> list[Completion]:
+    def in_the_log(self, pieces: Sequence[Piece[Sending]], transaction_ids: Int64s) -> list[Completion]:
         """Own records, in the order of the log; the contexts among them."""
         ended: list[Completion] = []
         for batch, start, size, offset in pieces:
@@ -58,13 +58,13 @@ class Fates:
         return completions
 
     @staticmethod
-    def _add_ended(ended: list[Completion], pieces: Iterable[Piece[Append]], transaction_ids: Int64s) -> None:
+    def _add_ended(ended: list[Completion], pieces: Iterable[Piece[AppendCall]], transaction_ids: Int64s) -> None:
         for append, start, size, offset in pieces:
             ids = transaction_ids[offset : offset + size]
             if not isinstance(append, ManyAppend) or append.committed(start, ids):
                 ended.append((append, int(ids[0])))
 
-    def lock_failed(self, pieces: Sequence[Piece[Batch]], transaction_ids: Int64s) -> None:
+    def lock_failed(self, pieces: Sequence[Piece[Sending]], transaction_ids: Int64s) -> None:
         """A plain append tells its caller; a context waits for the transaction that was in its way."""
         refused = _of_appends(pieces)
         self.lock_conflicts += sum(piece.size for piece in refused)
@@ -79,7 +79,7 @@ class Fates:
                 append.fail(LockConflict(self._partition_id, transaction_id))
         self._outbox.forget(appends)
 
-    def refused(self, pieces: Sequence[Piece[Batch]], reason: str) -> None:
+    def refused(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:
         """These would be refused again."""
         appends = _still_open(_of_appends(pieces))
         self._outbox.free(appends)
@@ -87,11 +87,11 @@ class Fates:
             append.fail(AppendFailed(reason))
         self._outbox.forget(appends)
 
-    def failed(self, pieces: Sequence[Piece[Batch]], reason: str) -> None:
+    def failed(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:
         """These are known not to be in the log: again, unless the caller does not want that."""
         again: list[Unsent] = []
-        contexts: list[Append] = []
-        given_up: list[Append] = []
+        contexts: list[AppendCall] = []
+        given_up: list[AppendCall] = []
         for piece in _of_appends(pieces):
             append = piece.token
             if append.run is not None:
@@ -113,10 +113,10 @@ class Fates:
         self._outbox.forget(contexts + given_up)
 
 
-def _of_appends(pieces: Iterable[Piece[Batch]]) -> list[Piece[Append]]:
+def _of_appends(pieces: Iterable[Piece[Sending]]) -> list[Piece[AppendCall]]:
     return [one for batch, start, size, offset in pieces for one in batch.pieces_of(start, size, offset)]
 
 
-def _still_open(pieces: Iterable[Piece[Append]]) -> list[Append]:
+def _still_open(pieces: Iterable[Piece[AppendCall]]) -> list[AppendCall]:
     """Each append once, and none that has ended in an error because of another piece of it."""
     return [*dict.fromkeys(piece.token for piece in pieces if not piece.token.future.done())]

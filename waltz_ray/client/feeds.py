@@ -12,7 +12,7 @@ from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
 
-__all__ = ["Fetch", "Frame", "Transactions", "transactions_of"]
+__all__ = ["Fetch", "FeedFrame", "Transactions", "transactions_of"]
 
 Fetch = Callable[[int, int], bytes]
 """Data of (partition ID, transaction ID), fetched from the server."""
@@ -58,7 +58,7 @@ class _Headers:
         return data
 
 
-class Frame:
+class FeedFrame:
     """The transactions of one frame with IDs above ``after``."""
 
     def __init__(self, feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> None:
@@ -90,7 +90,7 @@ class Transactions(Sequence[Transaction]):
     is not walked through by the garbage collector again and again, as a list of thousands is.
     """
 
-    def __init__(self, frames: Sequence[Frame]) -> None:
+    def __init__(self, frames: Sequence[FeedFrame]) -> None:
         self._frames = [frame for frame in frames if frame.first_id < frame.end_id]
         self._firsts = [frame.first_id for frame in self._frames]
 
@@ -104,7 +104,7 @@ class Transactions(Sequence[Transaction]):
         return Transactions([_rest(frame, transaction_id) for frame in self._frames])
 
     @property
-    def frames(self) -> Sequence[Frame]:
+    def frames(self) -> Sequence[FeedFrame]:
         return self._frames
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Transactions(Sequence[Transaction]):
         return self._frames[bisect_right(self._firsts, transaction_id) - 1].transaction(transaction_id)
 
 
-def _rest(frame: Frame, after: int) -> Frame:
+def _rest(frame: FeedFrame, after: int) -> FeedFrame:
     rest = copy(frame)
     rest.first_id = max(frame.first_id, after + 1)
     return rest
@@ -136,4 +136,4 @@ def _rest(frame: Frame, after: int) -> Frame:
 
 def transactions_of(feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> Transactions:
     """The transactions of one frame with IDs above ``after``."""
-    return Transactions([Frame(feed, after, fetch)])
+    return Transactions([FeedFrame(feed, after, fetch)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waltz_ray.client.stream import Stream
+from waltz_ray.client.stream import ClientStream
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
@@ -35,7 +35,7 @@ class Mountable(Protocol):
     def send_due(self) -> None: ...
 
 
-class MountStream(Stream):
+class MountStream(ClientStream):
     """Hands every message to the partition it is about; one that has left gets nothing any more."""
 
     def __init__(self, max_frame_bytes: int) -> None:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from waltz_ray.client.requests import Append, Batch, ManyAppend, Unsent
+from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
@@ -53,7 +53,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._when_room: list[Callable[[], None]] = []
         self._queue: deque[Unsent] = deque()
-        self._open: dict[Append, None] = {}  # in their order: they end in it when the client is closed
+        self._open: dict[AppendCall, None] = {}  # in their order: they end in it when the client is closed
         self._records = 0
         self._bytes = 0
         self._max_records = config.outstanding_appends
@@ -63,7 +63,7 @@ class Outbox:
         self.appends = 0
         """Records ever taken."""
 
-    def offer(self, append: Append, when_room: Callable[[], None] | None = None) -> bool:
+    def offer(self, append: AppendCall, when_room: Callable[[], None] | None = None) -> bool:
         """Take it, to be sent. False at the limits: then ``when_room`` is called once, as soon as there may be room.
 
         Raises what the outbox was closed with.
@@ -82,7 +82,7 @@ class Outbox:
             self.appends += count
             append.since = self._monotonic()
             self._open[append] = None
-            self._queue.append(append if append.__class__ is Append else _whole(append))
+            self._queue.append(append if append.__class__ is AppendCall else _whole(append))
         if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
             self._bell.ring()
         return True
@@ -110,7 +110,7 @@ class Outbox:
         """Records without a fate."""
         return self._records
 
-    def open_appends(self) -> list[Append]:
+    def open_appends(self) -> list[AppendCall]:
         """Every append without a fate at this moment."""
         with self._lock:
             return list(self._open)
@@ -120,13 +120,13 @@ class Outbox:
         """Pieces that wait to be sent."""
         return len(self._queue)
 
-    def take(self, max_records: int, max_bytes: int) -> Batch | None:
+    def take(self, max_records: int, max_bytes: int) -> Sending | None:
         """What goes into the next batch, oldest first; an append that is too large is cut. None: nothing may go."""
         taken: list[Unsent] = []
         queue, count, plain = self._queue, 0, True
         while queue and count < max_records:
             one = queue[0]
-            if one.__class__ is Append:
+            if one.__class__ is AppendCall:
                 size, records = one.size_bytes, 1
             else:
                 append, start, records, _ = one  # type: ignore[misc]
@@ -135,19 +135,19 @@ class Outbox:
                 part = self._take_part(one, max_records - count, max_bytes, not taken)
                 if part is not None:
                     taken.append(part)
-                    count += 1 if isinstance(part, Append) else part.size
-                    plain = plain and isinstance(part, Append)
+                    count += 1 if isinstance(part, AppendCall) else part.size
+                    plain = plain and isinstance(part, AppendCall)
                 break
             taken.append(one)
             queue.popleft()
             count += records
             max_bytes -= size
-            plain = plain and one.__class__ is Append
-        return Batch(taken, count, plain) if taken else None
+            plain = plain and one.__class__ is AppendCall
+        return Sending(taken, count, plain) if taken else None
 
     def _take_part(self, one: Unsent, max_records: int, max_bytes: int, first: bool) -> Unsent | None:
         """The part of ``one``, the head of the queue, that fits; of the first at least one record."""
-        if isinstance(one, Append):
+        if isinstance(one, AppendCall):
             if first:
                 self._queue.popleft()
             return one if first else None
@@ -170,7 +170,7 @@ class Outbox:
             _append_of(one).since = now
             self._queue.appendleft(one)
 
-    def take_older(self, waited_s: float) -> list[Append]:
+    def take_older(self, waited_s: float) -> list[AppendCall]:
         """Take out the appends that have waited for so long.
 
         Only whole ones: where a part has been sent, its fate may still be open.
@@ -183,7 +183,7 @@ class Outbox:
                 self._queue = deque(one for one in self._queue if one not in gone)
         return [_append_of(one) for one in old]
 
-    def withdraw(self, append: Append) -> bool:
+    def withdraw(self, append: AppendCall) -> bool:
         """Nobody wants it any more. True if nothing of it had been sent: it is gone. Else its fate is still to come."""
         with self._lock:
             if append not in self._open:
@@ -198,7 +198,7 @@ class Outbox:
         self.forget([append])
         return True
 
-    def free(self, appends: Iterable[Append]) -> None:
+    def free(self, appends: Iterable[AppendCall]) -> None:
         """These have their fates: their room is for others. Once for each."""
         told: list[Callable[[], None]] = []
         with self._lock:
@@ -211,13 +211,13 @@ class Outbox:
         for when_room in told:
             when_room()
 
-    def forget(self, appends: Iterable[Append]) -> None:
+    def forget(self, appends: Iterable[AppendCall]) -> None:
         """The futures of these have their results."""
         with self._lock:
             for append in appends:
                 self._open.pop(append, None)
 
-    def close(self, error: WaltzError) -> list[Append]:
+    def close(self, error: WaltzError) -> list[AppendCall]:
         """Every later ``offer`` raises ``error``; takes out what is open."""
         with self._lock:
             self._error = error
@@ -231,14 +231,14 @@ class Outbox:
         return left
 
 
-def _whole(append: Append) -> Piece[ManyAppend]:
+def _whole(append: AppendCall) -> Piece[ManyAppend]:
     assert isinstance(append, ManyAppend)
     return Piece(append, 0, append.count, 0)
 
 
-def _append_of(one: Unsent) -> Append:
-    return one if isinstance(one, Append) else one.token
+def _append_of(one: Unsent) -> AppendCall:
+    return one if isinstance(one, AppendCall) else one.token
 
 
 def _is_whole(one: Unsent) -> bool:
-    return isinstance(one, Append) or one.size == one.token.count
+    return isinstance(one, AppendCall) or one.size == one.token.count

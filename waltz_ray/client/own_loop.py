@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WaltzError
@@ -119,7 +119,7 @@ class OwnLoop:
 
     # ---- room
 
-    async def offer(self, outbox: Outbox, append: Append) -> None:
+    async def offer(self, outbox: Outbox, append: AppendCall) -> None:
         """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
         if outbox.offer(append):
             return
@@ -130,7 +130,7 @@ class OwnLoop:
         except TimeoutError:
             raise outbox.no_room_error() from None
 
-    async def _offered(self, outbox: Outbox, append: Append) -> bool:
+    async def _offered(self, outbox: Outbox, append: AppendCall) -> bool:
         room = asyncio.Event()
         if outbox.offer(append, room.set):
             return True
@@ -140,14 +140,14 @@ class OwnLoop:
             outbox.give_up(room.set)
         return False
 
-    def put(self, outbox: Outbox, append: Append) -> None:
+    def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Contexts cannot wait: somebody else does."""
         if not outbox.offer(append):
             task = self.loop.create_task(self._put_later(outbox, append))
             self._offers.add(task)
             task.add_done_callback(self._offers.discard)
 
-    async def _put_later(self, outbox: Outbox, append: Append) -> None:
+    async def _put_later(self, outbox: Outbox, append: AppendCall) -> None:
         try:
             await self.offer(outbox, append)
         except WaltzError as error:

@@ -24,7 +24,7 @@ from waltz_ray.wire.primitives import BytesLike
 if TYPE_CHECKING:
     from waltz_ray.client.contexts import ContextRun
 
-__all__ = ["Append", "Batch", "LockHashes", "ManyAppend", "Unsent", "check_size", "unsent"]
+__all__ = ["AppendCall", "Sending", "LockHashes", "ManyAppend", "Unsent", "check_size", "unsent"]
 
 _FRAME_BYTES = 256  # what a frame needs beside its records, with room to spare
 _RECORD_BYTES = 32  # what a record needs beside its data and its locks
@@ -36,7 +36,7 @@ LockHashes = tuple[Sequence[int], Sequence[int], Sequence[int]]  # of write, rea
 _NO_HASHES: LockHashes = ((), (), ())
 
 
-class Append:
+class AppendCall:
     """One proposed record and its future.
 
     ``run`` is the transaction context this is one attempt of; then ``future`` is not used.
@@ -81,7 +81,7 @@ class Append:
             self.future.set_exception(error)
 
 
-class ManyAppend(Append):
+class ManyAppend(AppendCall):
     """n records that share a future. The client's loop alone touches ``ids`` and ``missing``."""
 
     __slots__ = ("checksums", "count", "headers", "ids", "lengths", "missing", "offsets")
@@ -127,17 +127,17 @@ class ManyAppend(Append):
         super().fail(error)
 
 
-Unsent = Append | Piece[ManyAppend]
+Unsent = AppendCall | Piece[ManyAppend]
 """A piece that waits to be sent: a plain append itself, some records of a ``ManyAppend``."""
 
 
-def unsent(piece: Piece[Append]) -> Unsent:
+def unsent(piece: Piece[AppendCall]) -> Unsent:
     """To be sent again."""
     append = piece.token
     return Piece(append, piece.start, piece.size, 0) if isinstance(append, ManyAppend) else append
 
 
-class Batch:
+class Sending:
     """What goes into one frame, in order."""
 
     __slots__ = ("count", "pieces", "plain")
@@ -149,11 +149,11 @@ class Batch:
         self.plain = plain
         """All are plain appends, so a record's position is that of its append."""
 
-    def pieces_of(self, start: int, size: int, offset: int) -> Iterator[Piece[Append]]:
+    def pieces_of(self, start: int, size: int, offset: int) -> Iterator[Piece[AppendCall]]:
         """Whose the records [start, start + size) of this batch are; their offsets begin at ``offset``."""
         if self.plain:
             for position, one in enumerate(self.pieces[start : start + size]):
-                assert isinstance(one, Append)
+                assert isinstance(one, AppendCall)
                 yield Piece(one, 0, 1, offset + position)
             return
         begin, end = 0, start + size
@@ -169,7 +169,7 @@ class Batch:
         first = (first_sequence + _INT32_END) % (2 * _INT32_END) - _INT32_END  # the low 32 bits
         if not self.plain or first + self.count > _INT32_END:
             return encode_client(BATCH_VERSION, self._columns(address, first_sequence))
-        appends: list[Append] = self.pieces  # type: ignore[assignment]
+        appends: list[AppendCall] = self.pieces  # type: ignore[assignment]
         datas = [one.data for one in appends]
         head = append_head(
             address,
@@ -187,7 +187,7 @@ class Batch:
         )
         bodies: list[bytes | memoryview] = [one[4] for one in columns]
         locks: list[LockColumns] = []
-        if any(isinstance(one, Append) and one.locks for one in self.pieces):
+        if any(isinstance(one, AppendCall) and one.locks for one in self.pieces):
             locks = [
                 LockColumns.pack([*chain.from_iterable(_locks_of(one, kind) for one in self.pieces)])
                 for kind in range(3)
@@ -206,7 +206,7 @@ class Batch:
 
 def _columns_of(piece: Unsent) -> tuple[Int32s, Int32s, UInt32s, Int64s, bytes | memoryview]:
     """Headers, lengths, checksums, marks and body."""
-    if isinstance(piece, Append):
+    if isinstance(piece, AppendCall):
         return (
             np.array([piece.header], dtype=np.int32),
             np.array([len(piece.data)], dtype=np.int32),
@@ -227,7 +227,7 @@ def _columns_of(piece: Unsent) -> tuple[Int32s, Int32s, UInt32s, Int64s, bytes |
 
 def _locks_of(piece: Unsent, kind: int) -> list[list[int]]:
     """One list of hashes for each record."""
-    if isinstance(piece, Append):
+    if isinstance(piece, AppendCall):
         return [list(piece.locks[kind])] if piece.locks else [[]]
     return [[]] * piece.size
 

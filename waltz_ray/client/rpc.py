@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 from waltz_ray.client.directory import Location
-from waltz_ray.client.stream import Stream, StreamPool
+from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import DataUnavailable, WireError
@@ -50,7 +50,7 @@ def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int) -
     return batch
 
 
-class _RpcStream(Stream):
+class _RpcStream(ClientStream):
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}

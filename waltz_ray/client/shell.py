@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 
 __all__ = ["Shell", "Turn"]
 
@@ -30,7 +30,7 @@ class Shell(Protocol):
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function(*args)`` on the loop, soon and in the order of the posts; not after the close."""
 
-    def put(self, outbox: Outbox, append: Append) -> None:
+    def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Send a context's attempt; called where contexts run. Waits for room there or later, for so long as may be.
 
         Raises, or ends ``append`` with, what an append may end with.

@@ -18,7 +18,7 @@ from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, 
 from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
 from waltz_ray.wire.primitives import BytesLike
 
-__all__ = ["Stream", "StreamPool", "check_version", "greeting"]
+__all__ = ["ClientStream", "StreamPool", "check_version", "greeting"]
 
 _HELLO_TIMEOUT_S = 5.0
 _BUSY_BYTES = 1024 * 1024
@@ -36,7 +36,7 @@ def check_version(version: int) -> None:
         raise WireError(f"the server speaks version {version} at most, this client needs {BATCH_VERSION}; upgrade it")
 
 
-class Stream(GreetedStream, ABC):
+class ClientStream(GreetedStream, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -104,7 +104,7 @@ class Stream(GreetedStream, ABC):
         self.stream_lost(error)
 
 
-S = TypeVar("S", bound=Stream)
+S = TypeVar("S", bound=ClientStream)
 
 
 class StreamPool(Generic[S]):
@@ -146,6 +146,6 @@ class StreamPool(Generic[S]):
         for task in tasks:
             task.cancel()  # one that has its stream is not affected
         for stream in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(stream, Stream):
+            if isinstance(stream, ClientStream):
                 stream.close()
                 await stream.over.wait()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.errors import ClientAhead, WaltzError
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
@@ -71,8 +71,8 @@ class Subscription:
     def client_ahead(self, error: ClientAhead) -> None:
         self.end(error)
 
-    def lock_failed(self, append: Append, transaction_id: int) -> None:
+    def lock_failed(self, append: AppendCall, transaction_id: int) -> None:
         raise AssertionError("a subscription appends nothing")
 
-    def failed(self, append: Append) -> None:
+    def failed(self, append: AppendCall) -> None:
         raise AssertionError("a subscription appends nothing")

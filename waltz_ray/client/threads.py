@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.requests import Append
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.workers import TurnThread, WorkerPool
 from waltz_ray.config import ClientConfig
@@ -70,12 +70,12 @@ class Threads:
         """This is the thread that brings fates and answers: it must not wait for any."""
         return self._io.is_current
 
-    def put(self, outbox: Outbox, append: Append) -> None:
+    def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Blocks at the limits; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
         if not outbox.offer(append):
             self.wait_for_room(outbox, append)
 
-    def wait_for_room(self, outbox: Outbox, append: Append) -> None:
+    def wait_for_room(self, outbox: Outbox, append: AppendCall) -> None:
         """What ``put`` does when there was none."""
         if self.on_loop:
             raise AppendFailed(

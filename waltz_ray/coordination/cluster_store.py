@@ -31,10 +31,10 @@ from waltz_ray.protocol.roster import UNRESOLVED, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
 
-__all__ = ["ClusterInfo", "ClusterStore", "ReplicaEndpoint", "Watches"]
+__all__ = ["ClusterInfo", "ClusterStore", "AnnouncedReplica", "Watches"]
 
 
-class ReplicaEndpoint(NamedTuple):
+class AnnouncedReplica(NamedTuple):
     """Where a replica listens; ``incarnation`` differs for every start of its actor."""
 
     endpoint: Endpoint
@@ -304,7 +304,7 @@ class ClusterStore:
             # Two incarnations at once: NodeExists tells the later one, which may simply start over.
             self._zookeeper.create(path, data)
 
-    def replicas(self) -> dict[int, ReplicaEndpoint]:
+    def replicas(self) -> dict[int, AnnouncedReplica]:
         """Where the replicas listen that were ever announced."""
         found = {}
         for replica_id in self.info().replica_ids:
@@ -315,10 +315,10 @@ class ClusterStore:
                 continue  # never started yet
             with naming(path):
                 endpoint = Endpoint(str(fields["host"]), int(fields["port"]))
-                found[replica_id] = ReplicaEndpoint(endpoint, str(fields["incarnation"]))
+                found[replica_id] = AnnouncedReplica(endpoint, str(fields["incarnation"]))
         return found
 
-    def watch_replicas(self, callback: Callable[[dict[int, ReplicaEndpoint]], None]) -> Watches:
+    def watch_replicas(self, callback: Callable[[dict[int, AnnouncedReplica]], None]) -> Watches:
         """``callback`` now and whenever a replica announces itself."""
         paths = [self._replica_path(replica_id) for replica_id in self.info().replica_ids]
         return Watches(

@@ -64,6 +64,7 @@ from waltz_ray.protocol.mounting_types import (
     FoundAhead,
     Located,
     MountingState,
+    MountTimerFired,
     OpenFailed,
     OpenStream,
     Received,
@@ -83,7 +84,6 @@ from waltz_ray.protocol.mounting_types import (
     StreamLost,
     StreamOpened,
     Timer,
-    TimerFired,
 )
 from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
 
@@ -292,7 +292,7 @@ class Mounting(Generic[Token]):
 
     # ---- timers
 
-    def _timer_fired(self, event: TimerFired) -> Sequence[Effect[Token]]:
+    def _timer_fired(self, event: MountTimerFired) -> Sequence[Effect[Token]]:
         if event.timer is Timer.RETRY:
             self._pausing = False
             return self._locate()
@@ -454,7 +454,7 @@ _RULES: Mapping[type, Callable[[Mounting[Any], Any], Sequence[Effect[Any]]]] = {
     Rewound: Mounting._rewound,
     Applied: Mounting._applied,
     AppendsTaken: Mounting._appends_taken,
-    TimerFired: Mounting._timer_fired,
+    MountTimerFired: Mounting._timer_fired,
     Stopped: Mounting._stopped,
 }
 

@@ -57,7 +57,7 @@ __all__ = [
     "StreamLost",
     "StreamOpened",
     "Timer",
-    "TimerFired",
+    "MountTimerFired",
 ]
 
 Token = TypeVar("Token")
@@ -162,7 +162,7 @@ class AppendsTaken(Generic[Token]):
 
 
 @value()
-class TimerFired:
+class MountTimerFired:
     """What ``SetTimer`` has set is over."""
 
     timer: Timer
@@ -183,7 +183,7 @@ Event = (
     | Rewound
     | Applied
     | AppendsTaken[Any]
-    | TimerFired
+    | MountTimerFired
     | Stopped
 )
 

@@ -40,7 +40,7 @@ from waltz_ray.protocol.messages.client import (
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, column_bytes, record_parts
-from waltz_ray.wire.table import Row
+from waltz_ray.wire.table import MessageRow
 
 __all__ = ["BATCHES", "BATCH_VERSION", "read_one_append", "read_one_appended"]
 
@@ -352,11 +352,13 @@ def _read_state(reader: Reader) -> PartitionStateResponse:
 
 def _row(
     number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
-) -> Row:
-    return Row(number, name, cls, BATCH_VERSION, lambda _version, reader: read(reader), lambda _version, m: write(m))
+) -> MessageRow:
+    return MessageRow(
+        number, name, cls, BATCH_VERSION, lambda _version, reader: read(reader), lambda _version, m: write(m)
+    )
 
 
-def _two_ints(number: int, name: str, cls: type[Any]) -> Row:
+def _two_ints(number: int, name: str, cls: type[Any]) -> MessageRow:
     values = attrgetter(*(field.name for field in fields(cls)))
     return _row(
         number,

@@ -38,7 +38,7 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredResponse,
 )
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer
-from waltz_ray.wire.table import Row
+from waltz_ray.wire.table import MessageRow
 
 __all__ = ["ORIGINALS"]
 
@@ -46,7 +46,7 @@ ReadBody = Callable[[int, ReqId, Reader], Any]
 WriteBody = Callable[[int, Any, Writer], None]
 
 
-def _row(number: int, name: str, cls: type[Any], since: int, read: ReadBody, write: WriteBody) -> Row:
+def _row(number: int, name: str, cls: type[Any], since: int, read: ReadBody, write: WriteBody) -> MessageRow:
     """``read`` gets (version, ReqId, reader behind it), ``write`` (version, message, writer)."""
     head = bytes((number,))
 
@@ -56,7 +56,7 @@ def _row(number: int, name: str, cls: type[Any], since: int, read: ReadBody, wri
         write(version, message, writer)
         return writer.parts
 
-    return Row(
+    return MessageRow(
         number, name, cls, since, lambda version, reader: read(version, reader.read_req_id(), reader), write_message
     )
 
@@ -162,26 +162,26 @@ def _write_health(version: int, message: HealthResponse, writer: Writer) -> None
         writer.write_boolean(healthy)
 
 
-def _bare(number: int, name: str, cls: type[Any], since: int = 0) -> Row:
+def _bare(number: int, name: str, cls: type[Any], since: int = 0) -> MessageRow:
     """A message of nothing but its ReqId."""
     return _row(number, name, cls, since, lambda _version, req_id, _reader: cls(req_id), lambda *_: None)
 
 
-def _one_long(number: int, name: str, cls: type[Any], field: str) -> Row:
+def _one_long(number: int, name: str, cls: type[Any], field: str) -> MessageRow:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_long(getattr(message, field))
 
     return _row(number, name, cls, 0, lambda _version, req_id, reader: cls(req_id, reader.read_long()), write)
 
 
-def _partitions(number: int, name: str, cls: type[Any]) -> Row:
+def _partitions(number: int, name: str, cls: type[Any]) -> MessageRow:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_ints(message.partitions)
 
     return _row(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_ints()), write)
 
 
-def _done(number: int, name: str, cls: type[Any]) -> Row:
+def _done(number: int, name: str, cls: type[Any]) -> MessageRow:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_boolean(message.done)
 

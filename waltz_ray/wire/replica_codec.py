@@ -38,7 +38,7 @@ from waltz_ray.protocol.messages.replica import (
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
 from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
 from waltz_ray.wire.primitives import MAX_LONG, BytesLike, Reader, Writer, record_parts
-from waltz_ray.wire.table import MessageTable, Row
+from waltz_ray.wire.table import MessageRow, MessageTable
 
 __all__ = [
     "REPLICA_TABLE",
@@ -66,12 +66,12 @@ _ONE_APPEND = struct.Struct(">iqqii")
 _ONE_APPEND_BYTES = 1 + _ONE_APPEND.size
 
 
-def _numbers(cls: type[Any], body: str) -> Row:
+def _numbers(cls: type[Any], body: str) -> MessageRow:
     """A message whose body is only numbers, in the order of its fields."""
     number = REPLICA_TYPES[cls]
     layout, whole = struct.Struct(_ADDRESS.format + body), struct.Struct(_HEAD.format + body)
     values = attrgetter(*(field.name for field in fields(cls)))
-    return Row(
+    return MessageRow(
         number,
         cls.__name__,
         cls,
@@ -81,7 +81,7 @@ def _numbers(cls: type[Any], body: str) -> Row:
     )
 
 
-def _records(cls: type[Append | Records]) -> Row:
+def _records(cls: type[Append | Records]) -> MessageRow:
     number = REPLICA_TYPES[cls]
 
     def read(version: int, reader: Reader) -> Append | Records:
@@ -92,7 +92,7 @@ def _records(cls: type[Append | Records]) -> Row:
         head = _HEAD.pack(number, message.partition_id, message.session_id)
         return [head, *record_parts(message.first_id, message.lengths, message.records)]
 
-    return Row(number, cls.__name__, cls, REPLICA_VERSION, read, write)
+    return MessageRow(number, cls.__name__, cls, REPLICA_VERSION, read, write)
 
 
 def _read_refused(version: int, reader: Reader) -> Refused:
@@ -154,7 +154,7 @@ def _read_one_append(payload: BytesLike) -> Append | None:
 REPLICA_TABLE: MessageTable[ReplicaMessage] = MessageTable(
     "replica protocol",
     (
-        Row(REPLICA_TYPES[Open], "Open", Open, REPLICA_VERSION, _read_open, _write_open),
+        MessageRow(REPLICA_TYPES[Open], "Open", Open, REPLICA_VERSION, _read_open, _write_open),
         _numbers(StateReply, "qqqq?"),
         _numbers(State, ""),
         _records(Append),
@@ -167,8 +167,8 @@ REPLICA_TABLE: MessageTable[ReplicaMessage] = MessageTable(
         _numbers(LowWaterMarkSet, ""),
         _numbers(Close, ""),
         _numbers(Closed, ""),
-        Row(REPLICA_TYPES[Refused], "Refused", Refused, REPLICA_VERSION, _read_refused, _write_refused),
-        Row(_OWNED_OPEN, "Open with owner", Open, REPLICA_VERSION, _read_open, _write_open),
+        MessageRow(REPLICA_TYPES[Refused], "Refused", Refused, REPLICA_VERSION, _read_refused, _write_refused),
+        MessageRow(_OWNED_OPEN, "Open with owner", Open, REPLICA_VERSION, _read_open, _write_open),
     ),
     fast=((REPLICA_VERSION, _read_one_appended), (REPLICA_VERSION, _read_one_append)),
 )

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from waltz_ray.errors import WireError
 from waltz_ray.wire.primitives import BytesLike, Reader
 
-__all__ = ["FastRead", "MessageTable", "Row"]
+__all__ = ["FastRead", "MessageTable", "MessageRow"]
 
 M = TypeVar("M")
 
@@ -17,7 +17,7 @@ FastRead = Callable[[BytesLike], Any]
 """A message if it is of the one kind that this function knows, else None: then the table says what it is."""
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """One message. ``read`` gets (version, reader behind the type byte), ``write`` (version, message) and returns the
     whole payload in parts, type byte included."""
 
@@ -32,13 +32,13 @@ class Row(NamedTuple):
 class MessageTable(Generic[M]):
     """The messages of ``protocol``. Of several rows of one class the first one is written."""
 
-    def __init__(self, protocol: str, rows: Iterable[Row], fast: Sequence[tuple[int, FastRead]] = ()) -> None:
+    def __init__(self, protocol: str, rows: Iterable[MessageRow], fast: Sequence[tuple[int, FastRead]] = ()) -> None:
         """``fast``: (version from which it exists, function) of what nearly all messages are, tried first."""
         self.rows = {row.number: row for row in rows}
         self.names = {number: row.name for number, row in self.rows.items()}
         self._protocol = protocol
         self._fast = tuple(fast)
-        self._of_class: dict[type[Any], Row] = {}
+        self._of_class: dict[type[Any], MessageRow] = {}
         for row in self.rows.values():
             self._of_class.setdefault(row.cls, row)
 

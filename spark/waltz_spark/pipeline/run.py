@@ -40,7 +40,7 @@ from waltz_spark.streams.collector_states import Format
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
 
-__all__ = ["PARTS", "PipelineResult", "Screen", "files_frame", "flow", "run_pipeline"]
+__all__ = ["PARTS", "PipelineResult", "PipelineScreen", "files_frame", "flow", "run_pipeline"]
 
 PARTS = 10
 
@@ -51,7 +51,7 @@ _CHUNK = 100_000
 _APPEND_TIMEOUT_S = 120.0
 
 
-class Screen(Protocol):
+class PipelineScreen(Protocol):
     """Where the pipeline shows what it does."""
 
     def stage(self, text: str) -> None:
@@ -114,7 +114,7 @@ class PipelineResult:
 def run_pipeline(
     directory: Path,
     records: int,
-    screen: Screen,
+    screen: PipelineScreen,
     running: ClusterFile | None = None,
     address: str = "",
     kind: Format = "parquet",
@@ -137,7 +137,7 @@ def run_pipeline(
 
 @contextmanager
 def _cluster(
-    directory: Path, running: ClusterFile | None, address: str, result: PipelineResult, screen: Screen
+    directory: Path, running: ClusterFile | None, address: str, result: PipelineResult, screen: PipelineScreen
 ) -> Iterator[Any]:
     """With ``name`` and ``zookeeper``. Spark ends before it does."""
     use_java()
@@ -164,7 +164,7 @@ def _cluster(
                     take_down(known, screen.stage)
 
 
-def _spark(result: PipelineResult, screen: Screen) -> Any:
+def _spark(result: PipelineResult, screen: PipelineScreen) -> Any:
     import ray  # not at import time: ``flow`` needs none
 
     screen.stage("RayDP starts Spark")
@@ -181,7 +181,7 @@ def flow(
     zookeeper: str,
     roots: Path,
     result: PipelineResult,
-    screen: Screen,
+    screen: PipelineScreen,
     kind: Format = "parquet",
     record_bytes: int = 200,
     parts: int = PARTS,
@@ -211,7 +211,7 @@ def flow(
         client.close()
 
 
-def _before(client: WaltzClient, cluster: str, zookeeper: str, screen: Screen) -> Sums:
+def _before(client: WaltzClient, cluster: str, zookeeper: str, screen: PipelineScreen) -> Sums:
     """What a running cluster holds already, counted here; nothing for a new one."""
     marks = {p: client.server_high_water_mark(p) for p in range(client.partitions)}
     sums = {p: PartitionSums() for p in marks}
@@ -223,7 +223,7 @@ def _before(client: WaltzClient, cluster: str, zookeeper: str, screen: Screen) -
 
 
 def _append(
-    client: WaltzClient, appended: Sums, count: int, record_bytes: int, result: PipelineResult, screen: Screen
+    client: WaltzClient, appended: Sums, count: int, record_bytes: int, result: PipelineResult, screen: PipelineScreen
 ) -> None:
     """``count`` records over all partitions, in batches; each is counted when the log has said its IDs."""
     screen.stage(f"appending {count:,} records")
@@ -272,7 +272,7 @@ class _Services:
         mirror = replace(local, kind="mirror", name="mirror", root=b, sources=(Source("merged", a),), consumers=())
         self.services = [StreamService(each, zookeeper, clock=clock) for each in (local, merged, mirror)]
 
-    def minute(self, what: str, result: PipelineResult, screen: Screen) -> None:
+    def minute(self, what: str, result: PipelineResult, screen: PipelineScreen) -> None:
         """A minute is over; everybody takes what there is."""
         self.now += timedelta(minutes=1)
         self.minutes += 1
@@ -312,7 +312,9 @@ def files_frame(spark: Any, directory: str, kind: Format) -> Any:
     )
 
 
-def _compare(frames: Mapping[str, Callable[[], Any]], appended: Sums, result: PipelineResult, screen: Screen) -> None:
+def _compare(
+    frames: Mapping[str, Callable[[], Any]], appended: Sums, result: PipelineResult, screen: PipelineScreen
+) -> None:
     """``frames``: place -> a DataFrame of what is there."""
     expected = {p: sums for p, sums in appended.items() if sums.records}
     result.partitions["appended"] = expected

@@ -29,7 +29,7 @@ from waltz_spark.streams.states import decode_node
 from waltz_spark.streams.status import status
 
 __all__ = [
-    "Place",
+    "StreamsPlace",
     "SparkKind",
     "check_roots",
     "in_flight",
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamsPlace:
     """Where services run: the connect string of their ZooKeeper, a Spark if any needs one, the gates to the roots."""
 
     hosts: str
@@ -87,7 +87,7 @@ def opened_place(
     zookeeper: str = "",
     address: str = "",
     collects: Callable[[StreamsConfig, str], bool] = lambda config, hosts: bool(config.collectors),
-) -> Iterator[Place]:
+) -> Iterator[StreamsPlace]:
     """What ``config`` needs; the Spark that was started for it ends with it.
 
     ``zookeeper``: instead of the file's; ``address``: Ray's; ``collects``: whether a collector will write, which is
@@ -103,7 +103,7 @@ def opened_place(
         session = None
         if remote or collects(config, hosts):
             session = stack.enter_context(_spark(spark, address))
-        yield Place(hosts, session, _gates(session))
+        yield StreamsPlace(hosts, session, _gates(session))
 
 
 def in_flight(config: StreamsConfig, hosts: str) -> bool:
@@ -176,7 +176,7 @@ def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
         stop_spark()
 
 
-def run_once(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, Any]]:
+def run_once(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[str, Any]]:
     """One pass of every service, each behind what it takes from; what each did. Errors as of ``run_once``."""
     done: list[dict[str, Any]] = []
     zookeeper = KazooZooKeeper(place.hosts)
@@ -205,7 +205,7 @@ def run_once(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, An
     return done
 
 
-def run_forever(config: StreamsConfig, place: Place, say: Say, seconds: float | None = None) -> None:
+def run_forever(config: StreamsConfig, place: StreamsPlace, say: Say, seconds: float | None = None) -> None:
     """Every service in a thread of its own, each with its ZooKeeper session, until Ctrl-C, SIGTERM or ``seconds``.
 
     The first error that ends a service ends all, and is raised.
@@ -235,13 +235,13 @@ def run_forever(config: StreamsConfig, place: Place, say: Say, seconds: float | 
                     future.result()
 
 
-def _connected(stack: ExitStack, place: Place) -> ZooKeeper:
+def _connected(stack: ExitStack, place: StreamsPlace) -> ZooKeeper:
     zookeeper = KazooZooKeeper(place.hosts)
     stack.callback(zookeeper.close)
     return zookeeper
 
 
-def recover(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, Any]]:
+def recover(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[str, Any]]:
     """Carry through what a crash left in every thread, and begin nothing: what each was in and is in now.
 
     A thread whose lock another run has recovers by itself: "running".
@@ -262,7 +262,7 @@ def recover(config: StreamsConfig, place: Place, say: Say) -> list[dict[str, Any
 
 def _recovered(
     zookeeper: ZooKeeper,
-    place: Place,
+    place: StreamsPlace,
     name: str,
     node: str,
     state: Callable[[bytes], str],
@@ -291,7 +291,7 @@ def _service_state(data: bytes) -> str:
     return decode_node("of the service", data).state.value
 
 
-def streams_status(place: Place, zookeeper_root: str, names: Sequence[str] = ()) -> dict[str, Any]:
+def streams_status(place: StreamsPlace, zookeeper_root: str, names: Sequence[str] = ()) -> dict[str, Any]:
     """``services`` and ``collectors``, () = all that ever ran. CoordinationError, ZooKeeperUnreachable."""
     zookeeper = KazooZooKeeper(place.hosts)
     try:

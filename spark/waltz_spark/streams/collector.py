@@ -37,7 +37,7 @@ from waltz_ray.errors import (
 from waltz_spark.streams.collector_states import (
     SUFFIXES,
     TABLE,
-    Action,
+    CollectorAction,
     CollectorNode,
     Format,
     Plan,
@@ -294,7 +294,7 @@ class Collector(ThreadRun):
             row = TABLE[self.node.state]
             self.check_held()
             self._hook("before " + row.action.name)
-            following = self._write_files(plan) if row.action is Action.WRITE else self._mark(plan)
+            following = self._write_files(plan) if row.action is CollectorAction.WRITE else self._mark(plan)
             assert following.state is row.next
             self._hook("after " + row.action.name)
             self._write(following)

@@ -37,12 +37,12 @@ from waltz_spark.streams.layout import minute_name, parse_minute
 __all__ = [
     "SUFFIXES",
     "TABLE",
-    "Action",
+    "CollectorAction",
     "CollectorNode",
     "CollectorState",
     "Format",
     "Plan",
-    "Row",
+    "CollectorRow",
     "decode_collector",
     "encode_collector",
     "file_name",
@@ -67,24 +67,24 @@ class CollectorState(enum.Enum):
     FILED = "COLLECT_FILED"
 
 
-class Action(enum.Enum):
+class CollectorAction(enum.Enum):
     """What is done in a state; each may be done again."""
 
     WRITE = "write the files of the plan, prepare the markers, move the files into place"
     MARK = "move the markers into place"
 
 
-class Row(NamedTuple):
+class CollectorRow(NamedTuple):
     """``action`` and the state written after it."""
 
-    action: Action
+    action: CollectorAction
     next: CollectorState
 
 
-TABLE: Mapping[CollectorState, Row] = MappingProxyType(
+TABLE: Mapping[CollectorState, CollectorRow] = MappingProxyType(
     {
-        CollectorState.PLANNED: Row(Action.WRITE, CollectorState.FILED),
-        CollectorState.FILED: Row(Action.MARK, CollectorState.DONE),
+        CollectorState.PLANNED: CollectorRow(CollectorAction.WRITE, CollectorState.FILED),
+        CollectorState.FILED: CollectorRow(CollectorAction.MARK, CollectorState.DONE),
     }
 )
 """For the normal run and for recovery, which enters it at the state the crash left."""

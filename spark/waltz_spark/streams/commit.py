@@ -38,7 +38,7 @@ from waltz_spark.streams.states import (
     Action,
     PathInFlight,
     Row,
-    State,
+    StreamState,
     ThreadNode,
     decode_node,
     encode_node,
@@ -113,7 +113,7 @@ class CommitThread(ThreadRun):
         files_of: FilesOf,
         clock: Callable[[], datetime],
         hook: Hook = lambda point: None,
-        recovery: Mapping[State, Row] = RECOVERY,
+        recovery: Mapping[StreamState, Row] = RECOVERY,
     ) -> None:
         self.settings = settings
         self._files_of, self._clock, self._recovery = files_of, clock, recovery
@@ -160,7 +160,7 @@ class CommitThread(ThreadRun):
             work.source,
         )
         self._write(self.node.started(path))
-        self._hook("after " + State.START.value)
+        self._hook("after " + StreamState.START.value)
         self._carry_through(TABLE)
         return True
 
@@ -212,7 +212,7 @@ class CommitThread(ThreadRun):
         self._files.sync_directory(temporary)
         return True
 
-    def _carry_through(self, table: Mapping[State, Row]) -> None:
+    def _carry_through(self, table: Mapping[StreamState, Row]) -> None:
         while (path := self.node.path) is not None:
             row = table[self.node.state]
             self.check_held()

@@ -26,7 +26,7 @@ from waltz_spark.streams.layout import consumers_path, hour_name, join, tmp_path
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
-from waltz_spark.streams.states import RECOVERY, Row, State
+from waltz_spark.streams.states import RECOVERY, Row, StreamState
 from waltz_spark.streams.work import Found, find_work
 
 __all__ = ["Pass", "StreamService", "check_file_systems"]
@@ -82,7 +82,7 @@ class StreamService:
         files_of: FilesOf = local_files,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         hook: Hook = lambda point: None,
-        recovery: Mapping[State, Row] = RECOVERY,
+        recovery: Mapping[StreamState, Row] = RECOVERY,
     ) -> None:
         settings.validate()
         sources = tuple(replace(source, root=normal_root(source.root)) for source in settings.sources)

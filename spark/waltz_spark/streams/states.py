@@ -34,7 +34,7 @@ __all__ = [
     "LastCommit",
     "PathInFlight",
     "Row",
-    "State",
+    "StreamState",
     "ThreadNode",
     "decode_node",
     "encode_node",
@@ -48,7 +48,7 @@ _VERSION = 1
 _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 
 
-class State(enum.Enum):
+class StreamState(enum.Enum):
     """Where the commit of a thread is; the value is what stands in the node."""
 
     START = "TRANS_COMMIT_START"
@@ -72,30 +72,30 @@ class Row(NamedTuple):
     """``action`` and the state written after it; ``otherwise`` where LOOK finds no final path."""
 
     action: Action
-    next: State
-    otherwise: State | None = None
+    next: StreamState
+    otherwise: StreamState | None = None
 
 
-TABLE: Mapping[State, Row] = MappingProxyType(
+TABLE: Mapping[StreamState, Row] = MappingProxyType(
     {
-        State.START: Row(Action.MOVE, State.MOVED),
-        State.MOVED: Row(Action.ANNOUNCE, State.ANNOUNCED),
-        State.ANNOUNCED: Row(Action.TRASH, State.TRASHED),
-        State.TRASHED: Row(Action.FORGET, State.SUCCESS),
+        StreamState.START: Row(Action.MOVE, StreamState.MOVED),
+        StreamState.MOVED: Row(Action.ANNOUNCE, StreamState.ANNOUNCED),
+        StreamState.ANNOUNCED: Row(Action.TRASH, StreamState.TRASHED),
+        StreamState.TRASHED: Row(Action.FORGET, StreamState.SUCCESS),
     }
 )
 
-RECOVERY: Mapping[State, Row] = MappingProxyType(
-    {**TABLE, State.START: Row(Action.LOOK, State.MOVED, otherwise=State.SUCCESS)}
+RECOVERY: Mapping[StreamState, Row] = MappingProxyType(
+    {**TABLE, StreamState.START: Row(Action.LOOK, StreamState.MOVED, otherwise=StreamState.SUCCESS)}
 )
 
 
-def parse_state(name: str) -> State:
+def parse_state(name: str) -> StreamState:
     """Also the other spellings in use: with or without ``TRANS_``, MOVE_COMPLETE. InvalidInput for another word."""
-    known = {state.value.removeprefix("TRANS_"): state for state in State} | {"MOVE_COMPLETE": State.MOVED}
+    known = {state.value.removeprefix("TRANS_"): state for state in StreamState} | {"MOVE_COMPLETE": StreamState.MOVED}
     state = known.get(name.removeprefix("TRANS_")) if isinstance(name, str) else None
     if state is None:
-        raise InvalidInput(f"{name!r} is no commit state; known: {', '.join(state.value for state in State)}")
+        raise InvalidInput(f"{name!r} is no commit state; known: {', '.join(state.value for state in StreamState)}")
     return state
 
 
@@ -135,7 +135,7 @@ class ThreadNode:
     ``holder``: the run that wrote it; ``applied``: the last commits taken over from each producer, oldest first.
     """
 
-    state: State = State.SUCCESS
+    state: StreamState = StreamState.SUCCESS
     path: PathInFlight | None = None
     holder: str = ""
     kind: str = ""
@@ -146,11 +146,11 @@ class ThreadNode:
     applied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def started(self, path: PathInFlight) -> ThreadNode:
-        return replace(self, state=State.START, path=path)
+        return replace(self, state=StreamState.START, path=path)
 
-    def at(self, state: State, time: str) -> ThreadNode:
+    def at(self, state: StreamState, time: str) -> ThreadNode:
         """The next state; SUCCESS_COMMIT removes the path object and remembers that it was applied."""
-        if state is not State.SUCCESS or self.path is None:
+        if state is not StreamState.SUCCESS or self.path is None:
             return replace(self, state=state)
         path = self.path
         last = LastCommit(path.commit, path.final_path, time)
@@ -160,7 +160,7 @@ class ThreadNode:
 
     def discarded(self) -> ThreadNode:
         """Back to SUCCESS_COMMIT without having committed the path."""
-        return replace(self, state=State.SUCCESS, path=None)
+        return replace(self, state=StreamState.SUCCESS, path=None)
 
     def remembering(self, source: str, commit: str) -> ThreadNode:
         if not source:
@@ -225,7 +225,7 @@ def decode_node(where: str, data: bytes) -> ThreadNode:
             _last(fields["last"]),
             {source: _texts(fields["applied"], source) for source in fields["applied"]},
         )
-        if (node.path is None) != (node.state is State.SUCCESS):
+        if (node.path is None) != (node.state is StreamState.SUCCESS):
             raise ValueError(f"{node.state.value} {'without a' if node.path is None else 'with a'} path object")
     except (InvalidInput, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CoordinationError(

@@ -17,7 +17,7 @@ from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.files import LocalFiles
 from waltz_spark.streams.layout import data_path, encode_marker, marker_name
 from waltz_spark.streams.services import StreamService
-from waltz_spark.streams.states import State
+from waltz_spark.streams.states import StreamState
 
 from tests.spark.streams.collecting import ListFeed
 from waltz_ray.cli import main
@@ -118,7 +118,7 @@ def test_recover(services: Services, capsys: pytest.CaptureFixture[str]) -> None
         zookeeper.close()
     assert services.run("recover", "--json", "--service", "local") == 0
     [local] = json.loads(capsys.readouterr().out)
-    assert local == {"name": "local", "before": State.MOVED.value, "after": State.SUCCESS.value}
+    assert local == {"name": "local", "before": StreamState.MOVED.value, "after": StreamState.SUCCESS.value}
     assert services.published("a", "streams_local") != []
     assert services.run("recover") == 0
     assert "SUCCESS_COMMIT" in capsys.readouterr().out

@@ -25,7 +25,7 @@ import pytest
 from waltz_spark.streams.commit import PAUSES, POINTS, RECOVERY_POINTS
 from waltz_spark.streams.files import LocalFiles
 from waltz_spark.streams.services import StreamService
-from waltz_spark.streams.states import State
+from waltz_spark.streams.states import StreamState
 
 from tests.spark.streams.worker import TAKEN_OVER
 from tests.spark.streams.world import CHAIN, NOW, World
@@ -160,7 +160,7 @@ def in_recovery() -> list[tuple[str, str]]:
     pairs = [(left_at, point) for left_at in beginnings for point in common]
     pairs += [("after TRANS_COMMIT_START", point) for point in ("after LOOK", "after discard")]
     pairs += [("after MOVE", point) for point in ("after LOOK", *POINTS[POINTS.index("after TRANS_MV_COMPLETE") :])]
-    for state in (State.MOVED, State.ANNOUNCED, State.TRASHED):
+    for state in (StreamState.MOVED, StreamState.ANNOUNCED, StreamState.TRASHED):
         # From a state on, recovery passes what a commit passes.
         passed = POINTS[POINTS.index("after " + state.value) + 1 :]
         pairs += [("after " + state.value, point) for point in passed]

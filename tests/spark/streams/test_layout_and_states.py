@@ -18,7 +18,7 @@ from waltz_spark.streams.states import (
     TABLE,
     Action,
     PathInFlight,
-    State,
+    StreamState,
     ThreadNode,
     decode_node,
     encode_node,
@@ -123,35 +123,39 @@ def test_an_announcement_of_something_else() -> None:
 
 
 def test_the_table() -> None:
-    state, seen = State.START, [State.START]
-    while state is not State.SUCCESS:
+    state, seen = StreamState.START, [StreamState.START]
+    while state is not StreamState.SUCCESS:
         state = TABLE[state].next
         seen.append(state)
-    assert seen == list(State)
-    assert {state for state in RECOVERY if RECOVERY[state] != TABLE[state]} == {State.START}
-    look = RECOVERY[State.START]
-    assert (look.action, look.next, look.otherwise) == (Action.LOOK, State.MOVED, State.SUCCESS)
+    assert seen == list(StreamState)
+    assert {state for state in RECOVERY if RECOVERY[state] != TABLE[state]} == {StreamState.START}
+    look = RECOVERY[StreamState.START]
+    assert (look.action, look.next, look.otherwise) == (Action.LOOK, StreamState.MOVED, StreamState.SUCCESS)
 
 
 @pytest.mark.parametrize(
     ("name", "state"),
-    [(state.value, state) for state in State]
-    + [(name, State.MOVED) for name in ("MV_COMPLETE", "MOVE_COMPLETE", "TRANS_MOVE_COMPLETE")]
-    + [("COMMIT_START", State.START), ("CNSMR_COMPLETE", State.ANNOUNCED), ("TRASH_COMPLETE", State.TRASHED)],
+    [(state.value, state) for state in StreamState]
+    + [(name, StreamState.MOVED) for name in ("MV_COMPLETE", "MOVE_COMPLETE", "TRANS_MOVE_COMPLETE")]
+    + [
+        ("COMMIT_START", StreamState.START),
+        ("CNSMR_COMPLETE", StreamState.ANNOUNCED),
+        ("TRASH_COMPLETE", StreamState.TRASHED),
+    ],
 )
-def test_spellings_of_states(name: str, state: State) -> None:
+def test_spellings_of_states(name: str, state: StreamState) -> None:
     assert parse_state(name) is state
 
 
 FLIGHT = PathInFlight("c", "/s", "/s/src", ("a", "b"), "/r/tmp", "streams/x", "/s/trash", ("m",), "tokyo")
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_nodes_there_and_back(state: State) -> None:
+@pytest.mark.parametrize("state", list(StreamState))
+def test_nodes_there_and_back(state: StreamState) -> None:
     node = ThreadNode(holder="h", kind="merged", root="/r", consumers=("m",)).started(FLIGHT).at(state, "now")
     assert decode_node("/databus/x", encode_node(node)) == node
-    assert (node.path is None) == (state is State.SUCCESS)
-    assert node.has_applied("tokyo", "c") == (state is State.SUCCESS)
+    assert (node.path is None) == (state is StreamState.SUCCESS)
+    assert node.has_applied("tokyo", "c") == (state is StreamState.SUCCESS)
 
 
 def test_a_discarded_path_is_not_remembered() -> None:

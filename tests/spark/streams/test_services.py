@@ -14,7 +14,7 @@ from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.layout import PublishedPath, data_path, join, marker_name, parse_published, tmp_path
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
-from waltz_spark.streams.states import State
+from waltz_spark.streams.states import StreamState
 from waltz_spark.streams.status import status
 
 from tests.spark.streams.memory_files import MemoryFiles
@@ -263,13 +263,13 @@ def test_purge_never_touches_the_current_hour(bench: Bench) -> None:
 def test_status(bench: Bench) -> None:
     bench.die("tokyo", at="after TRANS_MV_COMPLETE")
     found = bench.status()["tokyo"]
-    assert (found["state"], found["running"], found["commits"]) == (State.MOVED.value, False, 0)
+    assert (found["state"], found["running"], found["commits"]) == (StreamState.MOVED.value, False, 0)
     assert found["in_flight"] == "streams_local/bank/2026/11/21/15/50/tokyo.c1"
     assert (found["lag_minutes"], found["last_commit"]) == (None, None)
     with bench.named("tokyo") as service:
         service.run_once()
         found = bench.status()["tokyo"]
-    assert (found["state"], found["running"], found["in_flight"]) == (State.SUCCESS.value, True, None)
+    assert (found["state"], found["running"], found["in_flight"]) == (StreamState.SUCCESS.value, True, None)
     assert (found["commits"], found["lag_minutes"], found["pending"]) == (2, 2, {"all": 2})
     assert found["last_commit"] == "streams_local/bank/2026/11/21/15/51/tokyo.c1"
     assert bench.status()["tokyo"]["running"] is False

@@ -11,7 +11,7 @@ from waltz_spark.streams.files import FilesOf
 from waltz_spark.streams.layout import join, tmp_path
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import StreamSettings
-from waltz_spark.streams.states import RECOVERY, Action, PathInFlight, Row, State, ThreadNode, encode_node
+from waltz_spark.streams.states import RECOVERY, Action, PathInFlight, Row, StreamState, ThreadNode, encode_node
 from waltz_spark.streams.work import Found
 
 from tests.spark.streams.faults import FaultyFiles, Fuse
@@ -47,7 +47,7 @@ def found_by_zombies(make: Make, name: str) -> set[str]:
     return problems
 
 
-def with_thread(kind: Callable[..., CommitThread], recovery: Mapping[State, Row] = RECOVERY) -> Make:
+def with_thread(kind: Callable[..., CommitThread], recovery: Mapping[StreamState, Row] = RECOVERY) -> Make:
     def make(settings: StreamSettings, zookeeper: ZooKeeper, files_of: FilesOf) -> StreamService:
         service = make_service(settings, zookeeper, files_of)
         service.thread = kind(service.settings, zookeeper, files_of, lambda: NOW, recovery=recovery)
@@ -97,7 +97,7 @@ class ForgetfulService(StreamService):
         return False
 
 
-LITERAL_MV_COMPLETE = MappingProxyType({**RECOVERY, State.MOVED: Row(Action.ANNOUNCE, State.SUCCESS)})
+LITERAL_MV_COMPLETE = MappingProxyType({**RECOVERY, StreamState.MOVED: Row(Action.ANNOUNCE, StreamState.SUCCESS)})
 """The Databus page: "MV_COMPLETE: write consumers' paths and exit"."""
 
 

@@ -25,7 +25,7 @@ from waltz_spark.streams.purge import thread_nodes
 from waltz_spark.streams.quarantine import quarantined
 from waltz_spark.streams.services import Pass, StreamService
 from waltz_spark.streams.settings import Kind, Source, StreamSettings
-from waltz_spark.streams.states import State
+from waltz_spark.streams.states import StreamState
 
 from waltz_ray.coordination.api import ZooKeeper
 
@@ -124,7 +124,7 @@ class World:
             if len(left := walk(self.files, tmp_path(root, name))) > 1:
                 found.append(f"{name}: left in tmp: {sorted(left)}")
         for name, node in thread_nodes(zookeeper, self.node).items():
-            if node.state is not State.SUCCESS:
+            if node.state is not StreamState.SUCCESS:
                 found.append(f"{name}: state {node.state.value}")
             if node.commits != len(self.expected):
                 found.append(f"{name}: {node.commits} commits of {len(self.expected)}")

@@ -40,10 +40,10 @@ def feed_dataset(
     """
     reading = Reading.of(where_of(cluster, zookeeper, endpoints), cluster, source, columns, header, decoder)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
-    return ray.data.read_datasource(Feed(reading, ranges), override_num_blocks=max(1, len(ranges)))
+    return ray.data.read_datasource(FeedDatasource(reading, ranges), override_num_blocks=max(1, len(ranges)))
 
 
-class Feed(Datasource):
+class FeedDatasource(Datasource):
     """A read task for each of ``ranges``; they and ``reading`` travel pickled."""
 
     def __init__(self, reading: Reading, ranges: Sequence[Range]) -> None:

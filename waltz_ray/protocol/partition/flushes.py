@@ -10,7 +10,7 @@ from waltz_ray.protocol.messages.client import NotReady
 from waltz_ray.protocol.messages.original import FlushResponse
 from waltz_ray.protocol.partition.events import Effect, SendMessage
 from waltz_ray.protocol.partition.intake import Intake
-from waltz_ray.protocol.partition.state import State
+from waltz_ray.protocol.partition.state import PartitionState
 from waltz_ray.protocol.value import value
 
 __all__ = ["Flushes"]
@@ -27,7 +27,7 @@ class _Flush:
 class Flushes:
     """See the module. Methods return the effects."""
 
-    def __init__(self, state: State, intake: Intake) -> None:
+    def __init__(self, state: PartitionState, intake: Intake) -> None:
         self._state = state
         self._intake = intake
         self._behind: deque[tuple[int, _Flush]] = deque()  # until so many arrivals are admitted

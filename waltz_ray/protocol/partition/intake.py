@@ -12,7 +12,7 @@ from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, Rejec
 from waltz_ray.protocol.partition.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
 from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, Effect, SendMessage
 from waltz_ray.protocol.partition.held_failures import HeldFailures, LockFailures
-from waltz_ray.protocol.partition.state import Log, State
+from waltz_ray.protocol.partition.state import Log, PartitionState
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import AppendBatch, RecordBatch
 from waltz_ray.protocol.session_types import StartTimer
@@ -36,7 +36,7 @@ def _queued_bytes(batch: AppendBatch) -> int:
 class Intake:
     """See the module. Methods that tell somebody something return the effects."""
 
-    def __init__(self, state: State, queue: Pool) -> None:
+    def __init__(self, state: PartitionState, queue: Pool) -> None:
         """``queue``: for what is in flight, of all partitions of the server."""
         self._state = state
         self._queue = queue

@@ -49,7 +49,7 @@ from waltz_ray.protocol.partition.flushes import Flushes
 from waltz_ray.protocol.partition.intake import LINES_TIMER, Intake
 from waltz_ray.protocol.partition.mounts import Mounts
 from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LogLost, LogOpened, Reign, Ruling
-from waltz_ray.protocol.partition.state import Stage, State
+from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.session import Session
@@ -94,7 +94,7 @@ class Partition:
         ``owner`` names the process: no other one, before or after it, has the same.
         """
         self.partition_id = partition_id
-        self.state = State(partition_id, config)
+        self.state = PartitionState(partition_id, config)
         self.reign = Reign(self.state, owner)
         self.feed = FeedHub(partition_id, config.max_frame_bytes // 2)
         self.intake = Intake(self.state, queue or Pool(config.append_queue_bytes))

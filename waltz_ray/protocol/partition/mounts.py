@@ -16,7 +16,7 @@ from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.partition.events import ConfirmSession, Effect, SendMessage
 from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES, FeedHub, Subscriber
 from waltz_ray.protocol.partition.intake import Intake
-from waltz_ray.protocol.partition.state import Log, Stage, State
+from waltz_ray.protocol.partition.state import Log, PartitionState, Stage
 from waltz_ray.protocol.value import value
 
 __all__ = ["Mounts"]
@@ -42,7 +42,7 @@ class _HeldMount:
 class Mounts:
     """See the module. Methods return the effects."""
 
-    def __init__(self, state: State, feed: FeedHub, intake: Intake) -> None:
+    def __init__(self, state: PartitionState, feed: FeedHub, intake: Intake) -> None:
         self._state = state
         self._feed = feed
         self._intake = intake

@@ -17,7 +17,7 @@ from waltz_ray.protocol.partition.events import (
     PartitionReady,
     ReadRoster,
 )
-from waltz_ray.protocol.partition.state import Log, Stage, State
+from waltz_ray.protocol.partition.state import Log, PartitionState, Stage
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import (
@@ -62,7 +62,7 @@ SessionNews = SessionOpen | ReopenWanted | SessionFailed | SessionFenced
 class Reign:
     """See the module. Methods return what follows, in its order."""
 
-    def __init__(self, state: State, owner: str) -> None:
+    def __init__(self, state: PartitionState, owner: str) -> None:
         """``owner`` names the process: no other one, before or after it, has the same."""
         self._state = state
         self._owner = owner

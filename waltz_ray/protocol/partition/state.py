@@ -11,7 +11,7 @@ from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.protocol.session import Session
 
-__all__ = ["STAGES", "Log", "Stage", "State"]
+__all__ = ["STAGES", "Log", "Stage", "PartitionState"]
 
 
 class Stage(Enum):
@@ -64,7 +64,7 @@ class Log:
 
 
 @dataclass(slots=True)
-class State:
+class PartitionState:
     """Read by all parts. ``Reign`` sets all of it but the log's mark, which is the machine's, and its end, which is
     the intake's."""
 
