@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
 
 __all__ = ["Story"]
 
 _STEPS = 100
-_PLAIN = (int, str, float, bool, type(None), Enum)
-_LONGEST = 200  # characters of one value
+_LONGEST = 200  # characters of one line
 
 
 class Story:
     """The last hundred events of a machine, each with the effects it led to.
 
-    Events and effects are kept as they are, but those that hold records: of these only what is small, so that a story
-    never keeps alive what the machine has let go of.
+    Events and effects are kept as they are, but those that hold records: of these only the class and the first field,
+    so that a story never keeps alive what the machine has let go of. Nothing is made into text before it is asked for.
     """
 
     def __init__(self, heavy: frozenset[type]) -> None:
-        """``heavy``: the classes of events and effects that hold records."""
-        self._heavy = heavy
+        """``heavy``: the classes of events and effects that hold records, declared with ``@value``."""
+        self._heavy: dict[type, Callable[[Any], object]] = {
+            cls: attrgetter(cls.__slots__[0])  # type: ignore[attr-defined]
+            for cls in heavy
+        }
         self._steps: deque[tuple[object, list[object]]] = deque(maxlen=_STEPS)
 
     def begin(self, event: object) -> list[object]:
         """A step has begun; its effects are to be put into the list with ``tell``."""
-        heavy = self._heavy
+        first = self._heavy.get(event.__class__)
         effects: list[object] = []
-        self._steps.append((_brief(event) if event.__class__ in heavy else event, effects))
+        self._steps.append((event if first is None else (event.__class__, first(event)), effects))
         return effects
 
     def tell(self, effects: list[object], led_to: Sequence[object]) -> None:
         """The step is done."""
         heavy = self._heavy
-        effects += [_brief(effect) if effect.__class__ in heavy else effect for effect in led_to]
+        for effect in led_to:
+            first = heavy.get(effect.__class__)
+            effects.append(effect if first is None else (effect.__class__, first(effect)))
 
     def text(self) -> str:
         """One line an event, the oldest first, its effects indented below it."""
@@ -47,17 +52,9 @@ class Story:
 
 
 def _line(what: object) -> str:
-    text = what if isinstance(what, str) else repr(what)
+    if isinstance(what, tuple):
+        cls, first = what
+        text = f"{cls.__name__}({cls.__slots__[0]}={first!r}, ...)"
+    else:
+        text = repr(what)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-def _brief(value: object) -> str:
-    parts = []
-    for name in value.__slots__:  # type: ignore[attr-defined]
-        field = getattr(value, name)
-        if isinstance(field, _PLAIN) or (isinstance(field, tuple) and len(field) < 10):
-            parts.append(f"{name}={field!r}")
-        else:
-            size = f" of {len(field)}" if hasattr(field, "__len__") else ""
-            parts.append(f"{name}=<{type(field).__name__}{size}>")
-    return f"{type(value).__name__}({', '.join(parts)})"
