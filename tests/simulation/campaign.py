@@ -17,6 +17,10 @@ SEEDS_TO_CATCH = 500
 """A broken rule must be noticed within so many seeds."""
 
 
+_NOT_A_RULE = ("TypeError", "AttributeError", "NameError")
+"""What a mutation leads to that was written for other code: it proves nothing."""
+
+
 @dataclass(frozen=True)
 class Passed:
     seed: int
@@ -67,5 +71,7 @@ def hunt(mutation: str, seeds: int = SEEDS_TO_CATCH, first: int | None = None) -
             sound = one_seed(seed)
             if isinstance(sound, Caught):
                 raise AssertionError(f"seed {seed:#x} fails without {mutation}, too: {sound.checker}: {sound.message}")
+            if outcome.checker == "crash" and any(name in outcome.message for name in _NOT_A_RULE):
+                raise AssertionError(f"{mutation} does not fit the code that it breaks: {outcome.message}")
             return outcome
     return None

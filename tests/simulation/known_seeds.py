@@ -31,7 +31,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "checkpoints_come_too_often": 0x0,
     "admissions_leave_before_what_is_in_flight": 0x2,
     "confirmation_round_is_never_begun_again": 0x5,
-    "ambiguous_write_believed_by_session_number_alone": 0x8,
+    "ambiguous_write_believed_by_session_number_alone": 0xC,
     "owner_token_is_not_compared": 0x54,
     "two_owners_of_one_session": 0xB2,
     "ready_without_what_is_in_flight": 0x0,

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.simulation.history import History
-from waltz_ray.actors.partition_driver import PartitionDriver
-from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.partition.events import Effect
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.mounts import Mounts
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.roster import Roster
+from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session import Phase, Session
-from waltz_ray.protocol.session_types import RosterConflict, RosterWritten, TruncateReplica
+from waltz_ray.protocol.session_types import RosterWritten, TruncateReplica
 from waltz_ray.storage.replica_service import ReplicaService
 
 __all__ = [
@@ -187,27 +184,13 @@ def confirmation_round_is_never_begun_again(patch: Patch) -> None:
 
 
 def ambiguous_write_believed_by_session_number_alone(patch: Patch) -> None:
-    async def write_roster(self: PartitionDriver, session_id: int, record: Roster, version: int) -> None:
-        store = self._host.store
-        unsure = False
-        while self.machine.stage is not Stage.IDLE:
-            try:
-                if unsure:
-                    stored, now = await self._host.in_thread(partial(store.roster, self.partition_id))
-                    if stored.session_id == session_id and now > version:
-                        self.handle(RosterWritten(session_id, now))
-                        return
-                write = partial(store.set_roster, self.partition_id, record, version)
-                self.handle(RosterWritten(session_id, await self._host.in_thread(write)))
-                return
-            except VersionConflict:
-                self.handle(RosterConflict(session_id))
-                return
-            except ZooKeeperUnreachable:
-                unsure = True
-                await asyncio.sleep(0.2)
+    def found(self: RosterWrite, stored: Roster, stored_version: int) -> RosterWritten | None:
+        if stored.session_id == self.roster.session_id and stored_version > self.version:
+            return self.written(stored_version)
+        return original(self, stored, stored_version)
 
-    patch.setattr(PartitionDriver, "_write_roster", write_roster)
+    original = RosterWrite.found
+    patch.setattr(RosterWrite, "found", found)
 
 
 def owner_token_is_not_compared(patch: Patch) -> None:
