@@ -155,7 +155,8 @@ class _Watch:
             rss = int(psutil.Process(pid).memory_info().rss)
         except psutil.NoSuchProcess:
             return
-        self.rss.setdefault((name, pid), []).append((perf_counter() - self._begin, rss))
+        if rss:  # else it has just been killed
+            self.rss.setdefault((name, pid), []).append((perf_counter() - self._begin, rss))
 
     def end(self) -> None:
         self._stopping.set()
