@@ -2,7 +2,7 @@
 
 How it decides: docs/design.md, "Placement"; that nothing depends on it: docs/design.md, "Actors".
 
-Decisions are made in ``manager_logic``; here they are carried out. Hard state lives only in ZooKeeper: the settings
+Decisions are made in ``protocol.manager``; here they are carried out. Hard state lives only in ZooKeeper: the settings
 (what should run), the assignment, the registrations, the leader lock. The manager may be killed at any moment: Ray
 starts it again, it is elected when its predecessor's ZooKeeper session has timed out, reads everything and goes on.
 While it is away the data plane does not notice, except that nobody moves the partitions of a server that dies then.
@@ -326,12 +326,3 @@ class ClusterManager:
         self._for_the_original.close()
         self._host.close()
         self._zookeeper.close()
-
-    def shutdown_cluster(self) -> None:
-        """Stop supervising, then end every server and replica; the log stays on the disks. Idempotent."""
-        from waltz_ray.actors.supervision import MANAGER, ZOOKEEPER, end_actor, running_actors
-
-        self.shutdown()
-        for name in running_actors(self._cluster):
-            if name not in (MANAGER, ZOOKEEPER):
-                end_actor(self._cluster, name)

@@ -18,7 +18,7 @@ __all__ = ["Settings", "from_json", "to_json"]
 
 @dataclass(frozen=True)
 class Settings:
-    """``placement``: replica -> the Ray resource that ties it to its node (``manager_logic.place_replicas``)."""
+    """``placement``: replica -> the Ray resource that ties it to its node (``protocol.placement.place_replicas``)."""
 
     config: ClusterConfig
     placement: Mapping[int, str]

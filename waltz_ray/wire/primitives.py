@@ -27,7 +27,6 @@ BytesLike = bytes | bytearray | memoryview
 
 MAX_LONG = (1 << 63) - 1
 
-_BYTE = struct.Struct(">B")
 _BOOL = struct.Struct(">?")
 _INT = struct.Struct(">i")
 _UINT = struct.Struct(">I")
@@ -80,9 +79,6 @@ class Reader:
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """The values of a fixed layout."""
         return layout.unpack_from(self.payload, self.need(layout.size))
-
-    def read_byte(self) -> int:
-        return self.payload[self.need(1)]
 
     def read_boolean(self) -> bool:
         return bool(self.payload[self.need(1)])
@@ -162,12 +158,6 @@ class Reader:
             return np.array(_LONG.unpack_from(self.payload, self.need(8)), np.int64)
         return np.frombuffer(self.payload, _WIRE_LONG, count, self.need(8 * count)).astype(np.int64)
 
-    def read_rest(self) -> memoryview:
-        """The rest of the message. Not copied."""
-        rest = self.payload[self.position :]
-        self.position = len(self.payload)
-        return rest
-
     def read_body(self, lengths: Int32s) -> memoryview:
         """The rest of the message, which must be exactly the parts that ``lengths`` tells of. Not copied."""
         rest = self.payload[self.position :]
@@ -215,9 +205,6 @@ class Writer:
 
     def __init__(self, *parts: BytesLike) -> None:
         self.parts: list[BytesLike] = list(parts)
-
-    def write_byte(self, value: int) -> None:
-        self.parts.append(_BYTE.pack(value))
 
     def write_boolean(self, value: bool) -> None:
         self.parts.append(_BOOL.pack(value))
