@@ -130,7 +130,7 @@ class _Replica:
         self._server, self._replica_id = server, replica_id
 
     def confirm(self, partition_id: int, session_id: int, number: int) -> None:
-        self._server.driver(partition_id).handle(SessionConfirmed(session_id, self._replica_id, number))
+        self._server.drivers[partition_id].handle(SessionConfirmed(session_id, self._replica_id, number))
 
     def append(self, *_: object) -> None:
         """It never answers."""
@@ -145,7 +145,7 @@ def bench_server(config: ServerConfig | None = None, bench: Bench | None = None)
         server.assigned = {0: GENERATION}
         for replica_id in range(3):
             server.links[replica_id] = cast(ReplicaLink, _Replica(server, replica_id))
-        server.driver(0).machine = bench.partition
+        server.drivers[0].machine = bench.partition
     return server
 
 

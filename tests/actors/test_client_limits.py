@@ -36,7 +36,7 @@ def large(config: ServerConfig | None = None) -> Server:
 
 
 async def quiet(server: Server) -> None:
-    await until(lambda: not server._feeding)
+    await until(lambda: not server.turns._feeding)
 
 
 # ---- who takes nothing -------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ async def test_a_client_that_takes_nothing_for_long_is_closed(caplog: pytest.Log
     assert "has taken nothing of" in caplog.text
     await asyncio.sleep(0)
     assert server.status()["connections"] == 0
-    assert server.driver(0).machine.subscribers == 0
+    assert server.drivers[0].machine.subscribers == 0
 
 
 @in_loop
@@ -103,7 +103,7 @@ async def test_credit_is_capped_and_never_negative() -> None:
     for _ in range(3):
         door.send(FeedCredit(0, (1 << 63) - 1))
     await quiet(server)
-    [subscriber] = server.driver(0).machine.feed._subscribers.values()
+    [subscriber] = server.drivers[0].machine.feed._subscribers.values()
     assert subscriber.credit_bytes <= FEED_CREDIT_LIMIT_BYTES
 
 
@@ -263,6 +263,6 @@ async def test_closed_connections_leave_nothing_behind() -> None:
         door.wire.abort()
         await asyncio.sleep(0)
     await quiet(server)
-    assert (server.limit.open, server._connections) == (0, {})
-    hub = server.driver(0).machine.feed
+    assert (server.limit.open, server.connections) == (0, {})
+    hub = server.drivers[0].machine.feed
     assert not any((hub._subscribers, hub._by_connection, hub._due, hub._caught_up, hub._live, hub._paused))

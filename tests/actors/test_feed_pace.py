@@ -93,9 +93,9 @@ async def test_credit_costs_what_it_lets_through(slices: list[int]) -> None:
     door = Door(server).greet()
     door.send(mount_5(credit=1))
     for _ in range(15):
-        await until(lambda: not server._feeding)
+        await until(lambda: not server.turns._feeding)
         door.send(FeedCredit(0, 100))
-    await until(lambda: not server._feeding)
+    await until(lambda: not server.turns._feeding)
     sent = sum(len(m.batch) for m in door.told() if isinstance(m, FeedRecords))
     assert 0 < sent < 5000
     assert len(slices) <= 2 * sent
@@ -114,7 +114,7 @@ async def test_no_turn_of_the_loop_is_long_whoever_is_behind() -> None:
         await asyncio.sleep(0)
         now = time.monotonic()
         longest, before = max(longest, now - before), now
-        if not server._feeding:
+        if not server.turns._feeding:
             break
     for door in doors:
         assert isinstance(door.told()[-1], MountResponse | Mounted)
@@ -161,15 +161,15 @@ async def test_partitions_feed_in_turns_one_a_turn_of_the_loop(monkeypatch: pyte
     def feed_turn(self: PartitionDriver) -> None:
         order.append(self.partition_id)
         if len(order) < 6:
-            server.feed_turn_of(self)
+            server.turns.feed_turn_of(self)
 
     monkeypatch.setattr(PartitionDriver, "feed_turn", feed_turn)
     for partition_id in (0, 1):
-        server.feed_turn_of(server.driver(partition_id))
+        server.turns.feed_turn_of(server.drivers[partition_id])
     for turn in range(1, 8):
         await asyncio.sleep(0)
         assert len(order) <= turn, "one a turn"
-    await until(lambda: not server._feeding)
+    await until(lambda: not server.turns._feeding)
     assert order[:6] == [0, 1, 0, 1, 0, 1]
 
 
@@ -187,7 +187,7 @@ class Clock:
 @in_loop
 async def test_the_turns_of_many_partitions_end_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     server = bench_server()
-    monkeypatch.setattr("waltz_ray.actors.server.time", Clock(0.006))
+    monkeypatch.setattr("waltz_ray.actors.turns.time", Clock(0.006))
     order: list[int] = []
 
     def end_turn(self: PartitionDriver) -> None:
@@ -196,10 +196,10 @@ async def test_the_turns_of_many_partitions_end_in_pieces(monkeypatch: pytest.Mo
     monkeypatch.setattr(PartitionDriver, "end_turn", end_turn)
     drivers = [PartitionDriver(n, server) for n in range(6)]
     for driver in drivers:
-        server.end_turn_of(driver)
+        server.turns.end_turn_of(driver)
     await asyncio.sleep(0)
     assert 0 < len(order) < 6, "other input has its turn"
-    server.end_turn_of(drivers[0])
+    server.turns.end_turn_of(drivers[0])
     await until(lambda: len(order) == 7)
     assert order == [0, 1, 2, 3, 4, 5, 0]
 
@@ -226,7 +226,7 @@ async def test_a_slow_step_is_counted_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = bench_server()
-    driver = server.driver(1)
+    driver = server.drivers[1]
     driver.handle(Unassigned("quick"))
     assert server.status()["slow_steps"] == 0
     monkeypatch.setattr("waltz_ray.runtime.driver.time", Clock(0.025))

@@ -38,7 +38,7 @@ async def test_no_read_asks_for_more_than_half_a_frame(max_frame_bytes: int) -> 
     server = bench_server(config, bench)
     asked: list[Read] = []
     server.links.update({n: cast(ReplicaLink, Link(asked)) for n in range(3)})
-    driver = server.driver(0)
+    driver = server.drivers[0]
     session = bench.partition.session
     assert session is not None
     driver._carry_out(ReadRange(session.session_id, 0, 2, 0, 3, 1 << 40))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from tests.actors.listening import Listening
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
@@ -46,7 +47,8 @@ def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
         heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
         queue = Pool(1 << 40)
         config = ServerConfig(replica_lag_bytes=LAG_BYTES)
-        link = ReplicaLink(0, uuid.uuid4(), config, lambda _, event: heard.put_nowait(event), Outgoing(), queue)
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), queue)
         link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
         await _until(heard, ReplicaAvailable)
         unsent, piece = 0, bytes(LAG_BYTES)

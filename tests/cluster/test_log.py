@@ -224,20 +224,20 @@ def test_two_servers_that_believe_they_own_a_partition(tmp_path: Path, zookeeper
             watch.cancel()
         cluster.start_server(2)
         cluster.place([2])
-        wait_until(lambda: cluster.call(lambda: cluster.servers[2].driver(0).machine.ready), "the new owner")
+        wait_until(lambda: cluster.call(lambda: cluster.servers[2].drivers[0].machine.ready), "the new owner")
         for replica_id in (0, 1, 2):
             cluster.stop_replica(replica_id)
             cluster.start_replica(replica_id)
         for replica_id, listening in cluster.endpoints.items():
             cluster.call(partial(zombie.links[replica_id].move_to, listening.endpoint))
         cluster.wait_members(0, {0, 1, 2})
-        current = cluster.servers[2].driver(0).machine.session
+        current = cluster.servers[2].drivers[0].machine.session
         assert current is not None
-        assert zombie.driver(0).machine.generation < cluster.servers[2].driver(0).machine.generation
+        assert zombie.drivers[0].machine.generation < cluster.servers[2].drivers[0].machine.generation
         with connect(cluster) as client:
             ids = [client.append(0, b"after%d" % i).result(20) for i in range(20)]
             assert ids == list(range(1, 21))
-            wait_until(lambda: zombie.driver(0).machine.session is None, "the zombie gives up its session")
+            wait_until(lambda: zombie.drivers[0].machine.session is None, "the zombie gives up its session")
             assert [bytes(t.data) for t in client.feed(0)] == [b"before"] + [b"after%d" % i for i in range(20)]
 
 
@@ -342,7 +342,7 @@ def test_join_grace_does_not_exclude_a_healthy_replica(cluster: Cluster) -> None
 
 def test_a_step_that_fails_ends_the_server_process(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory cannot be trusted any more; nothing is answered from it."""
-    driver = cluster.servers[1].driver(0)
+    driver = cluster.servers[1].drivers[0]
 
     def broken(event: object) -> list[object]:
         raise AssertionError("an invariant does not hold")

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from tests.actors.bench_server import bench_server
+from tests.actors.listening import Listening
 from tests.actors.replica_client import frame_of
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.replica_link import ReplicaLink
@@ -301,15 +302,14 @@ class Link(Opening):
     def connected(self) -> socket.socket:
         self._loop = _Loop()
         config = ServerConfig(max_frame_bytes=LIMIT, replica_timeout_ms=max(10, int(self.first_s * 1000)))
-        self._link = self._loop.call(
-            lambda: ReplicaLink(7, uuid.uuid4(), config, self._deliver, Outgoing(), Pool(1 << 40))
-        )
+        drivers = Listening(self._deliver, 0)
+        self._link = self._loop.call(lambda: ReplicaLink(7, uuid.uuid4(), config, drivers, Outgoing(), Pool(1 << 40)))
         self._closing += [self._loop.close, lambda: self._loop.do(self._link.close())]
         self._loop.call(lambda: self._link.move_to(self.endpoint))
         live, _ = self.accepted(), self.accepted()
         return live
 
-    def _deliver(self, partition_id: int | None, event: SessionEvent | SessionConfirmed) -> None:
+    def _deliver(self, partition_id: int, event: SessionEvent | SessionConfirmed) -> None:
         self.count += isinstance(event, ReplicaAppended)
 
     def frame(self, number: int) -> bytes:

@@ -121,7 +121,7 @@ def test_everybody_is_told_everything_once_whatever_the_commits(groups: list[lis
 
 
 def test_only_what_is_in_memory_is_sent_from_memory() -> None:
-    retained = RetainedRecords(0, 1500)
+    retained = RetainedRecords(0, 700)
     for _ in range(3):
         retained.append(records([1, 1], retained.end_id))
     retained.trim(5)

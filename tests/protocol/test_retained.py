@@ -42,16 +42,15 @@ def test_the_budget_is_that_of_memory(make: Callable[[int, int], RecordBatch], c
     finally:
         tracemalloc.stop()
     assert retained.first_id > 0
-    assert (
-        0.5 * BUDGET_BYTES < held_bytes < 1.2 * BUDGET_BYTES
-    )  # an object takes less once its class has been used much
+    assert 0.8 * BUDGET_BYTES < held_bytes < 1.2 * BUDGET_BYTES
 
 
 def test_what_is_in_flight_keeps_what_is_gathered_from_it() -> None:
     retained = RetainedRecords(0, BUDGET_BYTES)
     batches = [small_batch(0, 2), small_batch(2, 2)]
+    origins = [batch.origins for batch in batches]
     for batch in batches:
         retained.append(batch)
     retained.trim(1)
-    assert ["origins" in batch.__dict__ for batch in batches] == [False, True]
+    assert [batch.origins is own for batch, own in zip(batches, origins, strict=True)] == [False, True]
     assert batches[0].origins == [(7, 0), (7, 1)]

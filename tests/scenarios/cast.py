@@ -14,12 +14,14 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.partition.events import (
     ConfirmSession,
     Effect,
+    EndTurn,
     Event,
     FeedAgain,
     FeedDue,
     FeedRead,
     ReadFeed,
     ReadRoster,
+    TurnEnded,
 )
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.roster import Roster
@@ -101,6 +103,9 @@ class Cast:
         for effect in server.partition.step(event):
             if isinstance(effect, FeedAgain):
                 self._hear(server, FeedDue())
+                continue
+            if isinstance(effect, EndTurn):
+                server.inbox.append(TurnEnded())
                 continue
             self.lines.append(f"{server.name}    -> {tell_effect(effect, self.client_of)}")
             self._carry_out(server, effect)

@@ -19,7 +19,6 @@ from waltz_ray.protocol.partition.events import (
     Assigned,
     FlushReceived,
     MountReceived,
-    TurnEnded,
     Unassigned,
 )
 from waltz_ray.protocol.roster import Roster
@@ -78,7 +77,7 @@ class Runner(Cast):
         first = self._next_number(int(client), int(count))
         sent = Sent(-1 if mark is None else int(mark), write=() if lock is None else (int(lock),))
         batch = append_batch(int(client), int(generation), first, [sent] * int(count))
-        self.servers[name].inbox += [AppendReceived(self.connections[int(client), name], batch), TurnEnded()]
+        self.servers[name].inbox += [AppendReceived(self.connections[int(client), name], batch)]
 
     def flush(self, client: str, name: str, generation: str) -> None:
         req_id = ReqId(int(client), int(generation), 0, self._next_number(int(client), 1))

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.actors.listening import Listening
 from tests.simulation.loop import Scheduler, new_loop
 from tests.simulation.network import Network
 from tests.storage.faulty_disk import FaultyDisk
@@ -70,7 +71,8 @@ def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> Non
     listener = network.listen(replica, accept, "replica", 0)
     events: list[object] = []
     config = ServerConfig(replica_timeout_ms=500)
-    link = server.enter(lambda: ReplicaLink(0, KEY, config, lambda _, event: events.append(event), Outgoing(), Pool(1)))
+    drivers = Listening(lambda _, event: events.append(event), 0)
+    link = server.enter(lambda: ReplicaLink(0, KEY, config, drivers, Outgoing(), Pool(1)))
     link.move_to(Endpoint(*listener.address))
     scheduler.run(0.4)
     assert not link.up
@@ -119,7 +121,8 @@ def test_a_full_disk_does_not_end_every_session_that_begins() -> None:
     events: list[object] = []
 
     async def open_again() -> None:
-        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing(), Pool(1))
+        drivers = Listening(lambda *told: events.append(told), 7)
+        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1))
         link._up, link._live = True, mock.Mock()
         link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
         link.open(7, 6, 5, "b/1")
@@ -150,7 +153,8 @@ def _told_after(refused: Refused) -> list[object]:
     events: list[object] = []
 
     async def read() -> None:
-        link = ReplicaLink(3, KEY, ServerConfig(), lambda *told: events.append(told), Outgoing(), Pool(1))
+        drivers = Listening(lambda *told: events.append(told), 7)
+        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1))
         future = asyncio.get_running_loop().create_future()
         link._reads.append((Read(7, 5, 0, 9, 1000), future))
         link.on_bulk(refused)

@@ -29,7 +29,7 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import server
+from waltz_ray.actors import server, turns
 from waltz_ray.client import stream
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.threads import Threads
@@ -111,7 +111,7 @@ class SimThreads(Threads):
         self.ended = self._loop.create_task(last)
 
 
-_TIMED = (net_stream, driver, server, seldom)
+_TIMED = (net_stream, driver, turns, seldom)
 
 
 @contextmanager

@@ -62,6 +62,8 @@ class ClientConnection(GreetedStream):
         )
         self.connection_id = connection_id
         self._server = server
+        self._drivers = server.drivers
+        self._most_unsent_bytes = config.client_unsent_bytes
         self._partitions: set[int] = set()
         self._clients: set[int] = set()
         self._dialect: OriginalDialect | None = None
@@ -73,7 +75,7 @@ class ClientConnection(GreetedStream):
         super().on_ready()
         if self.version < BATCH_VERSION:
             self._dialect = OriginalDialect(self.connection_id, self.version, self._high_water_mark)
-        self._server.connected(self)
+        self._server.connections[self.connection_id] = self
 
     def on_frame(self, frame: memoryview) -> None:
         message = decode_client(self.version, frame)
@@ -108,7 +110,7 @@ class ClientConnection(GreetedStream):
         """Hand an event to a partition of this server."""
         if not 0 <= partition_id < self._server.partitions:
             raise WireError(f"partition {partition_id} does not exist: there are {self._server.partitions} partitions")
-        driver = self._server.driver(partition_id)
+        driver = self._drivers[partition_id]
         if partition_id not in self._partitions:
             self._partitions.add(partition_id)
             if self.busy:
@@ -116,7 +118,7 @@ class ClientConnection(GreetedStream):
         driver.handle(event)
 
     def _high_water_mark(self, partition_id: int) -> int:
-        return self._server.driver(partition_id).machine.high_water_mark
+        return self._drivers[partition_id].machine.high_water_mark
 
     def _carry_out(self, effects: list[DialectEffect]) -> None:
         for effect in effects:
@@ -132,7 +134,7 @@ class ClientConnection(GreetedStream):
     def write(self, message: ClientMessage) -> None:
         """Encode in this connection's version and queue."""
         self.send_bytes(encode_frame(MAGIC_CLIENT, self.version, *encode_client(self.version, message)))
-        self._server.check_unsent(self)
+        self._check_unsent()
 
     def deliver(self, message: ServerMessage) -> None:
         """What a partition's machine tells this client."""
@@ -144,21 +146,25 @@ class ClientConnection(GreetedStream):
     def deliver_feed(self, message: FeedBatch | FeedRecords, frames: bytes) -> None:
         """A feed message; ``frames`` is its encoding in this version, shared with other connections."""
         self.send_bytes(frames)
-        self._server.check_unsent(self)
+        self._check_unsent()
         if self._dialect is not None:
             assert isinstance(message, FeedBatch)
             self._carry_out(self._dialect.feed_sent(message))
+
+    def _check_unsent(self) -> None:
+        if self.unsent_bytes > self._most_unsent_bytes:
+            self.abort(f"the client has not taken {self.unsent_bytes} bytes")
 
     def on_busy(self) -> None:
         """Nothing that can wait is sent until the peer has taken most of what was."""
         self._answers.pause()
         for partition_id in self._partitions:
-            self._server.driver(partition_id).handle(FeedPaused(self.connection_id))
+            self._drivers[partition_id].handle(FeedPaused(self.connection_id))
 
     def on_writable(self) -> None:
         self._answers.resume()
         for partition_id in self._partitions:
-            self._server.driver(partition_id).handle(FeedResumed(self.connection_id))
+            self._drivers[partition_id].handle(FeedResumed(self.connection_id))
 
     # ---- end --------------------------------------------------------------------------------------------
 
@@ -167,9 +173,9 @@ class ClientConnection(GreetedStream):
             self.write(ErrorMessage(str(error)))
 
     def on_closed(self, error: Exception) -> None:
-        self._server.disconnected(self)
+        self._server.connections.pop(self.connection_id, None)
         for partition_id in self._partitions:
-            self._server.driver(partition_id).handle(ConnectionClosed(self.connection_id))
+            self._drivers[partition_id].handle(ConnectionClosed(self.connection_id))
 
 
 def _check_credit(credit_bytes: int) -> None:

@@ -141,7 +141,7 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
         case AssignmentRequest(req_id):
             return AssignmentResponse(req_id, tuple(sorted(server.assigned)))
         case HealthRequest(req_id):
-            return HealthResponse(req_id, {p: server.driver(p).machine.ready for p in sorted(server.assigned)})
+            return HealthResponse(req_id, {p: server.drivers[p].machine.ready for p in sorted(server.assigned)})
         case AddPreferredRequest(req_id, partitions):
             return AddPreferredResponse(req_id, await _prefer(server, set(partitions), set()))
         case RemovePreferredRequest(req_id, partitions):

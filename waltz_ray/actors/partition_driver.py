@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
+from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
@@ -19,10 +20,9 @@ from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
 from waltz_ray.protocol.messages.replica import Read
 from waltz_ray.protocol.partition.events import (
     HEAVY,
-    AppendReceived,
     ConfirmSession,
     Effect,
-    EndTurnAgain,
+    EndTurn,
     Event,
     FeedAgain,
     FeedDue,
@@ -61,15 +61,30 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.runtime.driver import Driver
 from waltz_ray.runtime.watchdog import Watchdog
+from waltz_ray.wire.codec import BATCH_VERSION, encode_client
+from waltz_ray.wire.feed_data import feed_data_frames
+from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 from waltz_ray.wire.replica_codec import append_frame_parts
 
-__all__ = ["Host", "PartitionDriver"]
+__all__ = ["Connection", "Drivers", "Host", "PartitionDriver"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _ZOOKEEPER_RETRY_S = 0.2
+
+
+class Connection(Protocol):
+    """What a partition needs of a client's connection."""
+
+    version: int
+
+    def deliver(self, message: ServerMessage) -> None:
+        """What the partition's machine tells this client."""
+
+    def deliver_feed(self, message: FeedBatch | FeedRecords, frames: bytes) -> None:
+        """A feed message; ``frames`` is its encoding in ``version``, shared with other connections."""
 
 
 class Host(Protocol):
@@ -80,22 +95,15 @@ class Host(Protocol):
     store: ClusterStore
     incarnation: str  # of this process
     links: dict[int, ReplicaLink]
+    turns: Turns
     watchdog: Watchdog
+
+    @property
+    def connections(self) -> Mapping[int, Connection]:
+        """Those that have said HELLO and are not gone, by number."""
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""
-
-    def send(self, connection_id: int, message: ServerMessage) -> None:
-        """To one client connection; nothing happens if it is gone."""
-
-    def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
-        """To several, encoded once."""
-
-    def end_turn_of(self, driver: PartitionDriver) -> None:
-        """Call ``driver.end_turn`` when everything that is waiting in the sockets has been handed over."""
-
-    def feed_turn_of(self, driver: PartitionDriver) -> None:
-        """Call ``driver.feed_turn`` after other input, and the other partitions that have asked, had their turn."""
 
     def fatal(self, message: str) -> None:
         """End the process: its memory cannot be trusted; the next session takes everything from the disks."""
@@ -112,16 +120,9 @@ class PartitionDriver(Driver[Event, Effect]):
         self.partition_id = partition_id
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._turn_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._ready: list[asyncio.Future[None]] = []
-
-    def handle(self, event: Event) -> None:
-        """One fact; everything that follows from it is carried out before this returns (or has been started)."""
-        if isinstance(event, AppendReceived):
-            self._schedule_end_of_turn()
-        super().handle(event)
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -139,16 +140,12 @@ class PartitionDriver(Driver[Event, Effect]):
 
     # ---- effects ----------------------------------------------------------------------------------------
 
-    def _schedule_end_of_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._host.end_turn_of(self)
-
     def end_turn(self) -> None:
-        self._turn_scheduled = False
+        """What waited in the sockets has been handed over."""
         self.handle(TurnEnded())
 
     def feed_turn(self) -> None:
+        """Other input, and the partitions that asked before, had their turn."""
         self.handle(FeedDue())
 
     def _order(self, effect: Effect) -> None:
@@ -158,14 +155,16 @@ class PartitionDriver(Driver[Event, Effect]):
                 frame = b"".join(append_frame_parts(me, session_id, batch))
                 for replica_id in replica_ids:
                     links[replica_id].append(me, session_id, batch.last_id, frame)
-            case EndTurnAgain():
-                self._schedule_end_of_turn()
-            case FeedAgain():
-                self._host.feed_turn_of(self)
-            case SendFeed(connection_ids, mode, batch):
-                self._host.send_feed(connection_ids, _feed_message(mode, batch))
             case SendMessage(connection_id, message):
-                self._host.send(connection_id, message)
+                connection = self._host.connections.get(connection_id)
+                if connection is not None:  # else nobody is there any more to be told
+                    connection.deliver(message)
+            case EndTurn():
+                self._host.turns.end_turn_of(self)
+            case FeedAgain():
+                self._host.turns.feed_turn_of(self)
+            case SendFeed(connection_ids, mode, batch):
+                self._send_feed(connection_ids, _feed_message(mode, batch))
             case ReadFeed():
                 self._spawn(self._read_feed(effect))
             case OpenReplica(session_id, replica_id, joined_session_id, owner):
@@ -197,6 +196,17 @@ class PartitionDriver(Driver[Event, Effect]):
                 )
             case PartitionDropped(reason):
                 log.info("partition %d: dropped: %s", me, reason)
+
+    def _send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
+        """To several connections, encoded once for each version."""
+        connections, encoded = self._host.connections, dict[int, bytes]()
+        for connection_id in connection_ids:
+            connection = connections.get(connection_id)
+            if connection is not None:
+                version = connection.version
+                if version not in encoded:
+                    encoded[version] = _feed_frames(version, message)
+                connection.deliver_feed(message, encoded[version])
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -301,3 +311,23 @@ def _feed_message(mode: FeedMode, batch: RecordBatch) -> FeedBatch | FeedRecords
         fields["sequence_number"],
         fields["header"],
     )
+
+
+def _feed_frames(version: int, message: FeedBatch | FeedRecords) -> bytes:
+    if version < BATCH_VERSION:
+        assert isinstance(message, FeedBatch)
+        return feed_data_frames(version, message)
+    return encode_frame(MAGIC_CLIENT, version, *encode_client(version, message))
+
+
+class Drivers(dict[int, PartitionDriver]):
+    """The drivers of a server's partitions. Every partition of the cluster has one from the moment somebody asks for
+    it: one that is not assigned here is idle, and says so."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def __missing__(self, partition_id: int) -> PartitionDriver:
+        driver = self[partition_id] = PartitionDriver(partition_id, self._host)
+        return driver

@@ -11,9 +11,9 @@ import asyncio
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
@@ -73,8 +73,12 @@ _LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
-Deliver = Callable[[int | None, SessionEvent | SessionConfirmed], None]
-"""Takes (partition ID or None for all, event)."""
+
+class Takes(Protocol):
+    """A partition's driver, as far as a link knows it."""
+
+    def handle(self, event: SessionEvent | SessionConfirmed) -> None:
+        """What the replica has done, or what has become of the link."""
 
 
 def _frame(message: ReplicaRequest) -> bytes:
@@ -118,11 +122,12 @@ class ReplicaLink:
         replica_id: int,
         cluster_key: uuid.UUID,
         config: ServerConfig,
-        deliver: Deliver,
+        drivers: Mapping[int, Takes],
         outgoing: Outgoing,
         queue: Pool,
     ) -> None:
-        """``queue``: what is in flight on this server; a replica that has not taken this is no slower than the rest."""
+        """``drivers``: of the server's partitions. ``queue``: what is in flight there; a replica that has not taken
+        this is no slower than the rest."""
         self.replica_id = replica_id
         self.config = config
         self.outgoing = outgoing
@@ -132,7 +137,7 @@ class ReplicaLink:
         self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
-        self._deliver = deliver
+        self._drivers = drivers
         self._endpoint: Endpoint | None = None
         self._changed = asyncio.Event()
         self._live: _Stream | None = None
@@ -216,7 +221,7 @@ class ReplicaLink:
         if len(self._ready) == 2 and not self._up:
             self._up = True
             self.heard_at = asyncio.get_running_loop().time()
-            self._deliver(None, ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
+            self._tell_all(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def stream_closed(self, stream: _Stream, reason: str) -> None:
         if stream in (self._live, self._bulk):
@@ -241,7 +246,11 @@ class ReplicaLink:
                 future.set_exception(ConnectionError(reason))
         if self._up:
             self._up = False
-            self._deliver(None, ReplicaLost(NO_SUCH_SESSION, self.replica_id, reason))
+            self._tell_all(ReplicaLost(NO_SUCH_SESSION, self.replica_id, reason))
+
+    def _tell_all(self, event: SessionEvent) -> None:
+        for driver in list(self._drivers.values()):
+            driver.handle(event)
 
     def _check_progress(self, now: float) -> None:
         if not self._up:
@@ -269,7 +278,9 @@ class ReplicaLink:
         """Not while its disk is likely to be full: it would be a member, refuse the first append, and so end each
         session that has just begun. It is tried again as after any refusal."""
         if asyncio.get_running_loop().time() < self._full_until.get(partition_id, 0.0):
-            self._deliver(partition_id, ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago"))
+            self._drivers[partition_id].handle(
+                ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago")
+            )
             return
         self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id, owner))
 
@@ -291,7 +302,7 @@ class ReplicaLink:
             self._waiting[partition_id, session_id] = last_id
             self._live.send_bytes(frame)
         else:
-            self._deliver(partition_id, ReplicaLost(session_id, self.replica_id, "not connected"))
+            self._drivers[partition_id].handle(ReplicaLost(session_id, self.replica_id, "not connected"))
 
     async def read(self, request: Read) -> RecordBatch:
         """Records from the replica. ReplicaRefused or ConnectionError say why not."""
@@ -310,7 +321,7 @@ class ReplicaLink:
             self._live.send_bytes(_frame(request))
         else:
             lost = ReplicaLost(request.session_id, self.replica_id, "not connected")
-            self._deliver(request.partition_id, lost)
+            self._drivers[request.partition_id].handle(lost)
 
     # ---- answers ----------------------------------------------------------------------------------------
 
@@ -318,7 +329,7 @@ class ReplicaLink:
         session, last_id = (message.partition_id, message.session_id), message.last_id
         if self._waiting.get(session, -1) <= last_id:
             self._waiting.pop(session, None)
-        self._deliver(message.partition_id, ReplicaAppended(message.session_id, self.replica_id, last_id))
+        self._drivers[message.partition_id].handle(ReplicaAppended(message.session_id, self.replica_id, last_id))
 
     def on_live(self, message: ReplicaReply) -> None:
         partition_id, session_id, me = message.partition_id, message.session_id, self.replica_id
@@ -331,12 +342,12 @@ class ReplicaLink:
         if isinstance(message, StateReply) or about_state:
             number = self._states.popleft()
         if isinstance(message, StateReply) and number is not None:
-            self._deliver(partition_id, SessionConfirmed(session_id, me, number))
+            self._drivers[partition_id].handle(SessionConfirmed(session_id, me, number))
         elif isinstance(message, StateReply):
             opened = ReplicaOpened(session_id, me, message.local_low_water_mark, message.last_id, message.damaged)
-            self._deliver(partition_id, opened)
+            self._drivers[partition_id].handle(opened)
         elif isinstance(message, Truncated):
-            self._deliver(partition_id, ReplicaTruncated(session_id, me, message.last_id))
+            self._drivers[partition_id].handle(ReplicaTruncated(session_id, me, message.last_id))
         elif isinstance(message, Refused):
             self._on_refused(message)
 
@@ -344,20 +355,20 @@ class ReplicaLink:
         self.refusals[refused.code.name] += 1
         if refused.code in (RefusalCode.FENCED, RefusalCode.OTHER_OWNER):
             fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
-            self._deliver(refused.partition_id, fenced)
+            self._drivers[refused.partition_id].handle(fenced)
             return
         log.warning("replica %d: %s", self.replica_id, refused.message)
         if refused.code is RefusalCode.DISK_FULL:
             self._full_until[refused.partition_id] = asyncio.get_running_loop().time() + _REFUSED_RETRY_S
         lost_files = refused.code is RefusalCode.LOST_FILES
         lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files)
-        self._deliver(refused.partition_id, lost)
+        self._drivers[refused.partition_id].handle(lost)
         # The link works, so nothing else would announce the replica again: let it be tried from time to time.
         asyncio.get_running_loop().call_later(_REFUSED_RETRY_S, self._try_again, refused)
 
     def _try_again(self, refused: Refused) -> None:
         if self._up:
-            self._deliver(refused.partition_id, ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
+            self._drivers[refused.partition_id].handle(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def on_bulk(self, message: ReplicaReply) -> None:
         if not self._reads:

@@ -13,16 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
-from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.actors.partition_driver import Drivers
 from waltz_ray.actors.replica_link import ReplicaLink
+from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
@@ -31,18 +30,13 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.messages.client import FeedBatch, FeedRecords
-from waltz_ray.protocol.partition.events import Assigned, ServerMessage, SessionConfirmed, Unassigned
+from waltz_ray.protocol.partition.events import Assigned, Unassigned
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.protocol.session_types import SessionEvent
-from waltz_ray.runtime.watchdog import SLOW_S, Watchdog
-from waltz_ray.wire.codec import BATCH_VERSION, encode_client
-from waltz_ray.wire.feed_data import feed_data_frames
-from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
+from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.znodes import ServerDescriptor
 
 __all__ = ["Server"]
@@ -74,14 +68,14 @@ class Server:
         self.outgoing = Outgoing()
         self.links: dict[int, ReplicaLink] = {}
         self.watchdog = Watchdog()
-        self._turns: deque[PartitionDriver] = deque()  # whose turn ends when this turn of the loop does
-        self._feeding: deque[PartitionDriver] = deque()  # whose subscribers can be told more: one a turn of the loop
+        self.turns = Turns(self.outgoing)
         self.assigned: dict[int, int] = {}  # partition -> generation
         self.endpoint: Endpoint | None = None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
-        self._drivers: dict[int, PartitionDriver] = {}
-        self._connections: dict[int, ClientConnection] = {}  # those that have said HELLO
+        self.drivers = Drivers(self)
+        self.connections: dict[int, ClientConnection] = {}
+        """Those that have said HELLO, by their number."""
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,8 +97,8 @@ class Server:
             ) from error
         self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
         for replica_id in self.info.replica_ids:
-            key, deliver = self.info.cluster_key, self._deliver_all
-            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, deliver, self.outgoing, self.queue)
+            key, drivers = self.info.cluster_key, self.drivers
+            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, drivers, self.outgoing, self.queue)
         endpoint = self.endpoint
 
         def register() -> None:
@@ -131,12 +125,12 @@ class Server:
         self._on_assignment(Assignment(), 0)
         if self._listener is not None:
             self._listener.close()
-        for connection in list(self._connections.values()):
+        for connection in list(self.connections.values()):
             connection.finish("the server is closing")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(driver.close() for driver in self._drivers.values()))
+        await asyncio.gather(*(driver.close() for driver in self.drivers.values()))
         await asyncio.gather(*(link.close() for link in self.links.values()))
         self._threads.shutdown(wait=True)
 
@@ -186,69 +180,22 @@ class Server:
         before, self.assigned = self.assigned, mine
         self.queue.sharers = max(1, len(mine))
         for partition_id in before.keys() - mine.keys():
-            self.driver(partition_id).handle(Unassigned("assigned to another server"))
+            self.drivers[partition_id].handle(Unassigned("assigned to another server"))
         for partition_id, generation in mine.items():
-            self.driver(partition_id).handle(Assigned(generation, len(mine)))
+            self.drivers[partition_id].handle(Assigned(generation, len(mine)))
 
     # ---- partitions -------------------------------------------------------------------------------------
 
-    def driver(self, partition_id: int) -> PartitionDriver:
-        """The driver of any partition of the cluster; one that is not assigned here is idle and says so."""
-        driver = self._drivers.get(partition_id)
-        if driver is None:
-            driver = self._drivers[partition_id] = PartitionDriver(partition_id, self)
-        return driver
-
-    def end_turn_of(self, driver: PartitionDriver) -> None:
-        """Soon: when what is waiting in the sockets has been handed over."""
-        if not self._turns:
-            self._loop.call_soon(self._end_turns)
-        self._turns.append(driver)
-
-    def _end_turns(self) -> None:
-        """Those of all partitions together, so that their frames are; but other input must not wait for too many."""
-        turns, self._turns = self._turns, deque()
-        until = time.monotonic() + SLOW_S / 2
-        with self.outgoing:
-            while turns:
-                turns.popleft().end_turn()
-                if turns and time.monotonic() > until:
-                    break
-        if turns:
-            if not self._turns:
-                self._loop.call_soon(self._end_turns)
-            self._turns.extendleft(reversed(turns))
-
-    def feed_turn_of(self, driver: PartitionDriver) -> None:
-        """One partition a turn of the loop, in the order in which they asked."""
-        if not self._feeding:
-            self._loop.call_soon(self._feed_turn)
-        self._feeding.append(driver)
-
-    def _feed_turn(self) -> None:
-        driver = self._feeding.popleft()
-        if self._feeding:
-            self._loop.call_soon(self._feed_turn)
-        with self.outgoing:
-            driver.feed_turn()
-
     def machine_of(self, partition_id: int) -> Partition | None:
         """The machine of a partition this server has, else None."""
-        return self._drivers[partition_id].machine if partition_id in self.assigned else None
+        return self.drivers[partition_id].machine if partition_id in self.assigned else None
 
     async def read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Committed records, at least one. ReplicaRefused or ConnectionError."""
         machine = self.machine_of(partition_id)
         if machine is None or first_id < 0 or first_id > machine.high_water_mark:
             raise ReplicaRefused(f"partition {partition_id}: transaction {first_id} is not committed on this server")
-        return await self._drivers[partition_id].read(first_id, end_id, max_bytes)
-
-    def _deliver_all(self, partition_id: int | None, event: SessionEvent | SessionConfirmed) -> None:
-        if partition_id is not None:
-            self.driver(partition_id).handle(event)
-            return
-        for driver in list(self._drivers.values()):
-            driver.handle(event)
+        return await self.drivers[partition_id].read(first_id, end_id, max_bytes)
 
     # ---- connections ------------------------------------------------------------------------------------
 
@@ -258,31 +205,6 @@ class Server:
         self._next_connection_id += 1
         return connection
 
-    def connected(self, connection: ClientConnection) -> None:
-        self._connections[connection.connection_id] = connection
-
-    def disconnected(self, connection: ClientConnection) -> None:
-        self._connections.pop(connection.connection_id, None)
-
-    def send(self, connection_id: int, message: ServerMessage) -> None:
-        connection = self._connections.get(connection_id)
-        if connection is not None:
-            connection.deliver(message)
-
-    def send_feed(self, connection_ids: tuple[int, ...], message: FeedBatch | FeedRecords) -> None:
-        encoded: dict[int, bytes] = {}  # by version
-        for connection_id in connection_ids:
-            connection = self._connections.get(connection_id)
-            if connection is not None:
-                version = connection.version
-                if version not in encoded:
-                    encoded[version] = _feed_frames(version, message)
-                connection.deliver_feed(message, encoded[version])
-
-    def check_unsent(self, connection: ClientConnection) -> None:
-        if connection.unsent_bytes > self.config.client_unsent_bytes:
-            connection.abort(f"the client has not taken {connection.unsent_bytes} bytes")
-
     # ---- for operators ----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -291,24 +213,17 @@ class Server:
             "server_id": self.server_id,
             "incarnation": self.incarnation,
             "endpoint": None if self.endpoint is None else str(self.endpoint),
-            "connections": len(self._connections),
+            "connections": len(self.connections),
             "slow_steps": self.watchdog.slow_steps,
             "longest_step_ms": round(self.watchdog.longest_ms, 1),
             "links": {str(r): link.status() for r, link in self.links.items()},
-            "partitions": {str(p): _partition_status(self._drivers[p].machine) for p in sorted(self.assigned)},
+            "partitions": {str(p): _partition_status(self.drivers[p].machine) for p in sorted(self.assigned)},
         }
 
 
 def _end_process(message: str) -> None:
     log.critical("%s; this process ends, the next one opens new sessions from the replicas", message)
     os._exit(1)
-
-
-def _feed_frames(version: int, message: FeedBatch | FeedRecords) -> bytes:
-    if version < BATCH_VERSION:
-        assert isinstance(message, FeedBatch)
-        return feed_data_frames(version, message)
-    return encode_frame(MAGIC_CLIENT, version, *encode_client(version, message))
 
 
 def _partition_status(machine: Partition) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from waltz_ray.protocol.records import RecordBatch
 __all__ = ["RetainedRecords", "joined", "limited"]
 
 
-_BATCH_BYTES = 850  # the objects of one batch (a test measures them)
+_BATCH_BYTES = 400  # the objects of one batch (a test measures them)
 
 _first_id = attrgetter("first_id")
 _GONE = RecordBatch(-1, NO_TRANSACTION, np.zeros(0, dtype=np.int32), b"")

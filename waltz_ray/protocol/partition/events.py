@@ -24,7 +24,7 @@ __all__ = [
     "ConnectionClosed",
     "CreditReceived",
     "Effect",
-    "EndTurnAgain",
+    "EndTurn",
     "Event",
     "FeedAgain",
     "FeedDue",
@@ -220,8 +220,9 @@ class ReadFeed:
 
 
 @value()
-class EndTurnAgain:
-    """More is waiting to be admitted: TurnEnded is to come once more, after what has been ordered is on its way."""
+class EndTurn:
+    """Something waits to be admitted: TurnEnded is to come, once, when what waits in the sockets has been handed over
+    and what has been ordered is on its way."""
 
 
 @value()
@@ -255,7 +256,7 @@ Effect = (
     | SendMessage
     | SendFeed
     | ReadFeed
-    | EndTurnAgain
+    | EndTurn
     | FeedAgain
     | ConfirmSession
     | PartitionReady

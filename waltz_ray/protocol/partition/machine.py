@@ -28,7 +28,7 @@ from waltz_ray.protocol.partition.events import (
     ConnectionClosed,
     CreditReceived,
     Effect,
-    EndTurnAgain,
+    EndTurn,
     Event,
     FeedDue,
     FeedPaused,
@@ -101,6 +101,7 @@ class Partition:
         self.mounts = Mounts(self.state, self.feed, self.intake)
         self.flushes = Flushes(self.state, self.intake)
         self._effects: list[Effect] = []
+        self._turn_asked = False  # TurnEnded is to come
 
     # ---- the surface ------------------------------------------------------------------------------------
 
@@ -264,11 +265,18 @@ class Partition:
     def _on_append(self, event: AppendReceived) -> None:
         newest = self.feed.connection_of(event.batch.client_id)
         self._effects += self.intake.append(event.connection_id, event.batch, newest)
+        self._ask_for_end_of_turn()
+
+    def _ask_for_end_of_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._effects.append(EndTurn())
 
     def _on_turn_ended(self, event: TurnEnded) -> None:
+        self._turn_asked = False
         self._admit_next()
         if self.intake.may_admit:
-            self._effects.append(EndTurnAgain())
+            self._ask_for_end_of_turn()
 
     def _admit_next(self) -> None:
         """Send a piece of what has arrived to the replicas, or keep it for the session that opens."""
