@@ -33,6 +33,7 @@ import numpy as np
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
+from waltz_ray.protocol import mounting_rules as rules
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
 from waltz_ray.protocol.messages.client import (
@@ -188,7 +189,6 @@ class Mounting(Generic[Token]):
         return [*left, *self._enter(MountingState.CLOSED)]
 
     def _located(self, event: Located) -> Sequence[Effect[Token]]:
-        """A mount elsewhere ends: a hung server would keep it for ever."""
         location, mounted_at = event.location, self._mounted_at
         if location == self._location:
             return ()
@@ -196,11 +196,10 @@ class Mounting(Generic[Token]):
         if mounted_at is None:
             return self._try_at_once()
         self._hurry = True
-        if location is None or location.endpoint is None or location == mounted_at:
+        if not rules.has_moved(mounted_at, location):
             return ()
-        if location.generation < mounted_at.generation:
-            return ()
-        return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {location.endpoint}"))
+        where = self._endpoint_of(location)
+        return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {where}"))
 
     def _rewound(self, event: Rewound) -> Sequence[Effect[Token]]:
         self.position = event.position
@@ -265,7 +264,7 @@ class Mounting(Generic[Token]):
             mark = self.monitor.resume_mark if self.monitor.pending else FROM_NOW
         req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
         self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
-        credit_bytes = max(0, self._config.feed_credit_bytes - self._held_bytes)
+        credit_bytes = rules.mount_credit_bytes(self._config.feed_credit_bytes, self._held_bytes)
         return Mount(req_id, mark, self._mode, credit_bytes)
 
     def _stream_lost(self, event: StreamLost) -> Sequence[Effect[Token]]:
@@ -318,8 +317,8 @@ class Mounting(Generic[Token]):
         return _ANSWERS[event.message.__class__](self, event.message, event.frame_bytes)
 
     def _on_mounted(self, message: Mounted, frame_bytes: int) -> Sequence[Effect[Token]]:
-        if message.req_id.sequence_number != self._mount_number or message.req_id.client_id != self.client_id:
-            return ()  # an answer to an earlier mount over the same stream
+        if not rules.answers_newest_mount(message, self.client_id, self._mount_number):
+            return ()
         if message.state == MountState.NOT_READY:
             return self._end(
                 PartitionNotReady(
@@ -366,9 +365,7 @@ class Mounting(Generic[Token]):
                 return ()  # the rest of an earlier mount over the same stream, from before a rewind
             jump = f"the feed jumps from transaction {self.position} to {first_id}"
             return [StreamBroken(WireError(f"partition {self.partition_id}: {jump}"))]
-        if first_id == self._mount_mark + 1:
-            # The feed begins here: what has come since the mount was sent for an earlier one, over the same stream.
-            # Its credit ended with that, and must not be given to this one.
+        if rules.begins_newest_feed(first_id, self._mount_mark):
             self._credit_bytes -= self._mount_bytes
             self._mount_bytes = 0
         self._mount_bytes += frame_bytes
