@@ -7,7 +7,8 @@ simulation that are known to catch it, so that CI need not search; `make simulat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 
 import pytest
 
@@ -20,17 +21,20 @@ from tests.simulation import (
     mutations_threads,
 )
 
-__all__ = ["MUTATIONS", "WALKED", "Mutation"]
+__all__ = ["FILES", "MUTATIONS", "WALKED", "Mutation"]
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
-_FILES = (mutations_sessions, mutations_partition, mutations_client, mutations_storage, mutations_threads)
+_SIMULATED = (mutations_sessions, mutations_partition, mutations_client, mutations_storage, mutations_threads)
+FILES = (*_SIMULATED, mutations_mounting)
 
-MUTATIONS: dict[str, Mutation] = {name: getattr(file, name) for file in _FILES for name in file.__all__}
+
+def _by_name(files: Iterable[ModuleType]) -> dict[str, Mutation]:
+    return {name: vars(file)[name] for file in files for name in vars(file)["__all__"]}
+
+
+MUTATIONS: dict[str, Mutation] = _by_name(_SIMULATED)
 """By name: what the simulation must notice."""
 
-WALKED: dict[str, Mutation] = {
-    **MUTATIONS,
-    **{name: getattr(mutations_mounting, name) for name in mutations_mounting.__all__},
-}
-"""What walks choose from: these, and those that only a machine alone shows."""
+WALKED: dict[str, Mutation] = _by_name(FILES)
+"""What walks and tests of a single machine choose from: these, and those that only a machine alone shows."""

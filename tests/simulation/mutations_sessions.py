@@ -19,7 +19,7 @@ from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_replica import Phase, SessionReplica
 from waltz_ray.protocol.session_rules import SessionView
 from waltz_ray.protocol.session_types import Committed, RosterWritten
-from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage import order_rules
 
 __all__ = [
     "publish_before_copy",
@@ -297,5 +297,5 @@ def two_owners_of_one_session(patch: Patch) -> None:
     That both believe to have the session is told at once otherwise; here the log itself must show it.
     """
     owner_token_is_not_compared(patch)
-    patch.setattr(ReplicaService, "_check_owner", lambda self, log, request: None)
+    break_rule(patch, order_rules, "check_owner", lambda log, request, owner: None)
     break_rule(patch, History, "taken", lambda self, who, partition_id, session_id: None)
