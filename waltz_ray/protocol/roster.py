@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
+from waltz_ray.protocol.value import value
 
 __all__ = ["UNRESOLVED", "Roster", "ReplicaEntry"]
 
@@ -21,7 +21,7 @@ UNRESOLVED: None = None
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaEntry:
     """One replica's last published session, and where its valid log ends.
 
@@ -33,7 +33,7 @@ class ReplicaEntry:
     closing_mark: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Roster:
     """``session_id`` is the last one *taken* (perhaps never published); ``replicas`` the last published truth.
 
