@@ -140,7 +140,7 @@ class ManagerHost:
         return self._machine.leading
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the threads and give the leader lock away. Idempotent."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -302,7 +302,7 @@ class ClusterManager:
         return "LEADING" if self._host.leading else "FOLLOWING"
 
     def status(self) -> ClusterStatus:
-        """For ``waltz status``: ZooKeeper's view, and what every server and replica says of itself.
+        """ZooKeeper's view, and what every server and replica says of itself; for ``waltz status``.
 
         Answers within seconds whoever hangs.
         """

@@ -126,7 +126,7 @@ class PartitionServer:
         return None if found is None else await found.next_chunk(number)
 
     async def channel_close(self, channel: str) -> None:
-        """Idempotent."""
+        """Close the virtual connection. Idempotent."""
         found = self._channels.pop(channel, None)
         if found is not None:
             found.close()

@@ -116,7 +116,7 @@ class _Stream(GreetedStream):
 
 
 class ReplicaLink:
-    """See the module's docstring. All methods run in the event loop."""
+    """A server's two streams to one storage replica, kept connected; all methods run in the event loop."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class ReplicaLink:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the replica announced itself last."""
+        """The endpoint at which the replica announced itself last, None if it never did."""
         return self._endpoint
 
     def status(self) -> LinkStatus:
@@ -276,8 +276,11 @@ class ReplicaLink:
     # ---- orders -----------------------------------------------------------------------------------------
 
     def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:
-        """Not while its disk is likely to be full: it would be a member, refuse the first append, and so end each
-        session that has just begun. It is tried again as after any refusal."""
+        """Fence the replica for a session; it counts as lost while its disk is likely to be full.
+
+        With a full disk it would be a member, refuse the first append, and so end each session that has just begun. It
+        is tried again as after any refusal.
+        """
         if asyncio.get_running_loop().time() < self._full_until.get(partition_id, 0.0):
             self._drivers[partition_id].handle(
                 ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago")

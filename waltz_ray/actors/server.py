@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Server:
-    """See the module's docstring. Made and used in one event loop; ``start`` before anything else."""
+    """A partition server without Ray. Made and used in one event loop; ``start`` before anything else."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Server:
     # ---- connections ------------------------------------------------------------------------------------
 
     def new_connection(self) -> ClientConnection:
-        """For the listener, and for channels of the actor-handle transport."""
+        """A protocol object for one more client, over TCP or over a channel of the actor-handle transport."""
         connection = ClientConnection(self._next_connection_id, self)
         self._next_connection_id += 1
         return connection

@@ -84,7 +84,7 @@ _METRICS_INTERVAL_S = 5.0
 
 
 def replica_directory(directory: str, replica_id: int) -> str:
-    """Where replica n of a cluster in ``directory`` stores."""
+    """The directory in which a replica of the cluster in ``directory`` stores."""
     return os.path.join(directory, f"replica-{replica_id}")
 
 
@@ -147,7 +147,7 @@ class ReplicaHost:
         return self._state
 
     def status(self) -> ReplicaStatus:
-        """For ``waltz status``: marks per partition, disk use, endpoint, and why it is not serving if it is not."""
+        """Marks per partition, disk use, endpoint, and why it is not serving if it is not; for ``waltz status``."""
         store, endpoint = self._store, self._endpoint
         return ReplicaStatus(
             replica=self._replica_id,

@@ -46,7 +46,7 @@ class ZooKeeperKeeper:
         self._thread.join()
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop looking after the ZooKeeper server, and end it."""
         self.close()
         self._server.stop()
 
@@ -92,5 +92,5 @@ class ZooKeeperHost:
         )
 
     def shutdown(self) -> None:
-        """End the server."""
+        """End the ZooKeeper server; the actor may be ended after it."""
         self._keeper.stop()

@@ -1,4 +1,4 @@
-"""``waltz status``."""
+"""The command ``waltz status``: who has what, and a line for everything that does not serve as it should."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SILENT_S = 6.0  # three requests of the pulse
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(status)
 
 

@@ -22,7 +22,7 @@ __all__ = ["register"]
 
 
 class SparkChoice(StrEnum):
-    """``--spark``."""
+    """The Spark that ``--spark`` asks for."""
 
     auto = "auto"
     raydp = "raydp"
@@ -43,7 +43,7 @@ _streams = typer.Typer(help="Feed -> minute files -> streams_local -> streams ->
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     app.add_typer(_streams, name="streams", no_args_is_help=True)
 
 

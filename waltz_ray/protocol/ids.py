@@ -25,7 +25,7 @@ class ReqId(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a data-plane socket listens."""
+    """The host and port at which a data-plane socket listens; as text "host:port"."""
 
     host: str
     port: int

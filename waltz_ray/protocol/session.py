@@ -71,7 +71,7 @@ _READ_RETRY_MS = 500
 
 
 class Phase(Enum):
-    """Where a replica is in this session (drawing above)."""
+    """How far a replica is in its session (the drawing in ``protocol/session.py``)."""
 
     LOST = "lost"
     OPENING = "opening"

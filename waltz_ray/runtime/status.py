@@ -125,7 +125,7 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """Where one replica is in a session, as its server knows it; ``last_id`` is on its disk."""
+    """How far one replica is in a session, as its server knows it; ``last_id`` is on its disk."""
 
     phase: Phase
     last_id: int

@@ -91,17 +91,17 @@ class PendingSync:
         return self._end - self._start
 
     def flush(self) -> None:
-        """Sync the segment."""
+        """Sync the segment in place."""
         self._disk.fdatasync(self.segment.handle, self.segment.path)
 
     def entry(self) -> JournalEntry:
-        """The same bytes for the journal."""
+        """The bytes to be synced as an entry of the journal."""
         data = self._disk.disk.pread(self.segment.handle, self.size_bytes, self._start)
         return JournalEntry(self._partition_id, self.segment.first_id, self._start, data)
 
 
 class PartitionLog:
-    """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
+    """One partition of one replica. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
     ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
     ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
@@ -351,7 +351,7 @@ class PartitionLog:
                 self._quiet_again.notify_all()
 
     def synced(self, pending: PendingSync) -> None:
-        """It is durable. Without the lock: until ``end_sync`` the segment's files are not closed or cut."""
+        """Note that ``pending`` is durable. No lock: until ``end_sync`` the segment's files are not closed or cut."""
         active, durable_id = pending.segment, pending.last_id
         with self._lock:
             self.synced_id = min(max(self.synced_id, durable_id), self.last_id)

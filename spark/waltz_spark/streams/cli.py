@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StreamsPlace:
-    """Where services run: the connect string of their ZooKeeper, a Spark if any needs one, the gates to the roots."""
+    """What services run with: their ZooKeeper's connect string, a Spark if any needs one, the gates to the roots."""
 
     hosts: str
     spark: Any
@@ -107,7 +107,7 @@ def opened_place(
 
 
 def in_flight(config: StreamsConfig, hosts: str) -> bool:
-    """For ``recover``: whether a collector of the file has a plan to carry through."""
+    """Whether a collector of the file has a plan that ``recover`` has to carry through."""
     zookeeper = KazooZooKeeper(hosts)
     try:
         nodes = collector_nodes(zookeeper, config.zookeeper_root)

@@ -40,7 +40,7 @@ class _HeldMount:
 
 
 class Mounts:
-    """See the module. Methods return the effects."""
+    """The mounts that have no answer yet. Methods return the effects."""
 
     def __init__(self, state: PartitionState, feed: FeedHub, intake: Intake) -> None:
         self._state = state
