@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from waltz_ray import cluster_file
 from waltz_ray.actors import local_ray
@@ -55,6 +54,14 @@ from waltz_ray.errors import (
     WaltzError,
 )
 from waltz_ray.protocol.placement import place_replicas
+from waltz_ray.runtime.status import (
+    ActorState,
+    ClusterStatus,
+    ManagerStatus,
+    PartitionAssignment,
+    Readiness,
+    ReplicaStatus,
+)
 
 __all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "status_without_manager", "take_down"]
 
@@ -152,39 +159,32 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
         cluster_file.write(cluster.stopped())
 
 
-def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
+def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
     """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent."""
-    status: dict[str, Any] = ask(name, MANAGER, "status", timeout_s)
+    status: ClusterStatus = ask(name, MANAGER, "status", timeout_s)
     return status
 
 
-def status_without_manager(name: str, reason: str) -> dict[str, Any]:
+def status_without_manager(name: str, reason: str) -> ClusterStatus:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
-    names = [actor for actor in running_actors(name) if actor not in (MANAGER, ZOOKEEPER)]
-    answers = statuses(name, names)
-
-    def of(kind: str) -> dict[str, Any]:
-        return {n.partition("/")[2]: answer for n, answer in answers.items() if n.startswith(f"{kind}/")}
-
-    servers = of("server")
+    actors = running_actors(name)
+    answers = statuses(name, _numbers(actors, "server"), _numbers(actors, "replica"))
     partitions = [
-        {
-            "partition": int(partition_id),
-            "server": int(server_id),
-            "generation": partition["generation"],
-            "session": partition["session"],
-            "members": partition["members"],
-        }
-        for server_id, server in servers.items()
-        for partition_id, partition in server.get("partitions", {}).items()
+        PartitionAssignment(partition_id, server_id, served.generation, served.session, served.members)
+        for server_id, server in answers.servers.items()
+        for partition_id, served in server.partitions.items()
     ]
-    return {
-        "cluster": name,
-        "partitions": sorted(partitions, key=lambda partition: int(partition["partition"])),
-        "servers": servers,
-        "replicas": of("replica"),
-        "manager": {"pid": None, "leading": None, "supervision_error": "", "reason": reason},
-    }
+    return ClusterStatus(
+        cluster=name,
+        manager=ManagerStatus(pid=None, leading=None, reason=reason),
+        partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
+        servers=answers.servers,
+        replicas=answers.replicas,
+    )
+
+
+def _numbers(actors: Sequence[str], kind: str) -> list[int]:
+    return [int(actor.removeprefix(f"{kind}/")) for actor in actors if actor.startswith(f"{kind}/")]
 
 
 def replace_replica(
@@ -209,7 +209,7 @@ def replace_replica(
         store = ClusterStore(client, name)
         if replica_id not in store.info().replica_ids:
             raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
-        before = _replica_status(name, replica_id).get("incarnation")
+        before = _replica_status(name, replica_id).incarnation
         with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
             store.replace_replica(replica_id, partitions)
     finally:
@@ -218,9 +218,8 @@ def replace_replica(
     _wait_until_replaced(name, replica_id, before, files_aside, progress, deadline_s)
 
 
-def _replica_status(name: str, replica_id: int) -> dict[str, Any]:
-    actor = replica_name(replica_id)
-    return statuses(name, [actor])[actor]
+def _replica_status(name: str, replica_id: int) -> ReplicaStatus:
+    return statuses(name, [], [replica_id]).replicas[replica_id]
 
 
 def _wait_until_replaced(
@@ -229,17 +228,17 @@ def _wait_until_replaced(
     deadline = time.monotonic() + deadline_s
     while True:
         status = _replica_status(name, replica_id)
-        again = status.get("incarnation") not in (None, before)
+        again = status.incarnation not in (None, before)
         why_not = _why_not_whole(status) if again else "its new process has not answered yet"
         if not why_not:
             return
-        lasting = again and status["state"] == "REFUSED"  # STARTING passes by itself, damage goes with a session
+        lasting = again and status.state is ActorState.REFUSED  # STARTING passes by itself, damage goes with a session
         if lasting and files_aside:
             progress(f"set aside: {ask(name, replica_name(replica_id), 'set_files_aside', 30)}")
             files_aside = False
         elif lasting:
             raise StorageError(
-                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status['directory']} set "
+                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status.directory} set "
                 f"aside (renamed, not deleted) with: waltz replace-replica {replica_id} --set-files-aside"
             )
         elif time.monotonic() > deadline:
@@ -251,12 +250,14 @@ def _wait_until_replaced(
         time.sleep(_POLL_S)
 
 
-def _why_not_whole(status: dict[str, Any]) -> str:
+def _why_not_whole(status: ReplicaStatus) -> str:
     """ "" if the replica serves all of its partitions."""
-    if status["state"] != "SERVING":
-        return f"is {status['state']}: {status.get('reason')}"
-    damaged = {p: partition["damaged"] for p, partition in status["partitions"].items() if partition["damaged"]}
-    return "" if not damaged else f"does not serve partition {next(iter(damaged))}: {next(iter(damaged.values()))}"
+    if not status.serving:
+        return f"is {status.state}: {status.reason}"
+    for partition_id, stored in status.partitions.items():
+        if stored.damaged:
+            return f"does not serve partition {partition_id}: {stored.damaged}"
+    return ""
 
 
 @contextmanager
@@ -355,7 +356,7 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             )
 
 
-def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -> dict[str, Any]:
+def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -> ClusterStatus:
     deadline = time.monotonic() + deadline_s
     last = ""
     while True:
@@ -363,10 +364,10 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -
         try:
             status = cluster_status(known.name)
             waiting = missing(status)
+            if not waiting:
+                return status
         except ClusterNotFound as error:
-            status, waiting = {}, [str(error)]
-        if not waiting:
-            return status
+            waiting = [str(error)]
         text = f"waiting for {waiting[0]}" + (f" and {len(waiting) - 1} more" if len(waiting) > 1 else "")
         if text != last:
             progress(text)
@@ -379,26 +380,26 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -
         time.sleep(_POLL_S)
 
 
-def missing(status: dict[str, Any]) -> list[str]:
+def missing(status: ClusterStatus) -> list[str]:
     """What a starting cluster still lacks. A replica that refuses to start is not waited for: see ``warnings``."""
     replicas = [
-        f"replica {replica_id} ({replica.get('reason') or replica['state']})"
-        for replica_id, replica in status["replicas"].items()
-        if replica["state"] not in ("SERVING", "REFUSED")
+        f"replica {replica_id} ({replica.reason or replica.state})"
+        for replica_id, replica in status.replicas.items()
+        if replica.state not in (ActorState.SERVING, ActorState.REFUSED)
     ]
     ready = {
         partition_id
-        for server in status["servers"].values()
-        for partition_id, partition in server.get("partitions", {}).items()
-        if partition["state"] == "READY"
+        for server in status.servers.values()
+        for partition_id, served in server.partitions.items()
+        if served.state is Readiness.READY
     }
-    trouble = status["manager"]["supervision_error"]
+    trouble = status.manager.supervision_error
     return (
         ([f"actors ({trouble})"] if trouble else [])
         + replicas
-        + [f"partition {p['partition']}" for p in status["partitions"] if str(p["partition"]) not in ready]
+        + [f"partition {each.partition}" for each in status.partitions if each.partition not in ready]
     )
 
 
-def _warnings(status: dict[str, Any]) -> list[str]:
-    return [replica["reason"] for replica in status["replicas"].values() if replica["state"] == "REFUSED"]
+def _warnings(status: ClusterStatus) -> list[str]:
+    return [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]

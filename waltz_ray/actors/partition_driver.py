@@ -110,7 +110,7 @@ class Host(Protocol):
 
 
 class PartitionDriver(Driver[Event, Effect]):
-    """See the module's docstring. All methods run in the event loop."""
+    """Runs one partition's machine on its server; all methods run in the event loop."""
 
     machine: Partition
 

@@ -41,20 +41,22 @@ def find(directory: str = "", name: str = "", address: str = "") -> ClusterFile:
     """
     if directory or not address:
         return cluster_file.find_cluster(directory, name)
-    from waltz_ray.actors.supervision import MANAGER, ask
+    from waltz_ray.bring_up import cluster_status
 
     name, joined = find_name("", name, address)
-    view = ask(name, MANAGER, "status", 20)
-    config = view["config"]
+    view = cluster_status(name)
+    config = view.config
+    assert config is not None  # the manager knows both
+    assert view.zookeeper is not None
     return ClusterFile(
         name,
-        config["directory"],
-        config["partitions"],
-        config["replicas"],
-        config["servers"],
+        config.directory,
+        config.partitions,
+        config.replicas,
+        config.servers,
         address=joined,
-        zookeeper=view["zookeeper"],
-        embedded=not config["zookeeper"],
+        zookeeper=view.zookeeper,
+        embedded=not config.zookeeper,
     )
 
 

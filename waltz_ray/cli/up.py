@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     app.command()(up)
     app.command()(down)
 

@@ -24,7 +24,7 @@ class Home(Protocol):
 
     @property
     def mounter(self) -> Mounter:
-        """Who mounts them."""
+        """What mounts the partitions of this client."""
 
     @property
     def applier(self) -> Applier:

@@ -74,7 +74,7 @@ class BlockingListener:
         self._acceptor = threading.Thread(target=self._accept, name=f"{name}-accept", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept connections, in a thread."""
         self._acceptor.start()
 
     def stop(self) -> None:

@@ -98,7 +98,7 @@ class Stream(Opening, Generic[F]):
         """The peer does not take what it is sent: what can wait should."""
 
     def on_writable(self) -> None:
-        """It has taken most of it."""
+        """Called when the peer has taken most of what was waiting to be written."""
 
     def on_protocol_error(self, error: WireError) -> None:
         """The peer broke the protocol; the connection is closed right after, once what is unsent has left."""

@@ -109,7 +109,7 @@ _SEND_WAITING = SendWaiting()
 
 
 class Mounting(Generic[Token]):
-    """See the module. ``Token`` is a batch of appends, as whoever sends it has it."""
+    """The machine of one partition of one client. ``Token``: a batch of appends, as whoever sends it has it."""
 
     def __init__(self, partition_id: int, client_id: int, mode: FeedMode, position: int, config: ClientConfig) -> None:
         self.partition_id = partition_id

@@ -118,7 +118,7 @@ class StreamOpened:
 
 @value()
 class OpenFailed:
-    """It could not be had, or had ended at once."""
+    """The stream that was ordered could not be had, or had ended at once."""
 
     error: Exception
 
@@ -277,7 +277,7 @@ class RefuseLocks(Generic[Token]):
 
 @value(eq=False)
 class FailAppends(Generic[Token]):
-    """These are known not to be in the log; they may be sent again."""
+    """Say of these appends that they are known not to be in the log; they may be sent again."""
 
     pieces: Sequence[Piece[Token]]
     reason: str
@@ -285,7 +285,7 @@ class FailAppends(Generic[Token]):
 
 @value(eq=False)
 class RefuseAppends(Generic[Token]):
-    """These are not in the log and would be refused again."""
+    """Say of these appends that they are not in the log and would be refused again."""
 
     pieces: Sequence[Piece[Token]]
     reason: str

@@ -151,7 +151,7 @@ class _File:
 
 
 class Journal:
-    """See the module's docstring. Any thread may call; takes no lock but its own.
+    """One storage directory's journal: one sync for many partitions. Any thread may call; takes no lock but its own.
 
     The files, of ``config.journal_bytes`` each, are made when first needed.
     """

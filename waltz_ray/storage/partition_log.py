@@ -70,7 +70,7 @@ _ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
 
 
 class PartitionLog:
-    """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
+    """One partition of one replica. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
     ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
     ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
@@ -290,7 +290,7 @@ class PartitionLog:
                 self._quiet_again.notify_all()
 
     def synced(self, pending: PendingSync) -> None:
-        """It is durable. Without the lock: until ``end_sync`` the segment's files are not closed or cut."""
+        """Note that ``pending`` is durable. No lock: until ``end_sync`` the segment's files are not closed or cut."""
         active, durable_id = pending.segment, pending.last_id
         with self._lock:
             self.synced_id = min(max(self.synced_id, durable_id), self.last_id)

@@ -251,7 +251,7 @@ class ActiveSegment:
         )
 
     def mark(self) -> tuple[int, int]:
-        """For ``undo``."""
+        """What ``undo`` goes back to: the number of records and the offset of the end."""
         return self.count, self.end
 
     def undo(self, before: tuple[int, int]) -> None:
@@ -273,7 +273,7 @@ class ActiveSegment:
         return self._tail[0][1]
 
     def offset_of(self, transaction_id: int) -> int:
-        """Where a record begins that the index file does not have yet, or the next one will."""
+        """The offset of a record that the index file does not have yet, or of the next one."""
         position, before = transaction_id - self.first_id, self.count
         if position == before:
             return self.end

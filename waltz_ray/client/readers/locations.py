@@ -19,7 +19,7 @@ Where = str | Mapping[int, str]
 
 
 def where_of(cluster: str, zookeeper: str | None, endpoints: Mapping[int, str] | None) -> Where:
-    """Where to look: as the caller says, or, if neither is given, as ``cluster``'s manager says through Ray.
+    """The place to look at: as the caller says, or, if neither is given, as ``cluster``'s manager says through Ray.
 
     For the driver only: what it returns is all that Spark's Python workers get, so none of them needs Ray.
     ClusterNotFound names the clusters that do run; InvalidInput if both are given.
@@ -85,7 +85,7 @@ class Locations:
 
     @property
     def resolve(self) -> Callable[[int], Endpoint | None]:
-        """For ``RangeReader``: the endpoint of a partition's server, None if it has none now."""
+        """The endpoint of a partition's server, None if it has none now; what ``RangeReader`` asks."""
         return self._from_store if self._store else self._fixed.get
 
     def _from_store(self, partition_id: int) -> Endpoint | None:

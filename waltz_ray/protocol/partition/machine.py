@@ -126,7 +126,7 @@ class Partition:
 
     @property
     def session(self) -> Session | None:
-        """The running one."""
+        """The session that is running, None if there is none."""
         return self.state.session
 
     @property

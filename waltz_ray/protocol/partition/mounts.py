@@ -46,7 +46,7 @@ def confirmations_needed(session: Session) -> int:
 
 
 class Mounts:
-    """See the module. Methods return the effects."""
+    """The mounts that have no answer yet. Methods return the effects."""
 
     def __init__(self, state: PartitionState, feed: FeedHub, intake: Intake) -> None:
         self._state = state

@@ -66,7 +66,7 @@ def locks_of_a_new_log(config: ServerConfig, start: int) -> LockTable:
 
 
 class Reign:
-    """See the module. Methods return what follows, in its order."""
+    """Decides which session a partition has on this server. Methods return what follows, in its order."""
 
     def __init__(self, state: PartitionState, owner: str) -> None:
         """``owner`` names the process: no other one, before or after it, has the same."""
@@ -105,7 +105,7 @@ class Reign:
         return self._read_roster()
 
     def drop(self, reason: str) -> list[Ruling]:
-        """It is not any more."""
+        """Give the partition up: it is not this server's any more."""
         if self._state.stage is Stage.IDLE:
             return []
         lost = self._lose_log(reason)

@@ -16,7 +16,7 @@ __all__ = ["STAGES", "Log", "Stage", "PartitionState"]
 
 
 class Stage(Enum):
-    """Where the next session is; one may be running meanwhile."""
+    """How far the next session is; one may be running meanwhile."""
 
     IDLE = "idle"  # not this server's partition
     READING = "reading"  # the roster, from ZooKeeper
