@@ -5,7 +5,7 @@ is asked, and what follows from the answer, is ``session.py``'s. Why the rules a
 "Sessions and recovery". *M* are the members of the last published session, *X* is the last ID of the log that the
 session begins with, its low-water mark.
 
-``tests/simulation/mutations_sessions.py`` breaks each of them, and something must notice it.
+``tests/simulation/mutations_sessions.py`` breaks them, and something must notice it.
 """
 
 from __future__ import annotations
