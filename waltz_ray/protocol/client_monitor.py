@@ -154,6 +154,19 @@ class ClientMonitor(Generic[Token]):
         """Take everything out although its fate is open: the client is being closed."""
         return self._fail_before(self._next)
 
+    def broken(self) -> str | None:
+        """Which invariant does not hold; looks at every span."""
+        end = count = 0
+        for first, (_, start, size) in zip(self._firsts, self._spans, strict=True):
+            if first < end or start < 0 or size <= 0:
+                return f"the span of {size} records from sequence number {first} on follows one that ends before {end}"
+            end, count = first + size, count + size
+        if count != self._pending or count > self._max_pending:
+            return f"{self._pending} records of {self._max_pending} are pending, the spans have {count}"
+        if end > self._next:
+            return f"sequence number {end - 1} is pending, the next one is {self._next}"
+        return None
+
     def _fail_before(self, end: int) -> list[Piece[Token]]:
         if not self._firsts or self._firsts[0] >= end:
             return []  # nearly always
