@@ -257,7 +257,7 @@ def test_a_partition_whose_machine_has_failed_is_given_up_and_says_so(
     client.append(0, b"before").result(PATIENCE_S)
     with monkeypatch.context() as patch:
         patch.setitem(_ANSWERS, AppendedBatch, bug)
-        with pytest.raises(InvariantBroken, match="partition 0 of client .*may or may not be in the log"):
+        with pytest.raises(InvariantBroken, match=r"partition 0 of client .*may or may not be in the log"):
             client.append(0, b"during").result(PATIENCE_S)
     told = next(record for record in caplog.records if record.name == driver.__name__)
     assert why in str(told.exc_info)

@@ -112,7 +112,8 @@ def test_a_story_begins_with_an_event_and_ends_with_the_last_step(effects: int) 
         story.tell(Count(n), [Say(n)] * effects)
     lines = story.text().splitlines()
     steps = len(lines) // (1 + effects)
-    assert lines == [line for n in range(1000 - steps, 1000) for line in (f"Count(n={n})", *[f"    Say(n={n})"] * effects)]
+    told = [(f"Count(n={n})", *[f"    Say(n={n})"] * effects) for n in range(1000 - steps, 1000)]
+    assert lines == [line for step in told for line in step]
     assert 300 - (2 + effects) <= steps * (2 + effects) <= 300
 
 
