@@ -359,7 +359,7 @@ class Client(Opening):
     magic, version = MAGIC_CLIENT, BATCH_VERSION
 
     def connected(self) -> socket.socket:
-        self.monkeypatch.setattr(client_stream, "_HELLO_TIMEOUT_S", self.first_s)
+        self.monkeypatch.setattr(client_stream, "_HELLO_TIMEOUT_MS", max(1, int(self.first_s * 1000)))
         self._loop = _Loop()
         self._stream = self._loop.call(lambda: _ClientStream(self))
         opening = asyncio.run_coroutine_threadsafe(self._open(), self._loop.loop)
