@@ -20,7 +20,7 @@ from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
-from waltz_ray.net.stream import GreetedStream
+from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     APPEND_REQUEST,
@@ -90,8 +90,11 @@ class _Stream(GreetedStream):
     """One TCP connection to the replica."""
 
     def __init__(self, link: ReplicaLink, bulk: bool) -> None:
-        limit = link.config.max_frame_bytes
-        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, limit, "waltz_ray server", link.outgoing)
+        config = link.config
+        patience = Patience(first_ms=config.replica_timeout_ms)
+        super().__init__(
+            MAGIC_REPLICA, REPLICA_VERSIONS, config.max_frame_bytes, "waltz_ray server", link.outgoing, patience
+        )
         self.link = link
         self.bulk = bulk
 
@@ -110,6 +113,10 @@ class _Stream(GreetedStream):
             self.link.on_bulk(message)
         else:
             self.link.on_live(message)
+
+    def on_impatience(self, reason: str) -> None:
+        if self.link.silent.due():
+            super().on_impatience(reason)
 
     def on_closed(self, error: Exception) -> None:
         self.link.stream_closed(self, str(error))
@@ -134,7 +141,7 @@ class ReplicaLink:
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.refusals: Counter[RefusalCode] = Counter()
-        self._silent = Seldom(_LOG_EVERY_S)
+        self.silent = Seldom(_LOG_EVERY_S)
         self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
@@ -255,14 +262,7 @@ class ReplicaLink:
 
     def _check_progress(self, now: float) -> None:
         if not self._up:
-            # A peer that vanished before its HELLO, with ours acknowledged, would never be missed by TCP.
-            greeting = self._live is not None or self._bulk is not None
-            if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
-                reason = f"no HELLO for {self.config.replica_timeout_ms} ms"
-                if self._silent.due():
-                    log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
-                self._disconnect(reason)
-            return
+            return  # how long a HELLO may take the streams know
         assert self._live is not None
         if not (self._waiting or self._orders or self._reads):
             self.heard_at = now

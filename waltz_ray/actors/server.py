@@ -27,7 +27,7 @@ from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
-from waltz_ray.net.listener import listen
+from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import Assigned, Unassigned
@@ -80,7 +80,7 @@ class Server:
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: LoopListener | None = None
         self._registration: EphemeralNode | None = None
         self._watches: list[Any] = []
 
@@ -90,13 +90,13 @@ class Server:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
         host = self.config.host or "127.0.0.1"
         try:
-            self._listener = await listen(self.new_connection, host, self.config.port)
+            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
                 "choose another port, or 0 for any free one"
             ) from error
-        self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
+        self.endpoint = Endpoint(host, self._listener.port)
         for replica_id in self.info.replica_ids:
             key, drivers = self.info.cluster_key, self.drivers
             self.links[replica_id] = ReplicaLink(replica_id, key, self.config, drivers, self.outgoing, self.queue)

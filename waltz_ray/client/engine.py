@@ -166,9 +166,9 @@ class Engine:
         return attachment.queue.mark if attachment is not None else NO_TRANSACTION
 
     def is_ready(self, partition: PartitionShell) -> bool:
-        """ClientAhead if it never will be, ClientClosed if the client ends before."""
-        if partition.machine.error is not None:
-            raise partition.machine.error
+        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client ends before."""
+        if partition.error is not None:
+            raise partition.error
         if partition.machine.state is MountingState.READY:
             return True
         if self.closed:

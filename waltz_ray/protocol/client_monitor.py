@@ -155,6 +155,19 @@ class ClientMonitor(Generic[Token]):
         """Take everything out although its fate is open: the client is being closed."""
         return self.fail_before(self.next_number)
 
+    def broken(self) -> str | None:
+        """Which invariant does not hold; looks at every span."""
+        end = count = 0
+        for first, (_, start, size) in zip(self._firsts, self._spans, strict=True):
+            if first < end or start < 0 or size <= 0:
+                return f"the span of {size} records from sequence number {first} on follows one that ends before {end}"
+            end, count = first + size, count + size
+        if count != self._pending or count > self._max_pending:
+            return f"{self._pending} records of {self._max_pending} are pending, the spans have {count}"
+        if end > self.next_number:
+            return f"sequence number {end - 1} is pending, the next one is {self.next_number}"
+        return None
+
     def fail_before(self, end: int) -> list[Piece[Token]]:
         """Take out what is pending below ``end``: it is not in the log, nor will it be."""
         if not self._firsts or self._firsts[0] >= end:

@@ -107,6 +107,9 @@ _MOUNT_IS_GONE = (
 
 _SEND_WAITING = SendWaiting()
 
+_MOUNTED = (MountingState.READY, MountingState.MOUNTING)
+_MAY_RECOVER = (*_MOUNTED, MountingState.LOCATING)
+
 
 class Mounting(Generic[Token]):
     """The machine of one partition of one client. ``Token``: a batch of appends, as whoever sends it has it."""
@@ -164,18 +167,26 @@ class Mounting(Generic[Token]):
             f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again"
         )
 
-    def check(self) -> None:
-        """What is true between any two steps; AssertionError otherwise."""
-        mounted = self.state in (MountingState.MOUNTING, MountingState.READY)
-        assert (self._mounted_at is not None) == mounted, (self.state, self._mounted_at)
-        assert self._opening is None or self.state in (MountingState.LOCATING, MountingState.CLOSED), self.state
-        assert not (self._pausing and (mounted or self._opening is not None)), self.state
-        assert self._held_bytes >= 0, self._held_bytes
-        assert (self.error is None) or self.state in (MountingState.AHEAD, MountingState.CLOSED), self.state
-        assert self.room <= self.monitor.room <= self._config.outstanding_appends
-        if self.state in (MountingState.LOCATING, MountingState.MOUNTING):
-            waits = self._pausing or self._opening is not None or mounted
-            assert waits or self._endpoint_of(self._location) is None, "nothing will ever make it go on"
+    def broken(self) -> str | None:
+        """Which invariant does not hold; cheap, for after every step (``monitor.broken`` is not)."""
+        state, opening = self.state, self._opening
+        if self._held_bytes < 0:
+            return f"{self._held_bytes} bytes of the feed are held"
+        if self.error is not None and state in _MAY_RECOVER:
+            return f"it is {state.value} after {self.error}"
+        if self._mounted_at is not None:
+            if state not in _MOUNTED or opening is not None or self._pausing:
+                return f"it is {state.value}, mounted at {self._mounted_at}, on its way to {opening}"
+        elif state in _MOUNTED:
+            return f"it is {state.value} and mounted nowhere"
+        elif self._pausing and opening is not None:
+            return f"it pauses and is on its way to {opening}"
+        elif state is MountingState.LOCATING:
+            if not self._pausing and opening is None and self._endpoint_of(self._location) is not None:
+                return "nothing will ever make it go on"
+        elif state is MountingState.AHEAD and (self._pausing or opening is not None):
+            return f"it is {state.value} and on its way to {opening}"
+        return None
 
     # ---- life
 

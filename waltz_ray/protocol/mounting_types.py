@@ -25,6 +25,7 @@ from waltz_ray.protocol.records import Int64s, RecordBatch
 from waltz_ray.protocol.value import value
 
 __all__ = [
+    "HEAVY",
     "TRANSITIONS",
     "AppendsTaken",
     "Applied",
@@ -337,3 +338,11 @@ Effect = (
     | StateChanged
     | StreamBroken
 )
+
+HEAVY: frozenset[type] = frozenset(
+    (
+        *(Received, AppendsTaken, OpenFailed, StreamLost),
+        *(Deliver, SendAppends, FailAppends, RefuseAppends, RefuseLocks, StreamBroken),
+    )
+)
+"""Those that hold records, columns or a traceback."""
