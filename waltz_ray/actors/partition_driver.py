@@ -100,7 +100,7 @@ class Host(Protocol):
 
     @property
     def connections(self) -> Mapping[int, Connection]:
-        """Those that have said HELLO and are not gone, by number."""
+        """The clients' connections that have said HELLO and are not gone, by number."""
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""
