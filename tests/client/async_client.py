@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, Transaction, TransactionContext
+from waltz_ray.client.keys import Key
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.records import Int64s
@@ -77,6 +78,9 @@ class AsyncClient:
 
     def append_many(self, partition_id: int, datas: Sequence[bytes], headers: Any = 0) -> Future[Int64s]:
         return self._start(self.client.append_many(partition_id, datas, headers))
+
+    def partition_for(self, key: Key) -> int:
+        return self.client.partition_for(key)
 
     def submit(self, context: TransactionContext) -> Future[bool]:
         return self._start(self.client.submit(context))

@@ -94,10 +94,10 @@ def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
         client.append(7, b"x")
     with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
         client.append(1, b"x")
-    with pytest.raises(InvalidInput, match="does not fit in a frame"):
-        client.append(0, b"x" * 10_000)
-    with pytest.raises(InvalidInput, match="does not fit in a frame"):
-        client.append_many(0, [b"", b"x" * 10_000])
+    with pytest.raises(InvalidInput, match="is longer than a log takes"):
+        client.append(0, b"x" * 5_000)
+    with pytest.raises(InvalidInput, match="is longer than a log takes"):
+        client.append_many(0, [b"", b"x" * 5_000])
     with pytest.raises(InvalidInput, match="signed 32-bit"):
         client.append(0, b"x", header=1 << 31)
     with pytest.raises(InvalidInput, match="signed 32-bit"):
@@ -110,7 +110,7 @@ def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
         client.append_many(0, [b"", b""], headers=[1])
     with pytest.raises(InvalidInput, match="no partition -1"):
         client.read(-1, 0, 1)
-    assert client.append(0, b"x" * 9_000).result(PATIENCE_S) == 0
+    assert client.append(0, b"x" * 4_500).result(PATIENCE_S) == 0
 
 
 def test_a_server_that_is_too_old(server: FakeServer, make_client: MakeClient) -> None:
@@ -219,6 +219,17 @@ def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     client.close()
     with pytest.raises(ClientClosed):
         next(feed)
+
+
+def test_nothing_more_comes_of_a_client_that_is_superseded(server: FakeServer, make_client: MakeClient) -> None:
+    dead, heir = make_client(), make_client()
+    assert dead.append(0, b"x").result(PATIENCE_S) == 0
+    assert heir.supersede(dead.client_id, PATIENCE_S) == [0, -1]
+    assert dead.append(0, b"y").result(PATIENCE_S) == 1
+    assert dead.statistics()["reconnects"] == 1, "what it sent over the connection that it had was refused"
+    server.script.hold_mounts = True
+    with pytest.raises(PartitionNotReady):
+        heir.supersede(dead.client_id, 0.05)
 
 
 def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: FakeDirectory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -74,6 +75,13 @@ def test_append_gives_transaction_ids(server: FakeServer, make_any: MakeAnyClien
     assert client.statistics()["committed"] == 100
 
 
+def test_partition_of_a_key(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    assert [client.partition_for(key) for key in ("123456789", b"123456789", 123456789, "")] == [0xCBF43926 % 2] * 3 + [
+        0
+    ]
+
+
 def test_append_many_is_packed_and_ordered(server: FakeServer, make_any: MakeAnyClient) -> None:
     client = make_any(config=ClientConfig(batch_records=7))
     ids = client.append_many(1, [b"x" * i for i in range(20)], headers=np.arange(20, dtype=np.int32)).result(PATIENCE_S)
@@ -99,8 +107,8 @@ def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient)
         client.append(7, b"x").result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
         client.append(1, b"x").result(PATIENCE_S)
-    with pytest.raises(InvalidInput, match="does not fit in a frame"):
-        client.append(0, b"x" * 10_000).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="is longer than a log takes"):
+        client.append(0, b"x" * 5_000).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="signed 32-bit"):
         client.append(0, b"x", header=1 << 31).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="headers of shape"):
@@ -109,7 +117,7 @@ def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient)
         list(client.read(-1, 0, 1))
     with pytest.raises(InvalidInput, match="high-water mark must be"):
         make_any(Recorder({0: -5}))
-    assert client.append(0, b"x" * 9_000).result(PATIENCE_S) == 0
+    assert client.append(0, b"x" * 4_500).result(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("drops", ["drop_after_admitting", "drop_before_admitting"])

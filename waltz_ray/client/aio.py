@@ -15,6 +15,7 @@ from waltz_ray.client.application import Callbacks, Transaction, TransactionCont
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.requests import AppendCall, check_size
@@ -291,6 +292,10 @@ class AsyncWaltzClient:
     def partitions(self) -> int:
         """Number of partitions of the cluster."""
         return self._directory.partitions
+
+    def partition_for(self, key: Key) -> int:
+        """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
+        return partition_for(key, self.partitions)
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted (and, with callbacks, fed up to the server's mark).

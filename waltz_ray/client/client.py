@@ -18,10 +18,12 @@ from types import TracebackType
 from typing import Literal, cast
 
 from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.core import PartitionShell
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -184,6 +186,10 @@ class WaltzClient:
         """Number of partitions of the cluster."""
         return self._count
 
+    def partition_for(self, key: Key) -> int:
+        """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
+        return partition_for(key, self._count)
+
     def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted (and, with callbacks, fed up to the server's mark).
 
@@ -192,6 +198,30 @@ class WaltzClient:
         if self._threads.on_loop:
             raise InvalidInput("wait_ready() was called in a future's callback, which it would wait for")
         partitions = [self._engine.attachment(partition).partition for partition in self._partitions]
+        self._wait_ready(partitions, timeout)
+
+    def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
+        """For who goes on where a client ended whose process has died: nothing more of ``client_id`` gets into the log.
+
+        Each partition is mounted in its name, so that what is left of it on the way there is refused, and what was in
+        flight has its fate. Returns the marks of all partitions: what that client ever appended is not above them.
+        It must not run any more: a client that lives would mount again. PartitionNotReady after ``timeout`` seconds.
+        """
+        return [self._superseded(partition_id, client_id, timeout) for partition_id in range(self._count)]
+
+    def _superseded(self, partition_id: int, client_id: int, timeout: float | None) -> int:
+        mark = self.server_high_water_mark(partition_id)
+        subscription: Subscription = self._engine.subscription(
+            partition_id, client_id, mark, lambda item: subscription.used(item)
+        )
+        self._engine.follow(subscription)
+        try:
+            self._wait_ready([subscription.partition], timeout)
+        finally:
+            self._threads.call(self._engine.unsubscribe(subscription))
+        return self.server_high_water_mark(partition_id)
+
+    def _wait_ready(self, partitions: Sequence[PartitionShell], timeout: float | None) -> None:
         start = time.monotonic()
         with self._ready:
             for partition in partitions:

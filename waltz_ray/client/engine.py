@@ -237,7 +237,8 @@ class Engine:
         self, partition_id: int, client_id: int, after: int, put: Callable[[FeedItem], None]
     ) -> Subscription:
         """A feed that follows; not yet begun."""
-        return Subscription(self._mounter(client_id, FeedMode.RECORDS), partition_id, after, put)
+        mounter = self._mounter(client_id, FeedMode.RECORDS)
+        return Subscription(mounter, partition_id, after, put, self.ready_changed)
 
     def follow(self, subscription: Subscription) -> None:
         """Begin with it; ``shut_down`` ends it otherwise."""

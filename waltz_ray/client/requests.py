@@ -24,7 +24,16 @@ from waltz_ray.wire.primitives import BytesLike
 if TYPE_CHECKING:
     from waltz_ray.client.contexts import ContextRun
 
-__all__ = ["AppendCall", "Sending", "LockHashes", "ManyAppend", "Unsent", "check_size", "unsent"]
+__all__ = [
+    "AppendCall",
+    "Sending",
+    "LockHashes",
+    "ManyAppend",
+    "Unsent",
+    "check_size",
+    "longest_record_bytes",
+    "unsent",
+]
 
 _FRAME_BYTES = 256  # what a frame needs beside its records, with room to spare
 _RECORD_BYTES = 32  # what a record needs beside its data and its locks
@@ -232,10 +241,16 @@ def _locks_of(piece: Unsent, kind: int) -> list[list[int]]:
     return [[]] * piece.size
 
 
+def longest_record_bytes(max_frame_bytes: int, locks: int = 0) -> int:
+    """The longest data of a record with so many locks: a server takes half a frame (docs/wire.md, "Limits")."""
+    return max_frame_bytes // 2 - _LOCK_BYTES * locks - _RECORD_BYTES - _FRAME_BYTES
+
+
 def check_size(partition_id: int, size: int, locks: int, max_frame_bytes: int) -> None:
-    """InvalidInput for a record that no frame could carry."""
-    if size + _LOCK_BYTES * locks + _RECORD_BYTES + _FRAME_BYTES > max_frame_bytes:
+    """InvalidInput for a record that no server would take: it is not sent."""
+    longest = longest_record_bytes(max_frame_bytes, locks)
+    if size > longest:
         raise InvalidInput(
-            f"partition {partition_id}: a record of {size} bytes does not fit in a frame of {max_frame_bytes} bytes "
-            f"(ClientConfig.max_frame_bytes); split it or store it elsewhere and append its address"
+            f"partition {partition_id}: a record of {size} bytes is longer than a log takes, {longest} bytes "
+            f"(half of ClientConfig.max_frame_bytes); split it or store it elsewhere and append its address"
         )

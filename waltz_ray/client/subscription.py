@@ -27,8 +27,16 @@ class Subscription:
     On the client's loop, but for ``taken`` and ``end``.
     """
 
-    def __init__(self, mounter: Mounter, partition_id: int, after: int, put: Callable[[FeedItem], None]) -> None:
+    def __init__(
+        self,
+        mounter: Mounter,
+        partition_id: int,
+        after: int,
+        put: Callable[[FeedItem], None],
+        ready_changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._after = after
+        self._ready_changed = ready_changed
         self._mounter = mounter
         self._put = put
         self.stopped = False
@@ -66,7 +74,7 @@ class Subscription:
             self._put((feed, frame_bytes))
 
     def ready_changed(self) -> None:
-        """Nobody waits for it."""
+        self._ready_changed()
 
     def never_ready(self, error: WaltzError) -> None:
         self.end(error)
