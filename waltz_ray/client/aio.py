@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_data, checked_header
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
-from waltz_ray.client.keys import Key, partition_for
+from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.requests import AppendCall, check_size
@@ -155,7 +155,8 @@ class AsyncWaltzClient:
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)
-        data = bytes(data)
+        if type(data) is not bytes:
+            data = checked_data(data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Protocol
 
+from waltz_ray.client.keys import Key, lock_of
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
@@ -89,7 +91,10 @@ class Callbacks(ABC):
 
 
 class TransactionBuilder:
-    """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks."""
+    """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks.
+
+    A lock is a name and a number, or a name and a text (``client/keys.py``). InvalidInput for what is neither.
+    """
 
     __slots__ = ("append_locks", "data", "header", "read_locks", "write_locks")
 
@@ -100,17 +105,17 @@ class TransactionBuilder:
         self.read_locks: list[LockId] = []
         self.append_locks: list[LockId] = []
 
-    def write_lock(self, name: str, id: int) -> None:
+    def write_lock(self, name: str, id: Key) -> None:
         """Refuse this transaction if anything newer than the client's mark wrote or appended under the lock."""
-        self.write_locks.append(LockId(name, id))
+        self.write_locks.append(lock_of(name, id))
 
-    def read_lock(self, name: str, id: int) -> None:
+    def read_lock(self, name: str, id: Key) -> None:
         """Check a lock as ``write_lock`` does, but refuse nobody else by taking it."""
-        self.read_locks.append(LockId(name, id))
+        self.read_locks.append(lock_of(name, id))
 
-    def append_lock(self, name: str, id: int) -> None:
+    def append_lock(self, name: str, id: Key) -> None:
         """No check; refuses others' write and read locks that do not know of this transaction yet."""
-        self.append_locks.append(LockId(name, id))
+        self.append_locks.append(lock_of(name, id))
 
 
 class TransactionContext(ABC):
@@ -138,8 +143,25 @@ class TransactionContext(ABC):
         """A lock was refused because of ``transaction_id``; it has been applied now and ``execute`` comes next."""
 
 
+def checked_data(data: object) -> bytes:
+    """``data`` as bytes. InvalidInput for what is no contiguous bytes-like object: a number would become zeros."""
+    if isinstance(data, bytes | bytearray) or (isinstance(data, memoryview) and data.contiguous):
+        return bytes(data)
+    kind = "a memoryview with gaps" if isinstance(data, memoryview) else type(data).__name__
+    raise InvalidInput(f"a transaction's data must be bytes, not {kind}; encode it, or give connect() a codec")
+
+
+def checked_int(what: str, value: object) -> int:
+    """``value`` as an int. InvalidInput for what is no integer, and for True and False."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidInput(f"{what} must be an integer, not {type(value).__name__}: {value!r:.60}")
+    return int(value)
+
+
 def checked_header(header: int) -> int:
-    """``header`` if it fits in a signed 32-bit integer."""
+    """``header`` if it is a signed 32-bit integer."""
+    if type(header) is not int:
+        header = checked_int("a transaction header", header)
     if not -(1 << 31) <= header < 1 << 31:
         raise InvalidInput(f"a transaction header must be a signed 32-bit integer, not {header}")
     return header
@@ -147,6 +169,7 @@ def checked_header(header: int) -> int:
 
 def checked_mark(mark: int) -> int:
     """``mark`` if it can be a client's high-water mark."""
-    if not isinstance(mark, int) or not -1 <= mark < 1 << 63:
-        raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark!r}")
+    mark = checked_int("a client high-water mark", mark)
+    if not -1 <= mark < 1 << 63:
+        raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark}")
     return mark

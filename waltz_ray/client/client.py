@@ -17,13 +17,20 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import (
+    Callbacks,
+    Transaction,
+    TransactionContext,
+    checked_data,
+    checked_header,
+    checked_int,
+)
 from waltz_ray.client.core import PartitionShell
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
-from waltz_ray.client.keys import Key, partition_for
+from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -105,8 +112,11 @@ class WaltzClient:
         it read what it bases this transaction on. The default is this client's own mark.
         """
         engine = self._engine
+        if type(partition_id) is not int:
+            partition_id = checked_int("a partition ID", partition_id)
         attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        data = bytes(data)
+        if type(data) is not bytes:
+            data = checked_data(data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
+from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_data, checked_header
 from waltz_ray.client.futures import Fate
+from waltz_ray.client.keys import lock_hash
 from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.shell import Shell
@@ -80,7 +81,7 @@ class ContextRunner:
         run = ContextRun(self, context, future)
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client is closed; connect again")
+                raise ClientClosed("the client is closed, this was not sent; connect again")
             self._runs[run] = None
         self.again(run)
         return run
@@ -172,7 +173,7 @@ class ContextRunner:
     def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> AppendCall:
         if builder.data is None:
             raise InvalidInput(f"{type(run.context).__name__}.execute returned True but set no builder.data")
-        data = bytes(builder.data)
+        data = checked_data(builder.data)
         locks = builder.write_locks, builder.read_locks, builder.append_locks
         check_size(partition_id, len(data), sum(map(len, locks)), self._config.max_frame_bytes)
         append = AppendCall(data, checked_header(builder.header), crc32(data), run=run)
@@ -182,7 +183,7 @@ class ContextRunner:
                     "a context that takes locks needs a client with callbacks: this one applies nothing, "
                     "so it cannot say how much its application knows"
                 )
-            write, read, appended = ([lock.hash for lock in kind] for kind in locks)
+            write, read, appended = ([lock_hash(lock) for lock in kind] for kind in locks)
             append.take_locks(mark, (write, read, appended))
         return append
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from waltz_ray.client.application import Callbacks, checked_header, checked_mark
+from waltz_ray.client.application import Callbacks, checked_data, checked_header, checked_int, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.contexts import ContextRunner
@@ -20,6 +20,7 @@ from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.client.futures import Fate
+from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
@@ -30,14 +31,13 @@ from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.protocol.ids import NO_TRANSACTION, Location, LockId
+from waltz_ray.protocol.ids import NO_TRANSACTION, Location
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s
 
-__all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
+__all__ = ["Engine", "Locks", "Membership", "check_partition", "settle"]
 
-Lock = LockId | tuple[str, int]
 Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
 """Write, read and append locks."""
 
@@ -59,6 +59,7 @@ class Membership:
 
 def check_partition(partition_id: int, count: int) -> int:
     """``partition_id`` if there is such a partition, else InvalidInput."""
+    partition_id = checked_int("a partition ID", partition_id)
     if not 0 <= partition_id < count:
         raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
     return partition_id
@@ -132,9 +133,10 @@ class Engine:
 
     def attachment(self, partition_id: int) -> Attachment:
         """The partition, mounted from now on if it has not been before."""
+        partition_id = check_partition(partition_id, self.membership.partitions)
         if partition_id not in self.attachments:
             mounted = self.membership.mounted
-            if check_partition(partition_id, self.membership.partitions) not in mounted:
+            if partition_id not in mounted:
                 raise InvalidInput(
                     f"partition {partition_id} is not one of this client's, {list(mounted)}; "
                     f"give it to connect(partitions=...)"
@@ -198,7 +200,7 @@ class Engine:
                 "an append with locks needs client_mark= in a client without callbacks: "
                 "only the application knows what it has applied"
             )
-        write, read, appended = map(_hashes, locks)
+        write, read, appended = ([lock_hash(lock) for lock in kind] for kind in locks)
         append.take_locks(mark, (write, read, appended))
 
     def many_append_of(
@@ -209,19 +211,12 @@ class Engine:
         future: Fate[Any],
     ) -> ManyAppend:
         """Many records, not yet sent."""
+        datas = _checked_datas(datas)
         count = len(datas)
         lengths = np.fromiter(map(len, datas), dtype=np.int64, count=count)
         check_size(attachment.queue.partition_id, int(lengths.max(initial=0)), 0, self._config.max_frame_bytes)
         checksums = np.fromiter(map(crc32, datas), dtype=np.uint32, count=count)
-        if isinstance(headers, int):
-            columns = np.full(count, checked_header(headers), dtype=np.int32)
-        else:
-            wide = np.array(headers, dtype=np.int64)
-            if wide.shape != (count,):
-                raise InvalidInput(f"append_many: {count} records but headers of shape {wide.shape}")
-            checked_header(int(wide.min(initial=0)))
-            checked_header(int(wide.max(initial=0)))
-            columns = wide.astype(np.int32)
+        columns = _checked_headers(headers, count)
         return ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32), future)
 
     def open_futures(self) -> list[Fate[Any]]:
@@ -263,7 +258,7 @@ class Engine:
     def check_open(self) -> None:
         """ClientClosed if it is."""
         if self.closed:
-            raise ClientClosed("the client is closed; connect again")
+            raise ClientClosed("the client is closed, this was not sent; connect again")
 
     def begin_to_close(self) -> bool:
         """Nothing more is begun. True for the one caller that is to go on with it."""
@@ -274,16 +269,44 @@ class Engine:
     async def shut_down(self) -> None:
         """On the loop: leave every server; what has no fate ends with ClientClosed."""
         closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")
+        unsent = ClientClosed("the client is closed, this append was not sent; connect again")
         for subscription in list(self._subscriptions):
             await self.unsubscribe(subscription)
             subscription.end(ClientClosed("the client was closed"))
         for attachment in self.attachments.values():
             await attachment.partition.stop()
-            for append in attachment.outbox.close(closed):
-                append.fail(closed)
+            for append, error in attachment.outbox.close(closed, unsent):
+                append.fail(error)
         await self.rpc.close()
         await self.mounter.streams.close()
 
 
-def _hashes(locks: Sequence[Lock]) -> list[int]:
-    return [(lock if isinstance(lock, LockId) else LockId(*lock)).hash for lock in locks]
+def _checked_datas(datas: Sequence[bytes]) -> Sequence[bytes]:
+    if type(datas) is not list and (isinstance(datas, str | bytes | bytearray) or not isinstance(datas, Sequence)):
+        raise InvalidInput(f"append_many takes a list of bytes, one for each transaction, not {type(datas).__name__}")
+    if [*map(type, datas)].count(bytes) == len(datas):  # 2 us for a hundred
+        return datas
+    return [checked_data(data) for data in datas]
+
+
+def _checked_headers(headers: int | Sequence[int] | Int32s, count: int) -> Int32s:
+    """One for each of ``count`` records."""
+    if not isinstance(headers, np.ndarray):
+        if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
+            return np.full(count, checked_header(cast(int, headers)), dtype=np.int32)
+        if not set(map(type, headers)) <= {int}:
+            headers = [checked_header(header) for header in headers]
+        checked_header(min(headers, default=0))
+        checked_header(max(headers, default=0))
+        return _checked_shape(np.array(headers, dtype=np.int32), count)
+    if headers.dtype.kind not in "iu":
+        raise InvalidInput(f"append_many: headers must be integers, not {headers.dtype}")
+    checked_header(int(headers.min(initial=0)))
+    checked_header(int(headers.max(initial=0)))
+    return _checked_shape(headers.astype(np.int32), count)
+
+
+def _checked_shape(headers: Int32s, count: int) -> Int32s:
+    if headers.shape != (count,):
+        raise InvalidInput(f"append_many: {count} records but headers of shape {headers.shape}")
+    return headers

@@ -217,11 +217,12 @@ class Outbox:
             for append in appends:
                 self._open.pop(append, None)
 
-    def close(self, error: WaltzError) -> list[AppendCall]:
-        """Every later ``offer`` raises ``error``; takes out what is open."""
+    def close(self, error: WaltzError, unsent: WaltzError) -> list[tuple[AppendCall, WaltzError]]:
+        """Every later ``offer`` raises ``unsent``. Takes out what is open: each with ``unsent`` or else ``error``."""
         with self._lock:
-            self._error = error
-            left = list(self._open)
+            self._error = unsent
+            waiting = {_append_of(one) for one in self._queue if _is_whole(one)}
+            left = [(append, unsent if append in waiting else error) for append in self._open]
             self._open.clear()
             self._queue.clear()
             self._records = self._bytes = 0
