@@ -27,6 +27,7 @@ from waltz_ray.errors import (
     InvariantBroken,
     LockConflict,
     PartitionNotReady,
+    PartlyAppended,
     WaltzError,
 )
 from waltz_ray.protocol.ids import LockId
@@ -171,6 +172,16 @@ def test_a_lock_by_text_is_the_lock_of_its_crc(make_any: MakeAnyClient) -> None:
         with pytest.raises(LockConflict):
             client.append(0, b"x", write_locks=[same], client_mark=-1).result(PATIENCE_S)
     assert client.append(0, b"x", write_locks=[("account", "ann")], client_mark=-1).result(PATIENCE_S) == 1
+
+
+def test_of_many_some_may_be_in_the_log_though_others_were_refused(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(batch_records=3))
+    server.script.reject_code = RejectionCode.BAD_CHECKSUM  # the first of two batches
+    with pytest.raises(PartlyAppended, match="0 of 6 records are in the log, the others are not known to be") as caught:
+        client.append_many(0, [b"%d" % i for i in range(6)]).result(PATIENCE_S)
+    assert caught.value.transaction_ids == (-1,) * 6
+    assert client.append(0, b"x").result(PATIENCE_S) == 3
+    assert server.logs[0].data() == [b"3", b"4", b"5", b"x"]
 
 
 def test_what_comes_after_close_was_not_sent(server: FakeServer, make_any: MakeAnyClient) -> None:

@@ -169,7 +169,7 @@ class AsyncWaltzClient:
     ) -> Int64s:
         """Propose n transactions at once, without locks; their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which).
+        They are not one unit: after an error some may be in the log (PartlyAppended then says which).
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)

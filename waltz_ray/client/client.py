@@ -131,7 +131,7 @@ class WaltzClient:
     ) -> Future[Int64s]:
         """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which).
+        They are not one unit: after an error some may be in the log (PartlyAppended then says which).
         """
         attachment = self._engine.attachment(partition_id)
         future: LightFuture[Int64s] = LightFuture()

@@ -160,6 +160,7 @@ class Outbox:
         if fitting == size:
             self._queue.popleft()
         else:
+            append.divided = True
             self._queue[0] = Piece(append, start + fitting, size - fitting, 0)
         return Piece(append, start, fitting, 0)
 

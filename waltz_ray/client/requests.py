@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from waltz_ray.client.futures import Fate, LightFuture
-from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
+from waltz_ray.errors import AppendFailed, InvalidInput, PartlyAppended, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
@@ -93,7 +93,7 @@ class AppendCall:
 class ManyAppend(AppendCall):
     """n records that share a future. The client's loop alone touches ``ids`` and ``missing``."""
 
-    __slots__ = ("checksums", "count", "headers", "ids", "lengths", "missing", "offsets")
+    __slots__ = ("checksums", "count", "divided", "headers", "ids", "lengths", "missing", "offsets")
 
     def __init__(
         self, data: bytes, headers: Int32s, checksums: UInt32s, lengths: Int32s, future: Fate[Any] | None = None
@@ -105,6 +105,7 @@ class ManyAppend(AppendCall):
         self.offsets: Int64s = offsets_of(lengths)
         self.count = len(lengths)
         self.missing = self.count  # records that are not known to be in the log
+        self.divided = False  # it went into several batches: one may commit though another was refused
         self.ids: Int64s = np.full(self.count, NO_TRANSACTION, dtype=np.int64)
 
     def committed(self, start: int, transaction_ids: Int64s) -> bool:
@@ -127,12 +128,8 @@ class ManyAppend(AppendCall):
 
     def fail(self, error: WaltzError) -> None:
         """End this append with ``error``, unless it has ended; the error says how much of it is in the log."""
-        if self.missing < self.count:
-            known = self.ids[self.ids != NO_TRANSACTION]
-            error = AppendFailed(
-                f"{len(known)} of {self.count} records are in the log "
-                f"(transactions {int(known[0])} to {int(known[-1])}), the others are not known to be: {error}"
-            )
+        if self.missing < self.count or (self.divided and isinstance(error, AppendFailed | InvalidInput)):
+            error = PartlyAppended(tuple(self.ids.tolist()), str(error))
         super().fail(error)
 
 
