@@ -23,6 +23,7 @@ from waltz_ray.errors import (
     CoordinationError,
     Corruption,
     DataUnavailable,
+    DecodingFailed,
     DiskFull,
     Fenced,
     ForeignStorage,
@@ -54,6 +55,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     NotContiguous: (1, 5, 2),
     LockConflict: (1, 7),
     PartlyAppended: ((3, -1), "closed"),
+    DecodingFailed: (1, 7, 3, "no JSON"),
 }
 
 # May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
@@ -68,6 +70,7 @@ NEVER = {
     *(Fenced, NotContiguous, NoNode, NodeExists, VersionConflict),  # based on what is not so any more
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
+    DecodingFailed,  # the same bytes, the same codec
     *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
 }
 

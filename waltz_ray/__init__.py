@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.codecs import JsonCodec, MsgpackCodec, TypedCodec, ZstdCodec
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.config import ClientConfig
 
@@ -24,13 +25,17 @@ __all__ = [
     "AsyncWaltzClient",
     "Callbacks",
     "ClientConfig",
+    "JsonCodec",
     "LockId",
+    "MsgpackCodec",
     "RangeReader",
     "ReqId",
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",
+    "TypedCodec",
     "WaltzClient",
+    "ZstdCodec",
     "connect",
     "connect_async",
     "feed_dataset",

@@ -11,6 +11,7 @@ from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Location
 from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
 from waltz_ray.client.tcp import TcpTransport
@@ -36,8 +37,9 @@ def connect(
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
     feed: FeedKind | None = None,
+    codec: Codec | None = None,
 ) -> WaltzClient:
-    """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions`` and ``feed``.
+    """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions``, ``feed`` and ``codec``.
 
     ``zookeeper``: ``host:port,...``; by default it is asked from the cluster's manager through Ray, which is
     initialised with the local Ray cluster if it is not. ``transport="actor"`` sends everything through actor calls,
@@ -47,7 +49,7 @@ def connect(
     """
     directory, carrier = _found(cluster, zookeeper, transport)
     try:
-        return WaltzClient(directory, carrier, callbacks, config, partitions, feed)
+        return WaltzClient(directory, carrier, callbacks, config, partitions, feed, codec=codec)
     except BaseException:
         directory.close()
         raise
@@ -60,13 +62,14 @@ async def connect_async(
     partitions: Sequence[int] | None = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
+    codec: Codec | None = None,
 ) -> AsyncWaltzClient:
     """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
     directory, carrier = await asyncio.to_thread(_found, cluster, zookeeper, transport)
-    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions)
+    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions, codec)
     try:
         await client.start()
     except BaseException:

@@ -35,6 +35,7 @@
         ├── PartlyAppended           of an append_many some records are in the log, or may be
         ├── AppendTimeout            the caller stopped waiting; the append's fate is open
         ├── DataUnavailable          retriable: transaction data could not be read
+        ├── DecodingFailed           the client's codec cannot make a value of a transaction's data
         └── ClientClosed
 
 ``retriable`` says whether the very same call may be made again: it may succeed then without anything being changed by
@@ -59,6 +60,7 @@ __all__ = [
     "CoordinationError",
     "Corruption",
     "DataUnavailable",
+    "DecodingFailed",
     "DiskFull",
     "Fenced",
     "ForeignStorage",
@@ -289,6 +291,25 @@ class DataUnavailable(ClientError):
     """Transaction data could not be read."""
 
     retriable = True
+
+
+class DecodingFailed(ClientError):
+    """The client's codec cannot make a value of a transaction's data, which can still be read: ``reason``."""
+
+    def __init__(self, partition_id: int, transaction_id: int, header: int, reason: str) -> None:
+        super().__init__(partition_id, transaction_id, header, reason)
+        self.partition_id, self.transaction_id, self.header, self.reason = (
+            partition_id,
+            transaction_id,
+            header,
+            reason,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}, transaction {self.transaction_id}, header {self.header}: "
+            f"its data cannot be decoded: {self.reason}"
+        )
 
 
 class ClientClosed(ClientError):

@@ -90,7 +90,7 @@ def test_data_that_is_not_bytes_is_refused_at_once(server: FakeServer, make_any:
         client.append(0, wrong).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="data must be bytes, not"):
         client.append_many(0, [b"x", wrong]).result(PATIENCE_S)
-    with pytest.raises(InvalidInput, match=r"takes a list of bytes|data must be bytes, not"):
+    with pytest.raises(InvalidInput, match=r"takes a list with one|data must be bytes, not"):
         client.append_many(0, wrong).result(PATIENCE_S)
 
     def execute(builder: TransactionBuilder) -> bool:
@@ -111,7 +111,7 @@ def test_all_that_is_bytes_is_taken_as_it_is_now(server: FakeServer, make_any: M
         future.result(PATIENCE_S)
     mutable[:] = b"xx"
     assert server.logs[0].data() == [b"ab", b"b", b"ab", b"c", b"d"]
-    with pytest.raises(InvalidInput, match="takes a list of bytes, one for each transaction, not bytes"):
+    with pytest.raises(InvalidInput, match="takes a list with one value for each transaction, not bytes"):
         client.append_many(0, b"abc").result(PATIENCE_S)  # type: ignore[arg-type]
 
 

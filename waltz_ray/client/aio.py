@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_data, checked_header
+from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
@@ -39,7 +40,7 @@ class AsyncWaltzClient:
 
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline.
     Without, a partition is mounted when it is first appended to, and only the fates of this client's own appends
-    come back.
+    come back. ``codec`` is that of ``WaltzClient``.
 
     What is cancelled leaves nothing behind: an append that has not been sent is not sent any more, one that has been
     may still commit, and nobody is told; a context is not executed again; a feed's connection is closed.
@@ -52,6 +53,7 @@ class AsyncWaltzClient:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """Owns ``directory`` once it has been started."""
         self._directory = directory
@@ -59,6 +61,7 @@ class AsyncWaltzClient:
         self._callbacks = callbacks
         self.config = config or ClientConfig()
         self._given_partitions = partitions
+        self._codec = codec
         self._starting = asyncio.Lock()
         self._started: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -77,7 +80,9 @@ class AsyncWaltzClient:
         directory = self._directory
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
-        membership = settle(client_id, directory.partitions, callbacks, config, partitions, FeedMode.RECORDS)
+        membership = settle(
+            client_id, directory.partitions, callbacks, config, partitions, FeedMode.RECORDS, self._codec
+        )
         shell = self._shell = OwnLoop(self.config)
         changed = self._ready_changed
         engine = self._started = Engine(membership, self._transport, callbacks, _never_fetched, shell, changed)
@@ -140,7 +145,7 @@ class AsyncWaltzClient:
     async def append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -155,8 +160,8 @@ class AsyncWaltzClient:
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)
-        if type(data) is not bytes:
-            data = checked_data(data)
+        if type(data) is not bytes or engine.codec is not None:
+            data = encoded(engine.codec, data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
@@ -165,7 +170,7 @@ class AsyncWaltzClient:
         return await self._sent(attachment.outbox, append, fate)
 
     async def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: int | Sequence[int] | Int32s = 0
+        self, partition_id: int, datas: Sequence[Any], headers: int | Sequence[int] | Int32s = 0
     ) -> Int64s:
         """Propose n transactions at once, without locks; their n transaction IDs, in order.
 
@@ -241,7 +246,7 @@ class AsyncWaltzClient:
             batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
             if not len(batch):
                 return
-            for transaction in transactions_of(batch, first_id - 1, _never_fetched):
+            for transaction in transactions_of(batch, first_id - 1, self._engine.origin):
                 yield transaction
             first_id = batch.end_id
 
@@ -260,7 +265,7 @@ class AsyncWaltzClient:
         try:
             while True:
                 item = await items.get()
-                for transaction in subscription.taken(item, _never_fetched):
+                for transaction in subscription.taken(item, engine.origin):
                     yield transaction
                 subscription.used(item)
         finally:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Protocol
+from typing import Any, Protocol
 
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.keys import Key, lock_of
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import DataUnavailable, DecodingFailed, InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
 __all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
@@ -33,16 +34,23 @@ class Transaction:
     ``feed="headers"`` (``DataUnavailable`` if that fails); otherwise it is already here.
     """
 
-    __slots__ = ("_data", "_index", "_source", "header", "partition_id", "transaction_id")
+    __slots__ = ("_codec", "_data", "_index", "_source", "_value", "header", "partition_id", "transaction_id")
 
     def __init__(
-        self, partition_id: int, transaction_id: int, header: int, source: TransactionSource, index: int
+        self,
+        partition_id: int,
+        transaction_id: int,
+        header: int,
+        source: TransactionSource,
+        index: int,
+        codec: Codec | None = None,
     ) -> None:
         self.partition_id = partition_id
         self.transaction_id = transaction_id
         self.header = header
         self._source = source
         self._index = index
+        self._codec = codec
         self._data: bytes | None = None
 
     @property
@@ -56,6 +64,22 @@ class Transaction:
         if self._data is None:
             self._data = self._source.data(self._index)
         return self._data
+
+    @property
+    def value(self) -> Any:
+        """What the client's codec makes of ``data``, once; without a codec the same bytes. DecodingFailed."""
+        codec = self._codec
+        if codec is None:
+            return self.data
+        if not hasattr(self, "_value"):
+            try:
+                self._value = codec.decode(self.data)
+            except DataUnavailable:
+                raise
+            except Exception as error:
+                reason = f"{type(codec).__name__}: {' '.join(str(error).split())}"
+                raise DecodingFailed(self.partition_id, self.transaction_id, self.header, reason) from error
+        return self._value
 
     def __repr__(self) -> str:
         return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"
@@ -93,10 +117,13 @@ class Callbacks(ABC):
 class TransactionBuilder:
     """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks.
 
+    Of a client with a codec ``value`` may be set in place of ``data``: then the data is what the codec makes of it.
     A lock is a name and a number, or a name and a text (``client/keys.py``). InvalidInput for what is neither.
     """
 
-    __slots__ = ("append_locks", "data", "header", "read_locks", "write_locks")
+    __slots__ = ("append_locks", "data", "header", "read_locks", "value", "write_locks")
+
+    value: Any
 
     def __init__(self) -> None:
         self.header = 0
@@ -141,14 +168,6 @@ class TransactionContext(ABC):
 
     def on_lock_failure(self, transaction_id: int) -> None:  # noqa: B027 - a hook, empty on purpose
         """A lock was refused because of ``transaction_id``; it has been applied now and ``execute`` comes next."""
-
-
-def checked_data(data: object) -> bytes:
-    """``data`` as bytes. InvalidInput for what is no contiguous bytes-like object: a number would become zeros."""
-    if isinstance(data, bytes | bytearray) or (isinstance(data, memoryview) and data.contiguous):
-        return bytes(data)
-    kind = "a memoryview with gaps" if isinstance(data, memoryview) else type(data).__name__
-    raise InvalidInput(f"a transaction's data must be bytes, not {kind}; encode it, or give connect() a codec")
 
 
 def checked_int(what: str, value: object) -> int:

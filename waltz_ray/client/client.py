@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from waltz_ray.client.application import (
     Callbacks,
     Transaction,
     TransactionContext,
-    checked_data,
     checked_header,
     checked_int,
 )
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.core import PartitionShell
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, check_partition, settle
@@ -57,6 +57,9 @@ class WaltzClient:
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
     (``feed="records"``) or fetched on demand (``"headers"``). Without, a partition is mounted when it is first
     appended to, and only the fates of this client's own appends come back.
+
+    With a ``codec`` what is appended are values, and ``transaction.value`` is what they were; ``transaction.data`` is
+    their bytes. Without, both are bytes.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class WaltzClient:
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
         threads: Threads | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """``threads``: only the simulator gives other than real ones."""
         if feed is not None and feed not in _FEED_MODES:
@@ -75,7 +79,9 @@ class WaltzClient:
         self._directory = directory
         # Before any thread exists: the application's code may raise.
         mode = _FEED_MODES[feed or "records"]
-        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, mode)
+        membership = settle(
+            directory.next_client_id(), directory.partitions, callbacks, config, partitions, mode, codec
+        )
         self.client_id = membership.client_id
         self.config = membership.config
         self._partitions = membership.mounted
@@ -95,7 +101,7 @@ class WaltzClient:
     def append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -115,8 +121,8 @@ class WaltzClient:
         if type(partition_id) is not int:
             partition_id = checked_int("a partition ID", partition_id)
         attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        if type(data) is not bytes:
-            data = checked_data(data)
+        if type(data) is not bytes or engine.codec is not None:
+            data = encoded(engine.codec, data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
@@ -127,7 +133,7 @@ class WaltzClient:
         return future
 
     def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: int | Sequence[int] | Int32s = 0
+        self, partition_id: int, datas: Sequence[Any], headers: int | Sequence[int] | Int32s = 0
     ) -> Future[Int64s]:
         """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
 
@@ -284,7 +290,7 @@ class WaltzClient:
             batch = self._threads.call(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
             if not len(batch):
                 return
-            yield from transactions_of(batch, first_id - 1, self._fetch)
+            yield from transactions_of(batch, first_id - 1, self._engine.origin)
             first_id = batch.end_id
 
     def _follow(self, partition_id: int, start: int) -> Iterator[Transaction]:
@@ -301,7 +307,7 @@ class WaltzClient:
     def _taken(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem]) -> Iterator[Transaction]:
         while True:
             item = items.get()
-            yield from subscription.taken(item, self._fetch)
+            yield from subscription.taken(item, self._engine.origin)
             subscription.used(item)
 
     def _end_threads(self) -> None:

@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from waltz_ray.client.application import Callbacks, checked_data, checked_header, checked_int, checked_mark
+from waltz_ray.client.application import Callbacks, checked_header, checked_int, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch
+from waltz_ray.client.feeds import Fetch, Origin
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
@@ -55,6 +56,7 @@ class Membership:
     """The application's high-water marks; empty without callbacks."""
     mode: FeedMode
     config: ClientConfig
+    codec: Codec | None = None
 
 
 def check_partition(partition_id: int, count: int) -> int:
@@ -72,6 +74,7 @@ def settle(
     config: ClientConfig | None,
     partitions: Sequence[int] | None,
     feed: FeedMode,
+    codec: Codec | None = None,
 ) -> Membership:
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
     mounted = tuple(range(count))
@@ -81,7 +84,7 @@ def settle(
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
     mode = FeedMode.OWN if callbacks is None else feed
-    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
+    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig(), codec)
 
 
 class Engine:
@@ -112,8 +115,10 @@ class Engine:
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
-        self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell)
-        self.applier = Applier(callbacks, fetch, self._completed, shell)
+        self.codec = membership.codec
+        self.origin = Origin(fetch, membership.codec)
+        self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell, self.codec)
+        self.applier = Applier(callbacks, self.origin, self._completed, shell)
 
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
         streams = StreamPool(self._transport, lambda: MountStream(self._config.max_frame_bytes))
@@ -206,12 +211,12 @@ class Engine:
     def many_append_of(
         self,
         attachment: Attachment,
-        datas: Sequence[bytes],
+        values: Sequence[object],
         headers: int | Sequence[int] | Int32s,
         future: Fate[Any],
     ) -> ManyAppend:
         """Many records, not yet sent."""
-        datas = _checked_datas(datas)
+        datas = _datas(self.codec, values)
         count = len(datas)
         lengths = np.fromiter(map(len, datas), dtype=np.int64, count=count)
         check_size(attachment.queue.partition_id, int(lengths.max(initial=0)), 0, self._config.max_frame_bytes)
@@ -281,12 +286,12 @@ class Engine:
         await self.mounter.streams.close()
 
 
-def _checked_datas(datas: Sequence[bytes]) -> Sequence[bytes]:
+def _datas(codec: Codec | None, datas: Sequence[Any]) -> Sequence[bytes]:
     if type(datas) is not list and (isinstance(datas, str | bytes | bytearray) or not isinstance(datas, Sequence)):
-        raise InvalidInput(f"append_many takes a list of bytes, one for each transaction, not {type(datas).__name__}")
-    if [*map(type, datas)].count(bytes) == len(datas):  # 2 us for a hundred
+        raise InvalidInput(f"append_many takes a list with one value for each transaction, not {type(datas).__name__}")
+    if codec is None and [*map(type, datas)].count(bytes) == len(datas):  # 2 us for a hundred
         return datas
-    return [checked_data(data) for data in datas]
+    return [encoded(codec, data) for data in datas]
 
 
 def _checked_headers(headers: int | Sequence[int] | Int32s, count: int) -> Int32s:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
+from waltz_ray.client.feeds import Origin, Transactions, transactions_of
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.messages.client import FeedBatch
@@ -52,13 +52,13 @@ class Subscription:
         """The iterator raises when it has taken what was before."""
         self._put(error)
 
-    def taken(self, item: FeedItem, fetch: Fetch) -> Transactions:
+    def taken(self, item: FeedItem, origin: Origin) -> Transactions:
         """The transactions of the next item; raises if it is the end."""
         if isinstance(item, WaltzError):
             raise item
         feed, _ = item
         after, self._after = self._after, max(self._after, feed.first_id + len(feed) - 1)
-        return transactions_of(feed, after, fetch)
+        return transactions_of(feed, after, origin)
 
     def used(self, item: FeedItem) -> None:
         """The iterator has done with it: as much may come."""
