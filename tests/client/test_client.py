@@ -102,6 +102,8 @@ def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
         client.append(0, b"x", header=1 << 31)
     with pytest.raises(InvalidInput, match="signed 32-bit"):
         client.append_many(0, [b"", b""], headers=np.array([0, 1 << 40]))
+    with pytest.raises(InvalidInput, match="signed 32-bit"):
+        client.append_many(0, [b""], headers=[1 << 70])
     with pytest.raises(InvalidInput, match="high-water mark must be"):
         client.append(0, b"x", write_locks=[("a", 1)], client_mark=1 << 70)
     with pytest.raises(InvalidInput, match="high-water mark must be"):

@@ -296,22 +296,21 @@ def _datas(codec: Codec | None, datas: Sequence[Any]) -> Sequence[bytes]:
 
 def _checked_headers(headers: int | Sequence[int] | Int32s, count: int) -> Int32s:
     """One for each of ``count`` records."""
+    if type(headers) is int:
+        return np.full(count, checked_header(headers), dtype=np.int32)
     if not isinstance(headers, np.ndarray):
         if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
             return np.full(count, checked_header(cast(int, headers)), dtype=np.int32)
-        if not set(map(type, headers)) <= {int}:
+        if [*map(type, headers)].count(int) != len(headers):
             headers = [checked_header(header) for header in headers]
-        checked_header(min(headers, default=0))
-        checked_header(max(headers, default=0))
-        return _checked_shape(np.array(headers, dtype=np.int32), count)
+        try:
+            headers = np.array(headers, dtype=np.int64)
+        except OverflowError as error:
+            raise InvalidInput(f"append_many: headers must be signed 32-bit integers: {error}") from error
+    if headers.shape != (count,):
+        raise InvalidInput(f"append_many: {count} records but headers of shape {headers.shape}")
     if headers.dtype.kind not in "iu":
         raise InvalidInput(f"append_many: headers must be integers, not {headers.dtype}")
     checked_header(int(headers.min(initial=0)))
     checked_header(int(headers.max(initial=0)))
-    return _checked_shape(headers.astype(np.int32), count)
-
-
-def _checked_shape(headers: Int32s, count: int) -> Int32s:
-    if headers.shape != (count,):
-        raise InvalidInput(f"append_many: {count} records but headers of shape {headers.shape}")
-    return headers
+    return headers.astype(np.int32)
