@@ -10,8 +10,9 @@ from typing import Literal
 from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.directory import Location
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
@@ -60,13 +61,14 @@ async def connect_async(
     partitions: Sequence[int] | None = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
+    feed: FeedKind | None = None,
 ) -> AsyncWaltzClient:
     """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
     directory, carrier = await asyncio.to_thread(_found, cluster, zookeeper, transport)
-    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions)
+    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions, feed)
     try:
         await client.start()
     except BaseException:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, Transaction, TransactionContext
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.records import Int64s
@@ -60,9 +61,10 @@ class AsyncClient:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> None:
         self.thread = LoopThread()
-        self.client = AsyncWaltzClient(directory, transport, callbacks, config, partitions)
+        self.client = AsyncWaltzClient(directory, transport, callbacks, config, partitions, feed)
         self._open = True
         try:
             self.thread.call(self.client.start())
@@ -86,6 +88,9 @@ class AsyncClient:
 
     def wait_ready(self, timeout: float | None = None) -> None:
         self.thread.call(self.client.wait_ready(timeout))
+
+    def fetch(self, transaction: Transaction) -> bytes:
+        return self.thread.call(self.client.fetch(transaction))
 
     def high_water_mark(self, partition_id: int) -> int:
         return self.thread.call(self.client.high_water_mark(partition_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
+from tests.client.conftest import PATIENCE_S, MakeAnyClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client import Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendFailed,
@@ -349,14 +350,32 @@ def test_the_feed_reaches_the_callbacks_in_order(server: FakeServer, make_any: M
     assert client.server_high_water_mark(0) == 5
 
 
-def test_headers_reach_the_callbacks_in_order(server: FakeServer, make_client: MakeClient) -> None:
+class Headers(Recorder):
+    """Keeps the transactions, and reads no data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Transaction] = []
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        with self.changed:
+            self.marks[transaction.partition_id] = transaction.transaction_id
+            self.kept.append(transaction)
+            self.changed.notify_all()
+
+
+def test_headers_reach_the_callbacks_in_order(server: FakeServer, make_any: MakeAnyClient) -> None:
     server.append_directly(0, [b"old%d" % i for i in range(5)], header=9)
-    recorder = Recorder()
-    client = make_client(recorder, feed="headers")
+    recorder = Headers()
+    client = make_any(recorder, feed="headers")
     client.wait_ready(PATIENCE_S)
     assert client.append(0, b"new", header=4).result(PATIENCE_S) == 5
-    recorder.wait_for(lambda: len(recorder.applied) == 6)
-    assert recorder.applied == [(0, i, 9, b"old%d" % i) for i in range(5)] + [(0, 5, 4, b"new")]
+    recorder.wait_for(lambda: len(recorder.kept) == 6)
+    assert [(one.transaction_id, one.header) for one in recorder.kept] == [(i, 9) for i in range(5)] + [(5, 4)]
+    assert [client.fetch(one) for one in recorder.kept] == [b"old%d" % i for i in range(5)] + [b"new"]
+    assert [one.data for one in recorder.kept[4:]] == [b"old4", b"new"]  # and stays
+    with pytest.raises(InvalidInput, match="feed must be 'records' or 'headers', not 'tails'"):
+        make_any(feed="tails")  # type: ignore[arg-type]
 
 
 def test_reconnect_goes_on_after_the_last_transaction(server: FakeServer, make_any: MakeAnyClient) -> None:
@@ -473,6 +492,14 @@ def test_read_and_feed(server: FakeServer, make_any: MakeAnyClient) -> None:
     assert [one.transaction_id for one in client.feed(0, start=28)] == [28, 29]
     assert list(client.read(0, 30, 40)) == []
     assert list(client.read(1, 0, 40)) == []
+
+
+def test_transactions_pickle_with_their_data(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"], header=3)
+    one = list(make_any().read(0, 1, 2))[0]
+    for copy in (pickle.loads(pickle.dumps(one)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(one))))):
+        assert (copy.partition_id, copy.transaction_id, copy.header, copy.data) == (0, 1, 3, b"1")
+        assert copy.req_id == one.req_id
 
 
 def test_a_feed_that_follows(server: FakeServer, make_any: MakeAnyClient) -> None:

@@ -13,19 +13,18 @@ from typing import Any, TypeVar, cast
 
 from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.requests import AppendCall, check_size
-from waltz_ray.client.rpc import READ_BYTES
+from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
+from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["AsyncWaltzClient"]
@@ -36,9 +35,9 @@ T = TypeVar("T")
 class AsyncWaltzClient:
     """One client of one cluster, for one event loop: ``async with AsyncWaltzClient(...) as client``.
 
-    With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline.
-    Without, a partition is mounted when it is first appended to, and only the fates of this client's own appends
-    come back.
+    With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
+    (``feed="records"``) or left at the server (``"headers"``; ``await client.fetch(transaction)`` brings it). Without,
+    a partition is mounted when it is first appended to, and only the fates of this client's own appends come back.
 
     What is cancelled leaves nothing behind: an append that has not been sent is not sent any more, one that has been
     may still commit, and nobody is told; a context is not executed again; a feed's connection is closed.
@@ -51,6 +50,7 @@ class AsyncWaltzClient:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> None:
         """Owns ``directory`` once it has been started."""
         self._directory = directory
@@ -58,6 +58,7 @@ class AsyncWaltzClient:
         self._callbacks = callbacks
         self.config = config or ClientConfig()
         self._given_partitions = partitions
+        self._feed_kind = feed
         self._starting = asyncio.Lock()
         self._started: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -76,10 +77,10 @@ class AsyncWaltzClient:
         directory = self._directory
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
-        membership = settle(client_id, directory.partitions, callbacks, config, partitions, FeedMode.RECORDS)
+        membership = settle(client_id, directory.partitions, callbacks, config, partitions, self._feed_kind)
         shell = self._shell = OwnLoop(self.config)
         changed = self._ready_changed
-        engine = self._started = Engine(membership, self._transport, callbacks, _never_fetched, shell, changed)
+        engine = self._started = Engine(membership, self._transport, callbacks, _not_here, shell, changed)
 
         def located(locations: Mapping[int, Location]) -> None:
             shell.post(engine.located, dict(locations))
@@ -225,6 +226,16 @@ class AsyncWaltzClient:
             raise InvalidInput(f"a high-water mark must be -1 (none) or a transaction ID, not {after}")
         return self._follow(partition_id, after) if follow else self._feed(partition_id, after)
 
+    async def fetch(self, transaction: Transaction) -> bytes:
+        """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
+        try:
+            return transaction.data
+        except DataUnavailable:
+            partition_id, first_id = transaction.partition_id, transaction.transaction_id
+        batch = await self._asked(self._engine.rpc.read(partition_id, first_id, first_id + 1, READ_BYTES))
+        transaction.keep(only_data(batch, partition_id, first_id))
+        return transaction.data
+
     async def high_water_mark(self, partition_id: int) -> int:
         """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
         return self._engine.applied_mark(partition_id)
@@ -239,7 +250,7 @@ class AsyncWaltzClient:
             batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
             if not len(batch):
                 return
-            for transaction in transactions_of(batch, first_id - 1, _never_fetched):
+            for transaction in transactions_of(batch, first_id - 1, _not_here):
                 yield transaction
             first_id = batch.end_id
 
@@ -258,7 +269,7 @@ class AsyncWaltzClient:
         try:
             while True:
                 item = await items.get()
-                for transaction in subscription.taken(item, _never_fetched):
+                for transaction in subscription.taken(item, _not_here):
                     yield transaction
                 subscription.used(item)
         finally:
@@ -316,8 +327,11 @@ class AsyncWaltzClient:
         self._ready.clear()
 
 
-def _never_fetched(partition_id: int, transaction_id: int) -> bytes:
-    raise AssertionError("the data of every feed is inline")
+def _not_here(partition_id: int, transaction_id: int) -> bytes:
+    raise DataUnavailable(
+        f"transaction {partition_id}/{transaction_id} came as a header, and a loop must not wait for its data: "
+        f"`await client.fetch(transaction)` first"
+    )
 
 
 def _is_cancelled() -> bool:

@@ -15,30 +15,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, cast
+from typing import cast
 
 from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.requests import AppendCall, check_size
-from waltz_ray.client.rpc import READ_BYTES
+from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import Int32s, Int64s
 
-__all__ = ["FeedKind", "WaltzClient"]
+__all__ = ["WaltzClient"]
 
-FeedKind = Literal["records", "headers"]
-
-_FEED_MODES = {"records": FeedMode.RECORDS, "headers": FeedMode.HEADERS}
 _PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
 
@@ -61,12 +57,9 @@ class WaltzClient:
         threads: Threads | None = None,
     ) -> None:
         """``threads``: only the simulator gives other than real ones."""
-        if feed is not None and feed not in _FEED_MODES:
-            raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r}")
         self._directory = directory
         # Before any thread exists: the application's code may raise.
-        mode = _FEED_MODES[feed or "records"]
-        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, mode)
+        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, feed)
         self.client_id = membership.client_id
         self.config = membership.config
         self._partitions = membership.mounted
@@ -168,6 +161,10 @@ class WaltzClient:
             return self._follow(partition_id, start)
         return self._read(partition_id, start, self.server_high_water_mark(partition_id) + 1)
 
+    def fetch(self, transaction: Transaction) -> bytes:
+        """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
+        return transaction.data
+
     def high_water_mark(self, partition_id: int) -> int:
         """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
         return self._engine.applied_mark(partition_id)
@@ -235,9 +232,7 @@ class WaltzClient:
 
     def _fetch(self, partition_id: int, transaction_id: int) -> bytes:
         batch = self._threads.call(self._engine.rpc.read(partition_id, transaction_id, transaction_id + 1, READ_BYTES))
-        if not len(batch):
-            raise DataUnavailable(f"partition {partition_id}: the server does not have transaction {transaction_id}")
-        return bytes(batch.data(0))
+        return only_data(batch, partition_id, transaction_id)
 
     def _read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         while first_id < end_id:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,12 @@ from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s
 
-__all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
+__all__ = ["Engine", "FeedKind", "Lock", "Locks", "Membership", "check_partition", "settle"]
+
+FeedKind = Literal["records", "headers"]
+"""Whether callbacks are fed whole transactions, or headers with the data fetched on demand."""
+
+_FEED_MODES = {"records": FeedMode.RECORDS, "headers": FeedMode.HEADERS}
 
 Lock = LockId | tuple[str, int]
 Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
@@ -70,16 +75,18 @@ def settle(
     callbacks: Callbacks | None,
     config: ClientConfig | None,
     partitions: Sequence[int] | None,
-    feed: FeedMode,
+    feed: FeedKind | None,
 ) -> Membership:
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
+    if feed is not None and feed not in _FEED_MODES:
+        raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r}")
     mounted = tuple(range(count))
     if partitions is not None:
         mounted = tuple(sorted({check_partition(partition, count) for partition in partitions}))
     marks: dict[int, int] = {}
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
-    mode = FeedMode.OWN if callbacks is None else feed
+    mode = FeedMode.OWN if callbacks is None else _FEED_MODES[feed or "records"]
     return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
 
 
