@@ -8,7 +8,7 @@ the other names are what an application writes, catches (``waltz_ray.errors``) o
 from typing import TYPE_CHECKING, Any
 
 from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.config import ClientConfig
@@ -27,6 +27,7 @@ __all__ = [
     "LockId",
     "RangeReader",
     "ReqId",
+    "SubmitResult",
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",

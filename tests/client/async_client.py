@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, Transaction, TransactionContext
+from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, SubmitResult, Transaction, TransactionContext
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
@@ -77,11 +77,16 @@ class AsyncClient:
     def append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
         return self._start(self.client.append(partition_id, data, **options))
 
-    def append_many(self, partition_id: int, datas: Sequence[bytes], headers: Any = 0) -> Future[Int64s]:
-        return self._start(self.client.append_many(partition_id, datas, headers))
+    def try_append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
+        return self._start(self.client.try_append(partition_id, data, **options))
 
-    def submit(self, context: TransactionContext) -> Future[bool]:
-        return self._start(self.client.submit(context))
+    def append_many(
+        self, partition_id: int, datas: Sequence[bytes], headers: Any = 0, timeout: float | None = None
+    ) -> Future[Int64s]:
+        return self._start(self.client.append_many(partition_id, datas, headers, timeout))
+
+    def submit(self, context: TransactionContext, timeout: float | None = None) -> Future[SubmitResult]:
+        return self._start(self.client.submit(context, timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         self.thread.call(self.client.flush(timeout))

@@ -113,6 +113,7 @@ class Script:
     lose_first: int = 0  # of the next batch, so many records vanish without an answer
     hold_mounts: bool = False  # never answer a mount
     hold_appends: bool = False  # admit nothing, answer nothing
+    hold_feeds: bool = False  # admit, and tell nobody before the next mount
     hello_versions: tuple[int, ...] = CLIENT_VERSIONS
 
 
@@ -213,6 +214,8 @@ class FakeServer:
         self.do(run)
 
     def pump(self, partition: int) -> None:
+        if self.script.hold_feeds:
+            return
         for (p, _), mount in list(self.mounts.items()):
             if p == partition:
                 self._feed(partition, mount)

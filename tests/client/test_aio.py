@@ -201,7 +201,7 @@ def test_a_cancelled_context_is_not_executed_again(server: FakeServer, directory
             assert context.told == [asyncio.CancelledError]
             server.script.hold_appends = False
             server.drop_connections()
-            assert await client.submit(other) is True
+            assert await client.submit(other)
             assert (context.executions, other.told) == (1, [True])
             await client.flush(PATIENCE_S)
             assert client._engine.attachments[0].lines._lines == {}
@@ -281,7 +281,7 @@ def test_a_hook_that_raises_hurts_nobody(directory: FakeDirectory, caplog: pytes
 
     async def test() -> None:
         async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
-            assert await client.submit(GivesUp()) is False
+            assert not await client.submit(GivesUp())
             assert await client.append(0, b"x") == 0
 
     run(test)

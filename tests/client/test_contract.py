@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeAnyClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client import SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendFailed,
@@ -24,6 +25,7 @@ from waltz_ray.errors import (
     InvalidInput,
     InvariantBroken,
     LockConflict,
+    OutboxFull,
     PartitionNotReady,
 )
 from waltz_ray.protocol.messages.client import AppendedBatch, RejectionCode
@@ -181,6 +183,88 @@ def test_lock_conflicts(server: FakeServer, make_any: MakeAnyClient) -> None:
     assert client.append(0, b"e", append_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S) == 2
     with pytest.raises(InvalidInput, match="client_mark"):
         make_any().append(0, b"x", read_locks=[("row", 1)]).result(PATIENCE_S)
+
+
+# ---- time-outs
+
+
+def settled(fate: Any) -> Any:
+    """The result of the future of either client's ``AppendTimeout``."""
+    if isinstance(fate, Future):
+        return fate.result(PATIENCE_S)
+
+    async def wait() -> Any:
+        return await asyncio.wait_for(fate, PATIENCE_S)
+
+    return asyncio.run_coroutine_threadsafe(wait(), fate.get_loop()).result()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_time_out_says_unknown_and_carries_the_fate(
+    server: FakeServer, make_any: MakeAnyClient, arrives: bool
+) -> None:
+    client = make_any(Recorder())
+    client.append(0, b"first").result(PATIENCE_S)
+    server.script.hold_feeds = arrives
+    server.script.hold_appends = not arrives
+    one, many = client.append(0, b"one", timeout=0.05), client.append_many(0, [b"2", b"3"], timeout=0.05)
+    context = client.submit(Context(simple), timeout=0.05)
+    fates = []
+    for future in (one, many, context):
+        with pytest.raises(AppendTimeout, match=r"no fate after 0\.05 s: .* unknown until the feed says") as caught:
+            future.result(PATIENCE_S)
+        assert not caught.value.retriable
+        fates.append(caught.value.fate)
+    with pytest.raises(AppendTimeout, match="3 of 3 appends"):
+        client.flush(0.01)  # they are open
+    server.script.hold_feeds = server.script.hold_appends = False
+    server.drop_connections()  # the next mount tells what is in the log
+    if arrives:
+        assert settled(fates[0]) == server.logs[0].data().index(b"one")
+        assert [server.logs[0].data()[i] for i in settled(fates[1])] == [b"2", b"3"]
+        assert settled(fates[2]).transaction_id == server.logs[0].data().index(b"x")
+    else:
+        for fate in fates:  # nothing is sent again after its time
+            with pytest.raises(AppendFailed):
+                settled(fate)
+    client.flush(PATIENCE_S)
+    assert len(server.logs[0].data()) == (5 if arrives else 1)
+
+
+def test_a_time_out_of_what_was_not_sent_is_known(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.script.hold_mounts = True
+    client = make_any(config=ClientConfig(outstanding_appends=2))
+    with pytest.raises(AppendFailed, match=r"not sent within 0\.02 s and is not in the log"):
+        client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
+    waits = client.append_many(0, [b"a", b"b"])
+    with pytest.raises(
+        OutboxFull, match=r"2 appends \(2 bytes\) .* no room came within 0\.02 s; this one was not"
+    ):
+        client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="timeout must be a number of seconds"):
+        client.append(0, b"never", timeout=-1).result(PATIENCE_S)
+    server.script.hold_mounts = False
+    server.drop_connections()
+    assert waits.result(PATIENCE_S).tolist() == [0, 1]
+    assert client.append(0, b"c", timeout=PATIENCE_S).result(PATIENCE_S) == 2
+    assert server.logs[0].data() == [b"a", b"b", b"c"]
+
+
+def test_try_append_never_waits_for_room(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(outstanding_appends=1))
+    assert client.try_append(0, b"a", header=5).result(PATIENCE_S) == 0
+    server.script.hold_appends = True
+    waits = client.append(0, b"b")
+    while client.statistics()["appends"] < 2:
+        assert not waits.done()
+    with pytest.raises(OutboxFull, match="1 appends") as caught:
+        client.try_append(0, b"c").result(PATIENCE_S)
+    assert caught.value.retriable
+    server.script.hold_appends = False
+    server.drop_connections()
+    assert waits.result(PATIENCE_S) == 1
+    assert client.try_append(0, b"d", append_locks=[("row", 1)], client_mark=1).result(PATIENCE_S) == 2
+    assert server.logs[0].data() == [b"a", b"b", b"d"]
 
 
 # ---- mounts
@@ -432,8 +516,11 @@ def test_contexts_commit_give_up_or_raise(make_any: MakeAnyClient) -> None:
         raise ValueError("no")
 
     explodes = Context(explode)
-    assert client.submit(commits).result(PATIENCE_S) is True
-    assert client.submit(gives_up).result(PATIENCE_S) is False
+    result = client.submit(commits).result(PATIENCE_S)
+    assert result == SubmitResult(0, 0)
+    assert result.committed
+    assert client.submit(gives_up).result(PATIENCE_S) == SubmitResult(0, None)
+    assert not SubmitResult(0, None)
     with pytest.raises(ValueError, match="no"):
         client.submit(explodes).result(PATIENCE_S)
     assert (commits.told, gives_up.told, explodes.told) == ([True], [False], [ValueError])
@@ -472,7 +559,7 @@ def test_an_attempt_is_repeated_if_and_only_if_it_is_not_in_the_log(
     client.wait_ready(PATIENCE_S)
     setattr(server.script, drops, 1)
     context = Context(simple)
-    assert client.submit(context).result(PATIENCE_S) is True
+    assert client.submit(context).result(PATIENCE_S).committed
     assert (context.executions, context.told) == (executions, [True])
     assert server.logs[0].data() == [b"x"]
 
@@ -496,7 +583,7 @@ def test_read_and_feed(server: FakeServer, make_any: MakeAnyClient) -> None:
 
 def test_transactions_pickle_with_their_data(server: FakeServer, make_any: MakeAnyClient) -> None:
     server.append_directly(0, [b"0", b"1"], header=3)
-    one = list(make_any().read(0, 1, 2))[0]
+    (one,) = make_any().read(0, 1, 2)
     for copy in (pickle.loads(pickle.dumps(one)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(one))))):
         assert (copy.partition_id, copy.transaction_id, copy.header, copy.data) == (0, 1, 3, b"1")
         assert copy.req_id == one.req_id

@@ -11,15 +11,16 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem
+from waltz_ray.client.time_limits import checked_timeout, expire_append, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
@@ -147,45 +148,88 @@ class AsyncWaltzClient:
         append_locks: Sequence[Lock] = (),
         client_mark: int | None = None,
         retry: bool = True,
+        timeout: float | None = None,
     ) -> int:
         """Propose one transaction; its transaction ID once it is committed.
 
         Waits while the partition has ``outstanding_appends`` or ``outstanding_bytes`` without a fate. Raises what the
-        future of ``WaltzClient.append`` raises, and takes the same arguments.
+        future of ``WaltzClient.append`` raises, and takes the same arguments; the ``fate`` of AppendTimeout is a
+        future of this loop.
         """
+        outbox, append, fate = self._call(
+            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
+        )
+        return await self._sent(outbox, append, fate, timeout)
+
+    async def try_append(
+        self,
+        partition_id: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        client_mark: int | None = None,
+        retry: bool = True,
+    ) -> int:
+        """``append`` that never waits for room: OutboxFull at once where there is none."""
+        outbox, append, fate = self._call(
+            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
+        )
+        if not outbox.offer(append):
+            raise outbox.full_error(0)
+        return await self._told(outbox, append, fate)
+
+    def _call(
+        self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool
+    ) -> tuple[Outbox, AppendCall, AwaitedFate[int]]:
+        """An append, not yet sent."""
         engine = self._engine
         attachment = engine.attachment(partition_id)
         data = bytes(data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
-        if write_locks or read_locks or append_locks:
-            engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
-        return await self._sent(attachment.outbox, append, fate)
+        if any(locks):
+            engine.take_locks(attachment, append, locks, client_mark)
+        return attachment.outbox, append, fate
 
     async def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: int | Sequence[int] | Int32s = 0
+        self,
+        partition_id: int,
+        datas: Sequence[bytes],
+        headers: int | Sequence[int] | Int32s = 0,
+        timeout: float | None = None,
     ) -> Int64s:
         """Propose n transactions at once, without locks; their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which).
+        They are not one unit: after an error some may be in the log (AppendFailed then says which). ``timeout`` is
+        that of ``append``.
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)
         fate: AwaitedFate[Int64s] = AwaitedFate(self._shell.loop)
         append = engine.many_append_of(attachment, datas, headers, fate)
-        return await self._sent(attachment.outbox, append, fate) if append.count else append.ids
+        return await self._sent(attachment.outbox, append, fate, timeout) if append.count else append.ids
 
-    async def submit(self, context: TransactionContext) -> bool:
-        """Run ``context`` until it commits (True) or gives up (False); raises what it raised. Hooks run on the loop."""
+    async def submit(self, context: TransactionContext, timeout: float | None = None) -> SubmitResult:
+        """Run ``context`` until it commits (a true result, with the transaction's ID) or gives up (a false one).
+
+        Raises what it raised. Hooks run on the loop. ``timeout`` is that of ``WaltzClient.submit``.
+        """
         runner = self._engine.runner
-        fate: AwaitedFate[bool] = AwaitedFate(self._shell.loop)
+        fate: AwaitedFate[SubmitResult] = AwaitedFate(self._shell.loop)
+        if timeout is not None:
+            checked_timeout(timeout)
         run = runner.submit(context, fate)
         try:
-            return await fate.waiter
+            if timeout is None or await fate.told_within(timeout):
+                return await fate.waiter
         except asyncio.CancelledError as error:
             runner.cancel(run, error)
             raise
+        runner.expire(run, timeout)
+        raise unknown_error("the context", timeout, fate.left_alone())
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -197,14 +241,29 @@ class AsyncWaltzClient:
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
             )
 
-    async def _sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T]) -> T:
-        await self._shell.offer(outbox, append)
+    async def _sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
+        end_s = 0.0 if timeout is None else self._shell.monotonic() + checked_timeout(timeout)
+        await self._shell.offer(outbox, append, timeout)
+        if timeout is None:
+            return await self._told(outbox, append, fate)
+        return await self._told(outbox, append, fate, (timeout, max(0.0, end_s - self._shell.monotonic())))
+
+    async def _told(
+        self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], limit: tuple[float, float] | None = None
+    ) -> T:
+        """The fate. ``limit``: the time-out that was given, and what is left of it, in seconds."""
         try:
-            return await fate.waiter
+            if limit is None or await fate.told_within(limit[1]):
+                return await fate.waiter
         except asyncio.CancelledError:
             append.retry = False
             outbox.withdraw(append)
             raise
+        error = expire_append(outbox, append, limit[0])
+        if error is not None:
+            fate.waiter.cancel()
+            raise error
+        raise unknown_error("the append", limit[0], fate.left_alone())
 
     # ---- reading
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
-__all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
+__all__ = ["Callbacks", "SubmitResult", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
 
 
 class TransactionSource(Protocol):
@@ -137,6 +138,23 @@ class TransactionBuilder:
     def append_lock(self, name: str, id: int) -> None:
         """No check; refuses others' write and read locks that do not know of this transaction yet."""
         self.append_locks.append(LockId(name, id))
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    """What became of a context: True if it has committed, False if its code gave up."""
+
+    partition_id: int
+    transaction_id: int | None
+    """None: it gave up."""
+
+    @property
+    def committed(self) -> bool:
+        """Its transaction is in the log."""
+        return self.transaction_id is not None
+
+    def __bool__(self) -> bool:
+        return self.committed
 
 
 class TransactionContext(ABC):

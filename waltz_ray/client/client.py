@@ -15,17 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import cast
+from typing import TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, check_partition, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
+from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
@@ -34,6 +36,8 @@ from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["WaltzClient"]
+
+T = TypeVar("T")
 
 _PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
@@ -86,6 +90,7 @@ class WaltzClient:
         append_locks: Sequence[Lock] = (),
         client_mark: int | None = None,
         retry: bool = True,
+        timeout: float | None = None,
     ) -> Future[int]:
         """Propose one transaction; the future's result is its transaction ID.
 
@@ -94,40 +99,78 @@ class WaltzClient:
         (with ``retry=False``) where it would otherwise have been sent again; ClientAhead; ClientClosed.
         ``client_mark`` is the high-water mark the locks are checked against: what the application had applied when
         it read what it bases this transaction on. The default is this client's own mark.
+
+        After ``timeout`` seconds, waiting for room included, it ends: OutboxFull is raised, or the future raises
+        AppendFailed, if nothing was sent; otherwise AppendTimeout, whose ``fate`` is done when the feed has said
+        whether it is in the log.
         """
-        engine = self._engine
-        attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        data = bytes(data)
-        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
-        future: LightFuture[int] = LightFuture()
-        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
-        if write_locks or read_locks or append_locks:
-            engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
-        if not attachment.outbox.offer(append):
-            self._threads.wait_for_room(attachment.outbox, append)
+        outbox, append, future = self._call(
+            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
+        )
+        if timeout is not None:
+            return self._limited(outbox, append, future, timeout)
+        if not outbox.offer(append):
+            self._threads.wait_for_room(outbox, append)
+        return future
+
+    def try_append(
+        self,
+        partition_id: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        client_mark: int | None = None,
+        retry: bool = True,
+    ) -> Future[int]:
+        """``append`` that never blocks: OutboxFull at once where that would wait for room. Also in a callback."""
+        outbox, append, future = self._call(
+            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
+        )
+        if not outbox.offer(append):
+            raise outbox.full_error(0)
         return future
 
     def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: int | Sequence[int] | Int32s = 0
+        self,
+        partition_id: int,
+        datas: Sequence[bytes],
+        headers: int | Sequence[int] | Int32s = 0,
+        timeout: float | None = None,
     ) -> Future[Int64s]:
         """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which).
+        They are not one unit: after an error some may be in the log (AppendFailed then says which). ``timeout`` is
+        that of ``append``.
         """
         attachment = self._engine.attachment(partition_id)
         future: LightFuture[Int64s] = LightFuture()
         append = self._engine.many_append_of(attachment, datas, headers, future)
-        if append.count:
-            self._threads.put(attachment.outbox, append)
-        else:
+        if not append.count:
             future.set_result(append.ids)
+        elif timeout is not None:
+            return self._limited(attachment.outbox, append, future, timeout)
+        else:
+            self._threads.put(attachment.outbox, append)
         return future
 
-    def submit(self, context: TransactionContext) -> Future[bool]:
-        """Run ``context`` until it commits (True) or gives up (False); the future carries what it raised."""
-        future: LightFuture[bool] = LightFuture()
-        self._engine.runner.submit(context, future)
-        return future
+    def submit(self, context: TransactionContext, timeout: float | None = None) -> Future[SubmitResult]:
+        """Run ``context`` until it commits (a true result, with the transaction's ID) or gives up (a false one).
+
+        The future carries what the context raised. After ``timeout`` seconds it raises AppendTimeout and there is no
+        further attempt; what becomes of the one under way is said by the error's ``fate``.
+        """
+        future: LightFuture[SubmitResult] = LightFuture()
+        runner = self._engine.runner
+        if timeout is None:
+            runner.submit(context, future)
+            return future
+        checked_timeout(timeout)
+        run = runner.submit(context, future)
+        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout))
+        self._threads.call_later(timeout, limit.expired)
+        return limit.answer
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -222,6 +265,29 @@ class WaltzClient:
         self.close()
 
     # ---- inside
+
+    def _call(
+        self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool
+    ) -> tuple[Outbox, AppendCall, LightFuture[int]]:
+        """An append, not yet sent."""
+        engine = self._engine
+        attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
+        data = bytes(data)
+        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
+        future: LightFuture[int] = LightFuture()
+        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
+        if any(locks):
+            engine.take_locks(attachment, append, locks, client_mark)
+        return attachment.outbox, append, future
+
+    def _limited(self, outbox: Outbox, append: AppendCall, fate: LightFuture[T], timeout: float) -> Future[T]:
+        """Send it; the answer comes within ``timeout`` seconds."""
+        end_s = time.monotonic() + checked_timeout(timeout)
+        if not outbox.offer(append):
+            self._threads.wait_for_room(outbox, append, timeout)
+        limit = TimeLimit(fate, "the append", timeout, lambda: expire_append(outbox, append, timeout))
+        self._threads.call_later(max(0.0, end_s - time.monotonic()), limit.expired)
+        return limit.answer
 
     def _ready_changed(self) -> None:
         with self._ready:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import PartitionNotReady, WaltzError
+from waltz_ray.errors import OutboxFull, PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 
 __all__ = ["Bell", "Outbox"]
@@ -98,6 +98,13 @@ class Outbox:
         return PartitionNotReady(
             f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
             f"and none got one within {self._timeout_ms} ms; this one was not sent"
+        )
+
+    def full_error(self, waited_s: float) -> OutboxFull:
+        """For who has waited for room as long as he wanted."""
+        return OutboxFull(
+            f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
+            f"and no room came within {waited_s:g} s; this one was not sent: append it again"
         )
 
     @property

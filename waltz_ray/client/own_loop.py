@@ -32,6 +32,20 @@ class AwaitedFate(Generic[T]):
         self.waiter: asyncio.Future[T] = loop.create_future()
         self._told = False
 
+    async def told_within(self, timeout: float) -> bool:
+        """Wait for it; False if that lasts longer than ``timeout`` seconds."""
+        try:
+            await asyncio.wait([self.waiter], timeout=timeout)
+        except asyncio.CancelledError:
+            self.waiter.cancel()
+            raise
+        return self.waiter.done()
+
+    def left_alone(self) -> asyncio.Future[T]:
+        """``waiter``, for who may or may not look at it; no exception of it is reported as never retrieved."""
+        self.waiter.add_done_callback(lambda waiter: waiter.cancelled() or waiter.exception())
+        return self.waiter
+
     def done(self) -> bool:
         return self._told
 
@@ -119,16 +133,19 @@ class OwnLoop:
 
     # ---- room
 
-    async def offer(self, outbox: Outbox, append: AppendCall) -> None:
-        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
+    async def offer(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
+        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``.
+
+        OutboxFull after ``timeout`` seconds, if they are given.
+        """
         if outbox.offer(append):
             return
         try:
-            async with asyncio.timeout(self._config.mount_timeout_ms / 1000):
+            async with asyncio.timeout(self._config.mount_timeout_ms / 1000 if timeout is None else timeout):
                 while not await self._offered(outbox, append):
                     pass
         except TimeoutError:
-            raise outbox.no_room_error() from None
+            raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
 
     async def _offered(self, outbox: Outbox, append: AppendCall) -> bool:
         room = asyncio.Event()

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -75,20 +76,24 @@ class Threads:
         if not outbox.offer(append):
             self.wait_for_room(outbox, append)
 
-    def wait_for_room(self, outbox: Outbox, append: AppendCall) -> None:
-        """What ``put`` does when there was none."""
+    def wait_for_room(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
+        """What ``put`` does when there was none. OutboxFull after ``timeout`` seconds, if they are given."""
         if self.on_loop:
             raise AppendFailed(
                 f"partition {outbox.partition_id}: {outbox.outstanding} appends are without a fate, and the thread "
                 f"that brings fates cannot wait for one; append from another thread than a future's callback"
             )
         room = threading.Event()
-        end_s = time.monotonic() + self._config.mount_timeout_ms / 1000
+        end_s = time.monotonic() + (self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
         while not outbox.offer(append, room.set):
             if not room.wait(max(0.0, end_s - time.monotonic())):
                 outbox.give_up(room.set)
-                raise outbox.no_room_error()
+                raise outbox.no_room_error() if timeout is None else outbox.full_error(timeout)
             room.clear()
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Call ``function`` on the loop after ``delay_s`` seconds."""
+        self.post(lambda: asyncio.get_running_loop().call_later(delay_s, function))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result."""
