@@ -177,8 +177,10 @@ class FakeServer:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for connection in list(self.connections):
-            connection.drop()
+        while self.connections or len(asyncio.all_tasks()) > 1:  # also what is just being accepted
+            for connection in list(self.connections):
+                connection.drop()
+            await asyncio.sleep(0)
         await self._server.wait_closed()
 
     def append_directly(self, partition: int, datas: Sequence[bytes], header: int = 0) -> None:

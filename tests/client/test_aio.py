@@ -217,7 +217,7 @@ def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: F
             seen: list[int] = []
 
             async def follow() -> None:
-                async for transaction in client.feed(0, after=0, follow=True):
+                async for transaction in client.feed(0, start=1, follow=True):
                     seen.append(transaction.transaction_id)
 
             task = asyncio.create_task(follow())
@@ -226,7 +226,7 @@ def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: F
             with pytest.raises(asyncio.CancelledError):
                 await task
             await until(lambda: not server.connections)
-            async with aclosing(client.feed(0, follow=True)) as feed:  # type: ignore[type-var]
+            async with aclosing(client.feed(0, follow=True)) as feed:
                 async for transaction in feed:
                     seen.append(transaction.transaction_id)
                     if transaction.transaction_id == 1:
@@ -258,17 +258,6 @@ def test_close_ends_who_follows_and_who_asks(server: FakeServer, directory: Fake
                 await task
 
     run(test)
-
-
-def test_a_feed_begins_after_a_mark(server: FakeServer, directory: FakeDirectory) -> None:
-    async def test() -> list[int]:
-        server.append_directly(0, [b"%d" % i for i in range(5)])
-        async with AsyncWaltzClient(directory, TcpTransport()) as client:
-            with pytest.raises(InvalidInput, match="high-water mark must be"):
-                client.feed(0, after=-2)
-            return [transaction.transaction_id async for transaction in client.feed(0, after=2)]
-
-    assert run(test) == [3, 4]
 
 
 def test_a_hook_that_raises_hurts_nobody(directory: FakeDirectory, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from waltz_ray.errors import (
     InvalidInput,
     InvariantBroken,
     LockConflict,
+    NotApplied,
     OutboxFull,
     PartitionNotReady,
 )
@@ -237,9 +239,7 @@ def test_a_time_out_of_what_was_not_sent_is_known(server: FakeServer, make_any: 
     with pytest.raises(AppendFailed, match=r"not sent within 0\.02 s and is not in the log"):
         client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
     waits = client.append_many(0, [b"a", b"b"])
-    with pytest.raises(
-        OutboxFull, match=r"2 appends \(2 bytes\) .* no room came within 0\.02 s; this one was not"
-    ):
+    with pytest.raises(OutboxFull, match=r"2 appends \(2 bytes\) .* no room came within 0\.02 s; this one was not"):
         client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="timeout must be a number of seconds"):
         client.append(0, b"never", timeout=-1).result(PATIENCE_S)
@@ -505,6 +505,82 @@ def test_an_application_that_went_back_is_fed_again(server: FakeServer, make_any
     recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
 
 
+def test_ready_is_applied_up_to_the_mark(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(50)])
+    recorder = Recorder()
+    make_any(recorder).wait_ready(PATIENCE_S)
+    assert recorder.ids() == list(range(50))
+
+
+def test_why_it_is_not_ready_is_said(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(5)])
+    recorder = Refuses()
+    client = make_any(recorder, partitions=[0])
+    with pytest.raises(
+        NotApplied, match=r"applied up to 2, not up to 4, .*: applying .* ValueError\('not 3'\)"
+    ) as caught:
+        client.wait_ready(0.3)
+    assert caught.value.retriable
+    recorder.refuses = False
+    client.wait_ready(PATIENCE_S)
+    assert recorder.ids() == list(range(5))
+    with pytest.raises(NotApplied, match=r"applied up to 4, not up to 5, .*: the log has come to 4"):
+        client.wait_applied(0, 5, timeout=0.02)
+    with pytest.raises(InvalidInput, match="applies nothing"):
+        make_any().wait_applied(0, 0)
+
+
+class Refuses(Recorder):
+    """Does not apply transaction 3 before it is let."""
+
+    refuses = True
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        if transaction.transaction_id == 3 and self.refuses:
+            raise ValueError("not 3")
+        super().apply_transaction(transaction)
+
+
+def test_waiting_for_what_is_applied(server: FakeServer, make_any: MakeAnyClient) -> None:
+    recorder = Recorder()
+    client, other = make_any(recorder), make_any()
+    told: list[int] = []
+
+    def wait() -> None:
+        client.wait_applied(1, 9, PATIENCE_S)
+        told.extend(recorder.ids(1))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    other.append_many(1, [b"x"] * 9).result(PATIENCE_S)
+    thread.join(0.05)
+    assert thread.is_alive()
+    assert told == []
+    other.append(1, b"x").result(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert told == list(range(10))
+    client.wait_applied(1, 3, timeout=0)
+
+
+def test_close_ends_who_waits_for_what_is_applied(make_any: MakeAnyClient) -> None:
+    client = make_any(Recorder())
+    client.wait_ready(PATIENCE_S)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            client.wait_applied(0, 0)
+        except ClientClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(0.02)
+    client.close()
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+
+
 # ---- contexts
 
 
@@ -599,6 +675,114 @@ def test_a_feed_that_follows(server: FakeServer, make_any: MakeAnyClient) -> Non
     server.drop_connections()
     server.append_directly(0, [b"4"])
     assert next(feed).transaction_id == 4
+
+
+def test_a_follower_is_polled(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    with client.feed(0, follow=True) as follower:
+        assert list(follower.poll(0.02)) == []
+        server.append_directly(0, [b"0", b"1", b"2"])
+        assert [one.data for one in follower.poll(PATIENCE_S)] == [b"0", b"1", b"2"]
+        assert list(follower.poll(0)) == []
+        server.append_directly(0, [b"3", b"4", b"5"])
+        assert next(follower).data == b"3"
+        assert [one.data for one in follower.poll(PATIENCE_S)] == [b"4", b"5"]  # the rest of the frame
+        assert not follower.stopped
+    assert follower.stopped
+    assert list(follower.poll()) == []
+    while server.do(lambda: server.mounts):
+        continue  # it has left
+
+
+def test_a_follower_is_stopped_from_elsewhere(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"])
+    follower = make_any().feed(0, follow=True)
+    seen: list[int] = []
+
+    def take() -> None:
+        seen.extend(one.transaction_id for one in follower)
+        seen.append(-1)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    while len(seen) < 2:
+        assert thread.is_alive()
+    follower.stop()
+    thread.join(PATIENCE_S)
+    assert seen == [0, 1, -1]
+    follower.stop()
+    server.append_directly(0, [b"2"])
+    assert list(follower) == []
+    while server.do(lambda: server.mounts or server.connections):
+        continue
+
+
+def test_what_nobody_takes_from_any_more_is_stopped(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"])
+    client = make_any()
+    for one in client.feed(0, follow=True):
+        assert one.transaction_id == 0
+        break
+    while server.do(lambda: server.mounts):
+        continue
+
+
+def test_a_follower_of_several_partitions(server: FakeServer, make_any: MakeAnyClient) -> None:
+    for partition in (0, 1):
+        server.append_directly(partition, [b"%d" % i for i in range(3)])
+    client = make_any()
+    assert [(one.partition_id, one.transaction_id) for one in client.feed([1, 0], start={0: 1, 1: 2})] == [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+    ]
+    follower = client.feed(None, follow=True)
+    seen = [next(follower) for _ in range(6)]
+    server.append_directly(1, [b"3"])
+    server.append_directly(0, [b"3"])
+    seen += [next(follower) for _ in range(2)]
+    for partition in (0, 1):
+        assert [one.transaction_id for one in seen if one.partition_id == partition] == [0, 1, 2, 3]
+    follower.stop()
+
+
+def test_where_a_feed_begins(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(5)])
+    client = make_any()
+
+    def ids(feed: Any, count: int = 9) -> list[int]:
+        return [one.transaction_id for one in itertools.islice(feed, count)]
+
+    assert ids(client.feed(0)) == [0, 1, 2, 3, 4]
+    assert ids(client.feed(0, start=3)) == [3, 4]
+    assert ids(client.feed(0, start="latest")) == []
+    assert ids(client.feed([0, 1], last=2)) == [3, 4]
+    assert ids(client.feed(0, last=100)) == [0, 1, 2, 3, 4]
+    assert ids(client.feed(0, last=1, follow=True), 1) == [4]
+    from_now = client.feed(0, start="latest", follow=True)
+    assert list(from_now.poll(0.02)) == []
+    server.append_directly(0, [b"5"])
+    assert next(from_now).transaction_id == 5
+    with pytest.raises(ClientAhead):
+        next(client.feed(0, start=50, follow=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"partitions": 2}, "there is no partition 2"),
+        ({"partitions": []}, "a feed needs a partition"),
+        ({"partitions": 0, "start": -1}, "start must be"),
+        ({"partitions": 0, "start": "tomorrow"}, "start must be"),
+        ({"partitions": [0, 1], "start": {0: 5}}, "start names no transaction ID for partition 1"),
+        ({"partitions": 0, "last": -1}, "last must be"),
+        ({"partitions": 0, "last": 1, "start": 5}, "give one of them"),
+    ],
+)
+def test_a_feed_that_cannot_be(make_any: MakeAnyClient, arguments: dict[str, Any], text: str) -> None:
+    for follow in (False, True):
+        with pytest.raises(InvalidInput, match=text):
+            next(make_any().feed(**arguments, follow=follow))
 
 
 def test_data_that_cannot_be_read(directory: FakeDirectory, make_any: MakeAnyClient) -> None:

@@ -7,20 +7,24 @@ they must not block; only a directory's calls (ZooKeeper) go through the loop's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
 from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
+from waltz_ray.client.readiness import Readiness
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem
-from waltz_ray.client.time_limits import checked_timeout, expire_append, unknown_error
+from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
@@ -159,7 +163,7 @@ class AsyncWaltzClient:
         outbox, append, fate = self._call(
             partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
         )
-        return await self._sent(outbox, append, fate, timeout)
+        return await self._shell.sent(outbox, append, fate, timeout)
 
     async def try_append(
         self,
@@ -178,7 +182,7 @@ class AsyncWaltzClient:
         )
         if not outbox.offer(append):
             raise outbox.full_error(0)
-        return await self._told(outbox, append, fate)
+        return await self._shell.told(outbox, append, fate)
 
     def _call(
         self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool
@@ -210,7 +214,7 @@ class AsyncWaltzClient:
         attachment = engine.attachment(partition_id)
         fate: AwaitedFate[Int64s] = AwaitedFate(self._shell.loop)
         append = engine.many_append_of(attachment, datas, headers, fate)
-        return await self._sent(attachment.outbox, append, fate, timeout) if append.count else append.ids
+        return await self._shell.sent(attachment.outbox, append, fate, timeout) if append.count else append.ids
 
     async def submit(self, context: TransactionContext, timeout: float | None = None) -> SubmitResult:
         """Run ``context`` until it commits (a true result, with the transaction's ID) or gives up (a false one).
@@ -241,30 +245,6 @@ class AsyncWaltzClient:
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
             )
 
-    async def _sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
-        end_s = 0.0 if timeout is None else self._shell.monotonic() + checked_timeout(timeout)
-        await self._shell.offer(outbox, append, timeout)
-        if timeout is None:
-            return await self._told(outbox, append, fate)
-        return await self._told(outbox, append, fate, (timeout, max(0.0, end_s - self._shell.monotonic())))
-
-    async def _told(
-        self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], limit: tuple[float, float] | None = None
-    ) -> T:
-        """The fate. ``limit``: the time-out that was given, and what is left of it, in seconds."""
-        try:
-            if limit is None or await fate.told_within(limit[1]):
-                return await fate.waiter
-        except asyncio.CancelledError:
-            append.retry = False
-            outbox.withdraw(append)
-            raise
-        error = expire_append(outbox, append, limit[0])
-        if error is not None:
-            fate.waiter.cancel()
-            raise error
-        raise unknown_error("the append", limit[0], fate.left_alone())
-
     # ---- reading
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
@@ -274,16 +254,43 @@ class AsyncWaltzClient:
             raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
         return self._read(partition_id, first_id, end_id)
 
-    def feed(self, partition_id: int, after: int = -1, follow: bool = False) -> AsyncIterator[Transaction]:
-        """Transactions after the mark ``after``, beside the callbacks; up to the server's, or for ever (``follow``).
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        follow: Literal[False] = ...,
+        last: int | None = ...,
+    ) -> AsyncIterator[Transaction]: ...
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        *,
+        follow: Literal[True],
+        last: int | None = ...,
+    ) -> AsyncFollower: ...
+    @overload
+    def feed(
+        self, partitions: Partitions, start: Bound = ..., follow: bool = ..., last: int | None = ...
+    ) -> AsyncIterator[Transaction]: ...
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = "earliest",
+        follow: bool = False,
+        last: int | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Transactions of one partition, of several, or of all (None), beside the callbacks: see ``WaltzClient.feed``.
 
-        A follower holds a connection until the iterator is closed (``contextlib.aclosing``), whoever awaits it is
-        cancelled, or the client is closed.
+        A follower holds a connection until it is stopped, left (``async with``), whoever iterates over it is cancelled,
+        or the client is closed.
         """
-        check_partition(partition_id, self.partitions)
-        if after < -1:
-            raise InvalidInput(f"a high-water mark must be -1 (none) or a transaction ID, not {after}")
-        return self._follow(partition_id, after) if follow else self._feed(partition_id, after)
+        plan = FeedPlan.of(partitions, self.partitions, start, last)
+        if not follow:
+            return self._feed(plan)
+        return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, _not_here)
 
     async def fetch(self, transaction: Transaction) -> bytes:
         """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
@@ -313,26 +320,20 @@ class AsyncWaltzClient:
                 yield transaction
             first_id = batch.end_id
 
-    async def _feed(self, partition_id: int, after: int) -> AsyncIterator[Transaction]:
-        end_id = await self.server_high_water_mark(partition_id) + 1
-        async for transaction in self._read(partition_id, after + 1, end_id):
-            yield transaction
+    async def _feed(self, plan: FeedPlan) -> AsyncIterator[Transaction]:
+        marks = await self._server_marks(plan.partitions)
+        for partition_id, first_id in plan.first_ids(marks).items():
+            async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1):
+                yield transaction
 
-    async def _follow(self, partition_id: int, after: int) -> AsyncIterator[Transaction]:
-        engine = self._engine
-        engine.check_open()
-        items: asyncio.Queue[FeedItem] = asyncio.Queue()
+    async def _follow(self, plan: FeedPlan, put: Callable[[FeedItem], None]) -> Subscription:
+        self._engine.check_open()
+        marks = await self._server_marks(plan.partitions) if plan.needs_marks else {}
         client_id = await asyncio.to_thread(self._directory.next_client_id)
-        subscription = engine.subscription(partition_id, client_id, after, items.put_nowait)
-        engine.follow(subscription)
-        try:
-            while True:
-                item = await items.get()
-                for transaction in subscription.taken(item, _not_here):
-                    yield transaction
-                subscription.used(item)
-        finally:
-            await engine.unsubscribe(subscription)
+        return self._engine.follow(client_id, plan.first_ids(marks), put)
+
+    async def _server_marks(self, partitions: Sequence[int]) -> dict[int, int]:
+        return {partition: await self.server_high_water_mark(partition) for partition in partitions}
 
     async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
         """The answer; ClientClosed if the client is closed meanwhile."""
@@ -363,19 +364,30 @@ class AsyncWaltzClient:
         return self._directory.partitions
 
     async def wait_ready(self, timeout: float | None = None) -> None:
-        """Until every partition of this client is mounted (and, with callbacks, fed up to the server's mark).
+        """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
 
-        ClientAhead, or PartitionNotReady after ``timeout`` seconds.
+        Raises what ``WaltzClient.wait_ready`` does.
         """
-        engine = self._engine
-        for partition in [engine.attachment(one).partition for one in engine.membership.mounted]:
-            start_s = self._shell.monotonic()
-            try:
-                async with asyncio.timeout(timeout):
-                    while not engine.is_ready(partition):
+        await self._wait(self._engine.readiness(), timeout)
+
+    async def wait_applied(self, partition_id: int, transaction_id: int, timeout: float | None = None) -> None:
+        """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
+        await self._wait([self._engine.applied(partition_id, transaction_id)], timeout)
+
+    async def _wait(self, awaited: Sequence[Readiness], timeout: float | None) -> None:
+        start_s = self._shell.monotonic()
+        one: Readiness | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                for one in awaited:
+                    while not one.reached(self._engine.closed):
                         await self._ready.wait()
-            except TimeoutError:
-                raise partition.machine.not_ready_error((self._shell.monotonic() - start_s) * 1000) from None
+        except TimeoutError:
+            assert one is not None, "time was over before there was anything to wait for"
+            raise one.error(self._shell.monotonic() - start_s) from None
+        finally:
+            for one in awaited:
+                one.give_up()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""

@@ -13,24 +13,27 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from itertools import chain
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast, overload
 
 from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
 from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.readiness import Readiness
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
+from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -192,17 +195,50 @@ class WaltzClient:
             raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
         return self._read(partition_id, first_id, end_id)
 
-    def feed(self, partition_id: int, start: int = 0, follow: bool = False) -> Iterator[Transaction]:
-        """Transactions from ``start`` on, beside the callbacks; up to the server's mark, or for ever (``follow``).
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        follow: Literal[False] = ...,
+        last: int | None = ...,
+    ) -> Iterator[Transaction]: ...
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        *,
+        follow: Literal[True],
+        last: int | None = ...,
+    ) -> Follower: ...
+    @overload
+    def feed(
+        self, partitions: Partitions, start: Bound = ..., follow: bool = ..., last: int | None = ...
+    ) -> Iterator[Transaction]: ...
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = "earliest",
+        follow: bool = False,
+        last: int | None = None,
+    ) -> Iterator[Transaction]:
+        """Transactions of one partition, of several, or of all (None), beside the callbacks.
 
-        A follower holds a connection until the iterator is closed or the client is.
+        They begin at ``start``: a transaction ID, one for each partition, or "latest": what commits from now on; or
+        with the ``last`` n of each partition. They end at the servers' marks, one partition after the other; or never
+        (``follow``), as they come: then a ``Follower``, which holds a connection until it is stopped.
         """
-        check_partition(partition_id, self._count)
-        if start < 0:
-            raise InvalidInput(f"transaction IDs begin at 0, not {start}")
-        if follow:
-            return self._follow(partition_id, start)
-        return self._read(partition_id, start, self.server_high_water_mark(partition_id) + 1)
+        plan = FeedPlan.of(partitions, self._count, start, last)
+        marks = {}
+        if plan.needs_marks or not follow:
+            marks = {partition: self.server_high_water_mark(partition) for partition in plan.partitions}
+        first_ids = plan.first_ids(marks)
+        if not follow:
+            return chain.from_iterable(self._read(p, first_ids[p], mark + 1) for p, mark in marks.items())
+        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
+        subscription = self._engine.follow(self._directory.next_client_id(), first_ids, items.put)
+        return Follower(subscription, items, self._fetch)
 
     def fetch(self, transaction: Transaction) -> bytes:
         """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
@@ -225,21 +261,30 @@ class WaltzClient:
         return self._count
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Until every partition of this client is mounted (and, with callbacks, fed up to the server's mark).
+        """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
 
-        ClientAhead, or PartitionNotReady after ``timeout`` seconds.
+        That mark is the one of the mount. ClientAhead; after ``timeout`` seconds PartitionNotReady, or NotApplied,
+        which says how far it came and why not further.
         """
-        if self._threads.on_loop:
-            raise InvalidInput("wait_ready() was called in a future's callback, which it would wait for")
-        partitions = [self._engine.attachment(partition).partition for partition in self._partitions]
-        start = time.monotonic()
+        self._wait(self._engine.readiness(), timeout, "wait_ready")
+
+    def wait_applied(self, partition_id: int, transaction_id: int, timeout: float | None = None) -> None:
+        """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
+        self._wait([self._engine.applied(partition_id, transaction_id)], timeout, "wait_applied")
+
+    def _wait(self, awaited: Sequence[Readiness], timeout: float | None, name: str) -> None:
+        if self._threads.on_loop or self._threads.on_applying:
+            raise InvalidInput(f"{name}() was called in a callback, which it would wait for")
+        start_s = time.monotonic()
         with self._ready:
-            for partition in partitions:
-                while not self._engine.is_ready(partition):
-                    waited = time.monotonic() - start
-                    if timeout is not None and waited >= timeout:
-                        raise partition.machine.not_ready_error(waited * 1000)
-                    self._ready.wait(_PATIENCE_S if timeout is None else max(0.001, min(_PATIENCE_S, timeout - waited)))
+            for one in awaited:
+                while not one.reached(self._engine.closed):
+                    waited_s = time.monotonic() - start_s
+                    if timeout is not None and waited_s >= timeout:
+                        one.give_up()
+                        raise one.error(waited_s)
+                    left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
+                    self._ready.wait(max(0.001, left_s))
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``appends`` (records), ``committed``, ``lock_conflicts``, ``retries`` (attempts
@@ -307,23 +352,6 @@ class WaltzClient:
                 return
             yield from transactions_of(batch, first_id - 1, self._fetch)
             first_id = batch.end_id
-
-    def _follow(self, partition_id: int, start: int) -> Iterator[Transaction]:
-        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
-        client_id = self._directory.next_client_id()
-        subscription = self._engine.subscription(partition_id, client_id, start - 1, items.put)
-        self._engine.follow(subscription)
-        try:
-            yield from self._taken(subscription, items)
-        finally:
-            with suppress(ClientClosed):  # then close() has ended the subscription
-                self._threads.start(self._engine.unsubscribe(subscription))
-
-    def _taken(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem]) -> Iterator[Transaction]:
-        while True:
-            item = items.get()
-            yield from subscription.taken(item, self._fetch)
-            subscription.used(item)
 
     def _end_threads(self) -> None:
         self._threads.stop(self._engine.shut_down())

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
+from waltz_ray.client.time_limits import checked_timeout, expire_append, unknown_error
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WaltzError
 
@@ -156,6 +157,31 @@ class OwnLoop:
         finally:
             outbox.give_up(room.set)
         return False
+
+    async def sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
+        """Send it, wait for its fate, and say what that is; within ``timeout`` seconds, if they are given."""
+        end_s = 0.0 if timeout is None else self.monotonic() + checked_timeout(timeout)
+        await self.offer(outbox, append, timeout)
+        if timeout is None:
+            return await self.told(outbox, append, fate)
+        return await self.told(outbox, append, fate, (timeout, max(0.0, end_s - self.monotonic())))
+
+    async def told(
+        self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], limit: tuple[float, float] | None = None
+    ) -> T:
+        """The fate. ``limit``: the time-out that was given, and what is left of it, in seconds."""
+        try:
+            if limit is None or await fate.told_within(limit[1]):
+                return await fate.waiter
+        except asyncio.CancelledError:
+            append.retry = False
+            outbox.withdraw(append)
+            raise
+        error = expire_append(outbox, append, limit[0])
+        if error is not None:
+            fate.waiter.cancel()
+            raise error
+        raise unknown_error("the append", limit[0], fate.left_alone())
 
     def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Contexts cannot wait: somebody else does."""

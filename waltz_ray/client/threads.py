@@ -71,6 +71,11 @@ class Threads:
         """Whether the caller runs in the thread that brings fates and answers, which must not wait for any."""
         return self._io.is_current
 
+    @property
+    def on_applying(self) -> bool:
+        """This is the thread that runs callbacks: it must not wait for what is applied."""
+        return self._apply is not None and self._apply.is_current
+
     def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Blocks at the limits; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
         if not outbox.offer(append):
