@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
@@ -46,9 +47,10 @@ def connect(
 
     ClusterNotFound (says which clusters do run), ZooKeeperUnreachable, InvalidInput.
     """
-    directory, carrier = _found(cluster, zookeeper, transport)
+    find = partial(_found, cluster, zookeeper or find_zookeeper(cluster), transport)
+    directory, carrier = find()
     try:
-        return WaltzClient(directory, carrier, callbacks, config, partitions, feed)
+        return WaltzClient(directory, carrier, callbacks, config, partitions, feed, find=find)
     except BaseException:
         directory.close()
         raise
@@ -67,8 +69,11 @@ async def connect_async(
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
-    directory, carrier = await asyncio.to_thread(_found, cluster, zookeeper, transport)
-    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions, feed)
+    if zookeeper is None:
+        zookeeper = await asyncio.to_thread(find_zookeeper, cluster)
+    find = partial(_found, cluster, zookeeper, transport)
+    directory, carrier = await asyncio.to_thread(find)
+    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions, feed, find)
     try:
         await client.start()
     except BaseException:
@@ -77,7 +82,7 @@ async def connect_async(
     return client
 
 
-def _found(cluster: str, zookeeper: str | None, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
+def _found(cluster: str, zookeeper: str, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
@@ -88,7 +93,7 @@ def _found(cluster: str, zookeeper: str | None, transport: TransportKind) -> tup
         carrier = TcpTransport()
     else:
         raise InvalidInput(f"transport must be 'tcp' or 'actor', not {transport!r}")
-    return StoreDirectory(KazooZooKeeper(zookeeper or find_zookeeper(cluster)), cluster), carrier
+    return StoreDirectory(KazooZooKeeper(zookeeper), cluster), carrier
 
 
 class StoreDirectory:

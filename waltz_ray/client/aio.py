@@ -7,27 +7,23 @@ they must not block; only a directory's calls (ZooKeeper) go through the loop's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import TypeVar, cast
 
-from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
+from waltz_ray.client.address import Address, Find, travelling
+from waltz_ray.client.aio_reads import AsyncReads, not_here
+from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext, checked_header
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
-from waltz_ray.client.feeds import transactions_of
-from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import Readiness
 from waltz_ray.client.requests import AppendCall, check_size
-from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -37,12 +33,14 @@ __all__ = ["AsyncWaltzClient"]
 T = TypeVar("T")
 
 
-class AsyncWaltzClient:
+class AsyncWaltzClient(AsyncReads):
     """One client of one cluster, for one event loop: ``async with AsyncWaltzClient(...) as client``.
 
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
     (``feed="records"``) or left at the server (``"headers"``; ``await client.fetch(transaction)`` brings it). Without,
     a partition is mounted when it is first appended to, and only the fates of this client's own appends come back.
+
+    It pickles as its address (without callbacks), and connects where it is started.
 
     What is cancelled leaves nothing behind: an append that has not been sent is not sent any more, one that has been
     may still commit, and nobody is told; a context is not executed again; a feed's connection is closed.
@@ -56,10 +54,22 @@ class AsyncWaltzClient:
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
+        find: Find | None = None,
     ) -> None:
-        """Owns ``directory`` once it has been started."""
-        self._directory = directory
-        self._transport = transport
+        """Owns ``directory`` once it has been started. ``find``: how another process gets the same."""
+        self._prepare((directory, transport), callbacks, config, partitions, feed)
+        self._address = Address(find, config, partitions) if find is not None else None
+
+    def _prepare(
+        self,
+        found: tuple[Directory, Transport] | None,
+        callbacks: Callbacks | None,
+        config: ClientConfig | None,
+        partitions: Sequence[int] | None,
+        feed: FeedKind | None,
+    ) -> None:
+        super().__init__()
+        self._found = found
         self._callbacks = callbacks
         self.config = config or ClientConfig()
         self._given_partitions = partitions
@@ -68,24 +78,33 @@ class AsyncWaltzClient:
         self._started: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()  # set for a moment whenever a partition's state has changed
-        self._questions: set[asyncio.Task[Any]] = set()  # to servers
 
     # ---- life
 
     async def start(self) -> None:
         """Begin, on the loop that runs now. Raises what the callbacks or the directory raise."""
         async with self._starting:
-            if self._started is None:
-                await self._start()
+            if self._started is not None:
+                return
+            if self._found is not None:
+                await self._start(*self._found)
+                return
+            assert self._address is not None, "it came pickled, as its address"
+            self._found = await asyncio.to_thread(self._address.find)
+            try:
+                await self._start(*self._found)
+            except BaseException:
+                await asyncio.to_thread(self._directory.close)
+                self._found = None
+                raise
 
-    async def _start(self) -> None:
-        directory = self._directory
+    async def _start(self, directory: Directory, transport: Transport) -> None:
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
         membership = settle(client_id, directory.partitions, callbacks, config, partitions, self._feed_kind)
         shell = self._shell = OwnLoop(self.config)
         changed = self._ready_changed
-        engine = self._started = Engine(membership, self._transport, callbacks, _not_here, shell, changed)
+        engine = self._started = Engine(membership, transport, callbacks, not_here, shell, changed)
 
         def located(locations: Mapping[int, Location]) -> None:
             shell.post(engine.located, dict(locations))
@@ -124,10 +143,7 @@ class AsyncWaltzClient:
     async def _end(self) -> None:
         engine = self._engine
         self._shell.stop()
-        questions = list(self._questions)
-        for question in questions:
-            question.cancel()
-        await asyncio.gather(*questions, return_exceptions=True)
+        await self._end_questions()
         await engine.shut_down()
         self._ready_changed()
         engine.applier.stop()
@@ -135,10 +151,18 @@ class AsyncWaltzClient:
         await self._shell.stop_offers()
 
     @property
+    def _directory(self) -> Directory:
+        assert self._found is not None, "it has been found before it is started"
+        return self._found[0]
+
+    @property
     def _engine(self) -> Engine:
         if self._started is None:
             raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")
         return self._started
+
+    def __reduce__(self) -> tuple[Callable[[Address], AsyncWaltzClient], tuple[Address]]:
+        return _arrived, (travelling(self._address, self._callbacks is not None),)
 
     # ---- appending
 
@@ -245,123 +269,12 @@ class AsyncWaltzClient:
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
             )
 
-    # ---- reading
-
-    def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
-        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
-        check_partition(partition_id, self.partitions)
-        if first_id < 0:
-            raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
-        return self._read(partition_id, first_id, end_id)
-
-    @overload
-    def feed(
-        self,
-        partitions: Partitions,
-        start: Bound = ...,
-        follow: Literal[False] = ...,
-        last: int | None = ...,
-    ) -> AsyncIterator[Transaction]: ...
-    @overload
-    def feed(
-        self,
-        partitions: Partitions,
-        start: Bound = ...,
-        *,
-        follow: Literal[True],
-        last: int | None = ...,
-    ) -> AsyncFollower: ...
-    @overload
-    def feed(
-        self, partitions: Partitions, start: Bound = ..., follow: bool = ..., last: int | None = ...
-    ) -> AsyncIterator[Transaction]: ...
-    def feed(
-        self,
-        partitions: Partitions,
-        start: Bound = "earliest",
-        follow: bool = False,
-        last: int | None = None,
-    ) -> AsyncIterator[Transaction]:
-        """Transactions of one partition, of several, or of all (None), beside the callbacks: see ``WaltzClient.feed``.
-
-        A follower holds a connection until it is stopped, left (``async with``), whoever iterates over it is cancelled,
-        or the client is closed.
-        """
-        plan = FeedPlan.of(partitions, self.partitions, start, last)
-        if not follow:
-            return self._feed(plan)
-        return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, _not_here)
-
-    async def fetch(self, transaction: Transaction) -> bytes:
-        """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
-        try:
-            return transaction.data
-        except DataUnavailable:
-            partition_id, first_id = transaction.partition_id, transaction.transaction_id
-        batch = await self._asked(self._engine.rpc.read(partition_id, first_id, first_id + 1, READ_BYTES))
-        transaction.keep(only_data(batch, partition_id, first_id))
-        return transaction.data
-
-    async def high_water_mark(self, partition_id: int) -> int:
-        """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
-        return self._engine.applied_mark(partition_id)
-
-    async def server_high_water_mark(self, partition_id: int) -> int:
-        """The server's: ID of the last committed transaction, -1 = none; DataUnavailable if nobody answers."""
-        check_partition(partition_id, self.partitions)
-        return await self._asked(self._engine.rpc.high_water_mark(partition_id))
-
-    async def _read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
-        while first_id < end_id:
-            batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
-            if not len(batch):
-                return
-            for transaction in transactions_of(batch, first_id - 1, _not_here):
-                yield transaction
-            first_id = batch.end_id
-
-    async def _feed(self, plan: FeedPlan) -> AsyncIterator[Transaction]:
-        marks = await self._server_marks(plan.partitions)
-        for partition_id, first_id in plan.first_ids(marks).items():
-            async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1):
-                yield transaction
-
-    async def _follow(self, plan: FeedPlan, put: Callable[[FeedItem], None]) -> Subscription:
-        self._engine.check_open()
-        marks = await self._server_marks(plan.partitions) if plan.needs_marks else {}
-        client_id = await asyncio.to_thread(self._directory.next_client_id)
-        return self._engine.follow(client_id, plan.first_ids(marks), put)
-
-    async def _server_marks(self, partitions: Sequence[int]) -> dict[int, int]:
-        return {partition: await self.server_high_water_mark(partition) for partition in partitions}
-
-    async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
-        """The answer; ClientClosed if the client is closed meanwhile."""
-        if self._engine.closed:
-            question.close()
-            self._engine.check_open()
-        task = asyncio.get_running_loop().create_task(question)
-        self._questions.add(task)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if self._engine.closed and not _is_cancelled():
-                raise ClientClosed("the client was closed while it waited for an answer") from None
-            raise
-        finally:
-            self._questions.discard(task)
-
     # ---- about the client
 
     @property
     def client_id(self) -> int:
         """This client's ID, which no other client has had or will ever have."""
         return self._engine.membership.client_id
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions of the cluster."""
-        return self._directory.partitions
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
@@ -398,14 +311,8 @@ class AsyncWaltzClient:
         self._ready.clear()
 
 
-def _not_here(partition_id: int, transaction_id: int) -> bytes:
-    raise DataUnavailable(
-        f"transaction {partition_id}/{transaction_id} came as a header, and a loop must not wait for its data: "
-        f"`await client.fetch(transaction)` first"
-    )
-
-
-def _is_cancelled() -> bool:
-    """Somebody has cancelled this very task."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _arrived(address: Address) -> AsyncWaltzClient:
+    client = AsyncWaltzClient.__new__(AsyncWaltzClient)
+    client._prepare(None, None, address.config, address.partitions, None)
+    client._address = address
+    return client

@@ -11,12 +11,13 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from types import TracebackType
-from typing import Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
+from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
 from waltz_ray.client.directory import Directory
@@ -42,11 +43,12 @@ __all__ = ["WaltzClient"]
 
 T = TypeVar("T")
 
+_CONNECTING = threading.RLock()
 _PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
 
 class WaltzClient:
-    """One client of one cluster.
+    """One client of one cluster. It pickles as its address (without callbacks), and connects when it is first used.
 
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
     (``feed="records"``) or fetched on demand (``"headers"``). Without, a partition is mounted when it is first
@@ -62,8 +64,11 @@ class WaltzClient:
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
         threads: Threads | None = None,
+        find: Find | None = None,
     ) -> None:
-        """``threads``: only the simulator gives other than real ones."""
+        """``threads``: only the simulator gives other than real ones. ``find``: how another process gets the same."""
+        self._address = Address(find, config, partitions) if find is not None else None
+        self._has_callbacks = callbacks is not None
         self._directory = directory
         # Before any thread exists: the application's code may raise.
         membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, feed)
@@ -293,6 +298,8 @@ class WaltzClient:
 
     def close(self) -> None:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
+        if "_engine" not in self.__dict__:
+            return  # it came pickled and was never used
         if self._threads.on_loop:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():
@@ -308,6 +315,27 @@ class WaltzClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # ---- travelling
+
+    def __reduce__(self) -> tuple[Callable[[Address], WaltzClient], tuple[Address]]:
+        return _arrived, (travelling(self._address, self._has_callbacks),)
+
+    if not TYPE_CHECKING:  # or a misspelt name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Of a client that came pickled, which connects when it is first used."""
+            with _CONNECTING:
+                if name.startswith("__") or "_engine" in self.__dict__ or "_address" not in self.__dict__:
+                    return object.__getattribute__(self, name)  # which raises unless another thread has connected
+                address = self._address
+                directory, transport = address.find()
+                try:
+                    self.__init__(directory, transport, None, address.config, address.partitions, find=address.find)
+                except BaseException:
+                    directory.close()
+                    raise
+                return object.__getattribute__(self, name)
 
     # ---- inside
 
@@ -358,3 +386,9 @@ class WaltzClient:
         self._ready_changed()
         self._engine.applier.stop()
         self._engine.runner.close()
+
+
+def _arrived(address: Address) -> WaltzClient:
+    client = WaltzClient.__new__(WaltzClient)
+    client._address, client._has_callbacks = address, False
+    return client
