@@ -184,6 +184,8 @@ class AsyncWaltzClient(AsyncReads):
         future of ``WaltzClient.append`` raises, and takes the same arguments; the ``fate`` of AppendTimeout is a
         future of this loop.
         """
+        if (waits := self._before_append()) is not None:
+            await waits
         outbox, append, fate = self._call(
             partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
         )
@@ -201,12 +203,18 @@ class AsyncWaltzClient(AsyncReads):
         retry: bool = True,
     ) -> int:
         """``append`` that never waits for room: OutboxFull at once where there is none."""
+        if (waits := self._before_append()) is not None:
+            await waits
         outbox, append, fate = self._call(
             partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
         )
         if not outbox.offer(append):
             raise outbox.full_error(0)
         return await self._shell.told(outbox, append, fate)
+
+    def _before_append(self) -> asyncio.Future[None] | None:
+        self._engine.check_open()
+        return self._shell.before_append()
 
     def _call(
         self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool

@@ -136,7 +136,7 @@ class WaltzClient:
         outbox, append, future = self._call(
             partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
         )
-        if not outbox.offer(append):
+        if not outbox.offer(append, ahead=self._threads.on_loop):
             raise outbox.full_error(0)
         return future
 

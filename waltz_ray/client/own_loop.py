@@ -6,8 +6,10 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from waltz_ray.client.outbox import Outbox
@@ -22,6 +24,8 @@ __all__ = ["AwaitedFate", "OwnLoop"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_APPENDS_A_TURN = 128  # begun: some 2 ms
 
 
 class AwaitedFate(Generic[T]):
@@ -74,6 +78,8 @@ class OwnLoop:
         self._turn: Turn = lambda: None
         self._next_turn: asyncio.Handle | None = None
         self._rung = False
+        self._appends_begun = 0  # in this turn of the loop
+        self._appends_later: deque[asyncio.Future[None]] = deque()
 
     def jitter(self) -> float:
         return random.uniform(0.5, 1.0)
@@ -134,6 +140,31 @@ class OwnLoop:
 
     # ---- room
 
+    def before_append(self) -> asyncio.Future[None] | None:
+        """What an append awaits first: None, unless this turn of the loop has begun enough of them.
+
+        A thousand tasks that begin to append in one turn would hold up everybody else for as long as that takes.
+        """
+        if self._appends_begun < _APPENDS_A_TURN and not self._appends_later:
+            if not self._appends_begun:
+                self.loop.call_soon(self._next_appends)
+            self._appends_begun += 1
+            return None
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._appends_later.append(waiter)
+        return waiter
+
+    def _next_appends(self) -> None:
+        self._appends_begun = 0
+        if not self._appends_later:
+            return
+        while self._appends_later and self._appends_begun < _APPENDS_A_TURN:
+            waiter = self._appends_later.popleft()
+            if not waiter.done():  # else it has been cancelled
+                waiter.set_result(None)
+                self._appends_begun += 1
+        self.loop.call_soon(self._next_appends)
+
     async def offer(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
         """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``.
 
@@ -141,22 +172,24 @@ class OwnLoop:
         """
         if outbox.offer(append):
             return
+        taken: asyncio.Future[None] = self.loop.create_future()
+        outbox.stand_in_line(append, partial(_settle, taken))
+        limit_s = self._config.mount_timeout_ms / 1000 if timeout is None else timeout
+        timer = self.loop.call_later(limit_s, self._give_up, outbox, append, taken, timeout)
         try:
-            async with asyncio.timeout(self._config.mount_timeout_ms / 1000 if timeout is None else timeout):
-                while not await self._offered(outbox, append):
-                    pass
-        except TimeoutError:
-            raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
-
-    async def _offered(self, outbox: Outbox, append: AppendCall) -> bool:
-        room = asyncio.Event()
-        if outbox.offer(append, room.set):
-            return True
-        try:
-            await room.wait()
+            await taken
+        except asyncio.CancelledError:
+            if not outbox.leave_line(append):  # taken at the last moment
+                append.retry = False
+                outbox.withdraw(append)
+            raise
         finally:
-            outbox.give_up(room.set)
-        return False
+            timer.cancel()
+
+    @staticmethod
+    def _give_up(outbox: Outbox, append: AppendCall, taken: asyncio.Future[None], timeout: float | None) -> None:
+        if outbox.leave_line(append):
+            _settle(taken, outbox.no_room_error() if timeout is None else outbox.full_error(timeout))
 
     async def sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
         """Send it, wait for its fate, and say what that is; within ``timeout`` seconds, if they are given."""
@@ -199,3 +232,12 @@ class OwnLoop:
     async def stop_offers(self) -> None:
         """Wait for those that wait for room; closed outboxes have ended them."""
         await asyncio.gather(*self._offers)
+
+
+def _settle(taken: asyncio.Future[None], error: WaltzError | None) -> None:
+    if taken.done():
+        return  # who waited has been cancelled
+    if error is None:
+        taken.set_result(None)
+    else:
+        taken.set_exception(error)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from waltz_ray.client.io_thread import IoThread
@@ -23,7 +24,7 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.workers import TurnThread, WorkerPool
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendFailed
+from waltz_ray.errors import AppendFailed, WaltzError
 
 __all__ = ["Threads"]
 
@@ -84,17 +85,20 @@ class Threads:
     def wait_for_room(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
         """What ``put`` does when there was none. OutboxFull after ``timeout`` seconds, if they are given."""
         if self.on_loop:
+            if outbox.offer(append, ahead=True):  # the loop must not wait; who stands in line may
+                return
             raise AppendFailed(
                 f"partition {outbox.partition_id}: {outbox.outstanding} appends are without a fate, and the thread "
                 f"that brings fates cannot wait for one; append from another thread than a future's callback"
             )
-        room = threading.Event()
-        end_s = time.monotonic() + (self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
-        while not outbox.offer(append, room.set):
-            if not room.wait(max(0.0, end_s - time.monotonic())):
-                outbox.give_up(room.set)
-                raise outbox.no_room_error() if timeout is None else outbox.full_error(timeout)
-            room.clear()
+        taken: Future[None] = Future()
+        outbox.stand_in_line(append, partial(_settle, taken))
+        try:
+            taken.result(self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
+        except TimeoutError:
+            if outbox.leave_line(append):
+                raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
+            taken.result()  # at the last moment
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Call ``function`` on the loop after ``delay_s`` seconds."""
@@ -111,3 +115,10 @@ class Threads:
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """Run ``last`` on the loop as the last thing of this client there, and wait for it."""
         self._io.stop(last)
+
+
+def _settle(taken: Future[None], error: WaltzError | None) -> None:
+    if error is None:
+        taken.set_result(None)
+    else:
+        taken.set_exception(error)
