@@ -186,9 +186,8 @@ class AsyncWaltzClient(AsyncReads):
         """
         if (waits := self._before_append()) is not None:
             await waits
-        outbox, append, fate = self._call(
-            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
-        )
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, fate = self._call(partition_id, data, header, locks, client_mark, retry)
         return await self._shell.sent(outbox, append, fate, timeout)
 
     async def try_append(
@@ -205,9 +204,8 @@ class AsyncWaltzClient(AsyncReads):
         """``append`` that never waits for room: OutboxFull at once where there is none."""
         if (waits := self._before_append()) is not None:
             await waits
-        outbox, append, fate = self._call(
-            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
-        )
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, fate = self._call(partition_id, data, header, locks, client_mark, retry)
         if not outbox.offer(append):
             raise outbox.full_error(0)
         return await self._shell.told(outbox, append, fate)
@@ -217,7 +215,7 @@ class AsyncWaltzClient(AsyncReads):
         return self._shell.before_append()
 
     def _call(
-        self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool
+        self, partition_id: int, data: bytes, header: int, locks: Locks | None, client_mark: int | None, retry: bool
     ) -> tuple[Outbox, AppendCall, AwaitedFate[int]]:
         """An append, not yet sent."""
         engine = self._engine
@@ -226,7 +224,7 @@ class AsyncWaltzClient(AsyncReads):
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
-        if any(locks):
+        if locks is not None:
             engine.take_locks(attachment, append, locks, client_mark)
         return attachment.outbox, append, fate
 

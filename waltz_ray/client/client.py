@@ -112,9 +112,8 @@ class WaltzClient:
         AppendFailed, if nothing was sent; otherwise AppendTimeout, whose ``fate`` is done when the feed has said
         whether it is in the log.
         """
-        outbox, append, future = self._call(
-            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
-        )
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
         if timeout is not None:
             return self._limited(outbox, append, future, timeout)
         if not outbox.offer(append):
@@ -133,9 +132,8 @@ class WaltzClient:
         retry: bool = True,
     ) -> Future[int]:
         """``append`` that never blocks: OutboxFull at once where that would wait for room. Also in a callback."""
-        outbox, append, future = self._call(
-            partition_id, data, header, (write_locks, read_locks, append_locks), client_mark, retry
-        )
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
         if not outbox.offer(append, ahead=self._threads.on_loop):
             raise outbox.full_error(0)
         return future
@@ -340,7 +338,7 @@ class WaltzClient:
     # ---- inside
 
     def _call(
-        self, partition_id: int, data: bytes, header: int, locks: Locks, client_mark: int | None, retry: bool
+        self, partition_id: int, data: bytes, header: int, locks: Locks | None, client_mark: int | None, retry: bool
     ) -> tuple[Outbox, AppendCall, LightFuture[int]]:
         """An append, not yet sent."""
         engine = self._engine
@@ -349,7 +347,7 @@ class WaltzClient:
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
-        if any(locks):
+        if locks is not None:
             engine.take_locks(attachment, append, locks, client_mark)
         return attachment.outbox, append, future
 
