@@ -2,7 +2,8 @@
 
 ``connect`` gives a client, ``connect_async`` one for coroutines;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-``feed_dataset`` (``waltz_ray.client.ray``) is imported when it is asked for: nobody else has to wait for Ray Data.
+``read_dataset`` and what else is in ``waltz_ray.client.ray`` is imported when it is asked for: nobody else has to wait
+for Ray Data.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from waltz_ray.connect import connect, connect_async
 from waltz_ray.protocol.ids import LockId, ReqId
 
 if TYPE_CHECKING:
-    from waltz_ray.client.ray import feed_dataset
+    from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
 
 __all__ = [
     "AsyncWaltzClient",
@@ -32,15 +33,20 @@ __all__ = [
     "TransactionBuilder",
     "TransactionContext",
     "WaltzClient",
+    "WaltzDatasink",
+    "block_rows",
     "connect",
     "connect_async",
     "feed_dataset",
+    "read_dataset",
 ]
+
+_OF_RAY_DATA = ("WaltzDatasink", "block_rows", "feed_dataset", "read_dataset")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "feed_dataset":
-        from waltz_ray.client.ray import feed_dataset
+    if name in _OF_RAY_DATA:
+        from waltz_ray.client import ray
 
-        return feed_dataset
+        return getattr(ray, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -394,6 +394,7 @@ class FakeDirectory:
     """Locations that a test changes."""
 
     def __init__(self, servers: Mapping[int, FakeServer]) -> None:
+        self.servers = servers
         self._partitions = len(servers)
         self._lock = threading.Lock()
         self._next_id = 100

@@ -16,10 +16,10 @@ from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 
-__all__ = ["feed_dataset"]
+__all__ = ["read_dataset"]
 
 
-def feed_dataset(
+def read_dataset(
     cluster: str = "waltz",
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
@@ -70,6 +70,8 @@ def _blocks(reading: Reading, ranges: Sequence[Range], schema: Any) -> Iterator[
     """At least one block where the schema is known, so that a dataset without rows has columns, too."""
     found = False
     for rows in reading.batches(ranges):
+        if not rows.num_columns:
+            continue  # a decoder that found nothing to decode
         yield pa.Table.from_batches([rows])
         found = True
     if not found and schema is not None:
