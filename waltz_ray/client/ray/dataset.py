@@ -36,7 +36,7 @@ def read_dataset(
     """A ``ray.data.Dataset`` of a cluster's transactions, with the options and errors of ``waltz_spark.read_feed``.
 
     Ray Data executes when it is consumed; "latest" is fixed when this is called. See ``docs/client.md``,
-    "As a Ray Dataset".
+    "Ray Data".
     """
     reading = Reading.of(where_of(cluster, zookeeper, endpoints), cluster, source, columns, header, decoder)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
