@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -15,7 +16,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext
+from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput, ZooKeeperUnreachable
@@ -261,6 +262,16 @@ def test_close_ends_who_follows_and_who_asks(server: FakeServer, directory: Fake
                 await task
 
     run(test)
+
+
+def test_both_clients_have_one_set_of_names() -> None:
+    def names(kind: type[object]) -> dict[str, list[str]]:
+        public = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+        return {name: [*inspect.signature(each).parameters] for name, each in public.items() if callable(each)}
+
+    loop_only = {"start"}  # WaltzClient starts where it is made
+    of_loop = {name: arguments for name, arguments in names(AsyncWaltzClient).items() if name not in loop_only}
+    assert of_loop == names(WaltzClient)
 
 
 def own_time_s() -> float:

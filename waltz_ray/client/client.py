@@ -175,8 +175,7 @@ class WaltzClient:
         checked_timeout(timeout)
         run = runner.submit(context, future)
         limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout))
-        self._threads.call_later(timeout, limit.expired)
-        return limit.answer
+        return limit.begin(self._threads.post, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -357,8 +356,7 @@ class WaltzClient:
         if not outbox.offer(append):
             self._threads.wait_for_room(outbox, append, timeout)
         limit = TimeLimit(fate, "the append", timeout, lambda: expire_append(outbox, append, timeout))
-        self._threads.call_later(max(0.0, end_s - time.monotonic()), limit.expired)
-        return limit.answer
+        return limit.begin(self._threads.post, max(0.0, end_s - time.monotonic()))
 
     def _ready_changed(self) -> None:
         with self._ready:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
@@ -99,10 +98,6 @@ class Threads:
             if outbox.leave_line(append):
                 raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
             taken.result()  # at the last moment
-
-    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call ``function`` on the loop after ``delay_s`` seconds."""
-        self.post(lambda: asyncio.get_running_loop().call_later(delay_s, function))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result."""

@@ -52,7 +52,7 @@ def unknown_error(what: str, timeout: float, fate: Future[Any] | asyncio.Future[
 
 
 class TimeLimit(Generic[T]):
-    """``answer`` is done with what ``fate`` becomes, or with an error when ``expired`` is called before."""
+    """``answer`` is done with what ``fate`` becomes, or with an error when the time is over before."""
 
     def __init__(self, fate: Future[T], what: str, timeout: float, expire: Callable[[], Exception | None]) -> None:
         """``expire`` is called when the time is over, before anybody hears of that: what is known of the fate then."""
@@ -62,10 +62,20 @@ class TimeLimit(Generic[T]):
         self._expire = expire
         self._lock = threading.Lock()
         self._told = False
-        fate.add_done_callback(self._done)
+        self._timer: asyncio.TimerHandle | None = None
 
-    def expired(self) -> None:
-        """On the loop: the time is over."""
+    def begin(self, post: Callable[..., None], left_s: float) -> Future[T]:
+        """The answer, in ``left_s`` seconds at the latest. ``post``: see ``shell.Shell``."""
+        self._post = post
+        self._fate.add_done_callback(self._done)
+        post(self._set_timer, left_s)
+        return self.answer
+
+    def _set_timer(self, left_s: float) -> None:
+        if not self._fate.done():
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._expired)
+
+    def _expired(self) -> None:
         if self._fate.done():
             return
         error = self._expire()
@@ -75,6 +85,8 @@ class TimeLimit(Generic[T]):
             self.answer.set_exception(unknown_error(self._what, self._timeout, self._fate))
 
     def _done(self, fate: Future[T]) -> None:
+        if self._timer is not None:
+            self._post(self._timer.cancel)  # it would keep the append until then
         if not self._first():
             return
         error = fate.exception()
