@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -134,7 +135,9 @@ def test_a_client_pickles_as_its_address(monkeypatch: pytest.MonkeyPatch) -> Non
         arrived = pickle.loads(pickle.dumps(pickle.loads(pickled)))
         assert opened == before  # it connects when it is first used
         with arrived:
-            assert arrived.append(0, b"x").result(20) == 0
+            with ThreadPoolExecutor(4) as threads:
+                ids = list(threads.map(lambda data: arrived.append(0, data).result(20), [b"x"] * 4))
+            assert sorted(ids) == [0, 1, 2, 3]
             assert opened == before + 1
             assert (arrived.config, arrived.partitions) == (config, 2)
             assert arrived.client_id > first_id
@@ -142,7 +145,7 @@ def test_a_client_pickles_as_its_address(monkeypatch: pytest.MonkeyPatch) -> Non
                 arrived.append(1, b"x")
             with pytest.raises(AttributeError, match="apend"):
                 arrived.apend(0, b"x")
-        assert asyncio.run(use(asyncio.run(pickled_async()))) == 1
+        assert asyncio.run(use(asyncio.run(pickled_async()))) == 4
         with (
             connect("demo", Recorder(), zookeeper="in memory", partitions=[0]) as client,
             pytest.raises(InvalidInput, match="with callbacks does not pickle"),

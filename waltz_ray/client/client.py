@@ -43,7 +43,6 @@ __all__ = ["WaltzClient"]
 
 T = TypeVar("T")
 
-_CONNECTING = threading.RLock()
 _PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
 
@@ -322,9 +321,11 @@ class WaltzClient:
 
         def __getattr__(self, name: str) -> Any:
             """Of a client that came pickled, which connects when it is first used."""
-            with _CONNECTING:
-                if name.startswith("__") or "_engine" in self.__dict__ or "_address" not in self.__dict__:
-                    return object.__getattribute__(self, name)  # which raises unless another thread has connected
+            if name.startswith("__") or "_connecting" not in self.__dict__:
+                return object.__getattribute__(self, name)  # which raises
+            with self._connecting:
+                if "_engine" in self.__dict__:
+                    return object.__getattribute__(self, name)  # another thread has connected
                 address = self._address
                 directory, transport = address.find()
                 try:
@@ -386,5 +387,5 @@ class WaltzClient:
 
 def _arrived(address: Address) -> WaltzClient:
     client = WaltzClient.__new__(WaltzClient)
-    client._address, client._has_callbacks = address, False
+    client.__dict__.update(_address=address, _has_callbacks=False, _connecting=threading.RLock())
     return client
