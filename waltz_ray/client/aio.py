@@ -18,7 +18,7 @@ from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
-from waltz_ray.client.readiness import Readiness
+from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
@@ -293,9 +293,9 @@ class AsyncWaltzClient(AsyncReads):
         """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
         await self._wait([self._engine.applied(partition_id, transaction_id)], timeout)
 
-    async def _wait(self, awaited: Sequence[Readiness], timeout: float | None) -> None:
+    async def _wait(self, awaited: Sequence[ReadyWait], timeout: float | None) -> None:
         start_s = self._shell.monotonic()
-        one: Readiness | None = None
+        one: ReadyWait | None = None
         try:
             async with asyncio.timeout(timeout):
                 for one in awaited:

@@ -26,7 +26,7 @@ from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.readiness import Readiness
+from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem
@@ -273,7 +273,7 @@ class WaltzClient:
         """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
         self._wait([self._engine.applied(partition_id, transaction_id)], timeout, "wait_applied")
 
-    def _wait(self, awaited: Sequence[Readiness], timeout: float | None, name: str) -> None:
+    def _wait(self, awaited: Sequence[ReadyWait], timeout: float | None, name: str) -> None:
         if self._threads.on_loop or self._threads.on_applying:
             raise InvalidInput(f"{name}() was called in a callback, which it would wait for")
         start_s = time.monotonic()

@@ -23,7 +23,7 @@ from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.mount_stream import MountStream
-from waltz_ray.client.readiness import Readiness
+from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
@@ -168,17 +168,17 @@ class Engine:
         attachment = self.attachments.get(check_partition(partition_id, self.membership.partitions))
         return attachment.queue.mark if attachment is not None else NO_TRANSACTION
 
-    def readiness(self) -> list[Readiness]:
+    def readiness(self) -> list[ReadyWait]:
         """Of this client's partitions, all of which are mounted from now on."""
         attachments = [self.attachment(partition) for partition in self.membership.mounted]
-        return [Readiness(attachment, self.applier, None) for attachment in attachments]
+        return [ReadyWait(attachment, self.applier, None) for attachment in attachments]
 
-    def applied(self, partition_id: int, transaction_id: int) -> Readiness:
+    def applied(self, partition_id: int, transaction_id: int) -> ReadyWait:
         """When ``transaction_id`` has been applied. InvalidInput if nothing is."""
         attachment = self.attachment(partition_id)
         if not attachment.applies:
             raise InvalidInput("a client without callbacks applies nothing: there is nothing to wait for")
-        return Readiness(attachment, self.applier, checked_mark(transaction_id))
+        return ReadyWait(attachment, self.applier, checked_mark(transaction_id))
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""

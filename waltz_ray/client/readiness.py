@@ -7,10 +7,10 @@ from waltz_ray.client.attachment import Attachment
 from waltz_ray.errors import ClientClosed, NotApplied, WaltzError
 from waltz_ray.protocol.mounting_types import MountingState
 
-__all__ = ["Readiness"]
+__all__ = ["ReadyWait"]
 
 
-class Readiness:
+class ReadyWait:
     """One partition, ready: mounted, and applied up to ``transaction_id``, or up to where the log was then (None).
 
     ``reached`` may have become true whenever the engine says ``ready_changed``.
