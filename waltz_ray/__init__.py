@@ -1,24 +1,24 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
-``connect`` gives a client, ``connect_async`` one for coroutines;
+``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-``feed_dataset`` (``waltz_ray.client.ray``) is imported when it is asked for: nobody else has to wait for Ray Data.
+Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
-from waltz_ray.client.client import WaltzClient
-from waltz_ray.client.range_reader import RangeReader
-from waltz_ray.config import ClientConfig
-
-# This also makes sure that ``waltz_ray.connect`` is the function, not the module it is in.
-from waltz_ray.connect import connect, connect_async
-from waltz_ray.protocol.ids import LockId, ReqId
-
 if TYPE_CHECKING:
+    from waltz_ray.client.aio import AsyncWaltzClient
+    from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+    from waltz_ray.client.client import WaltzClient
+    from waltz_ray.client.range_reader import RangeReader
     from waltz_ray.client.ray import feed_dataset
+    from waltz_ray.config import ClientConfig
+    from waltz_ray.connecting import connect, connect_async, init_ray
+    from waltz_ray.protocol.ids import LockId, ReqId
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AsyncWaltzClient",
@@ -34,12 +34,32 @@ __all__ = [
     "connect",
     "connect_async",
     "feed_dataset",
+    "init_ray",
 ]
+
+_MODULES = {
+    "AsyncWaltzClient": "client.aio",
+    "Callbacks": "client.application",
+    "ClientConfig": "config",
+    "LockId": "protocol.ids",
+    "RangeReader": "client.range_reader",
+    "ReqId": "protocol.ids",
+    "Transaction": "client.application",
+    "TransactionBuilder": "client.application",
+    "TransactionContext": "client.application",
+    "WaltzClient": "client.client",
+    "connect": "connecting",
+    "connect_async": "connecting",
+    "feed_dataset": "client.ray",
+    "init_ray": "connecting",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "feed_dataset":
-        from waltz_ray.client.ray import feed_dataset
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
-        return feed_dataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,12 +13,11 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from waltz_ray import cluster_file
-from waltz_ray.actors.local_ray import LocalRay
 from waltz_ray.cli import main
-from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.finding import cluster_file
+from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.protocol.records import build_records
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.store import ReplicaStore
@@ -229,18 +228,20 @@ def test_a_damaged_cluster_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_not_finding_a_cluster_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterNotFound, match="holds no cluster; make one with: waltz up"):
-        cluster_file.find_cluster(str(tmp_path))
+        cluster_file.find_running(str(tmp_path))
     cluster_file.write(cluster(tmp_path))
     with pytest.raises(ClusterNotFound, match="not running; start it with: waltz up"):
-        cluster_file.find_cluster(str(tmp_path))
+        cluster_file.find_running(str(tmp_path))
     with pytest.raises(ClusterNotFound, match="holds cluster 'c', not 'd'"):
-        cluster_file.find_cluster(str(tmp_path), "d")
+        cluster_file.find_running(str(tmp_path), "d")
     running = [cluster(tmp_path / "a", name="a"), cluster(tmp_path / "b", name="b")]
     monkeypatch.setattr(cluster_file, "running_clusters", lambda: running)
-    assert cluster_file.find_cluster(name="b") is running[1]
-    with pytest.raises(ClusterNotFound, match=r"several clusters run here: a .*, b .*; say which with --dir"):
-        cluster_file.find_cluster()
+    assert cluster_file.find_running(name="b") is running[1]
+    with pytest.raises(
+        ClusterNotFound, match=r"several clusters run here: a .*, b .*; say which by its directory \(--dir, WALTZ_DIR\)"
+    ):
+        cluster_file.find_running()
     with pytest.raises(ClusterNotFound, match=r"no cluster 'x'"):
-        cluster_file.find_cluster(name="x")
+        cluster_file.find_running(name="x")
     monkeypatch.setattr(cluster_file, "running_clusters", lambda: running[:1])
-    assert cluster_file.find_cluster() is running[0]
+    assert cluster_file.find_running() is running[0]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from waltz_ray import bring_up
-from waltz_ray.bring_up import replace_replica
+from waltz_ray import replacement
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, StorageError
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.replacement import replace_replica
 
 SERVING = {"state": "SERVING", "reason": "", "partitions": {"0": {"damaged": None}}}
 REFUSED = {"state": "REFUSED", "reason": "the control file is damaged", "partitions": {}}
@@ -41,7 +41,7 @@ class Cluster:
             "ask": self.ask,
         }
         for name, patch in patches.items():
-            monkeypatch.setattr(bring_up, name, patch)
+            monkeypatch.setattr(replacement, name, patch)
 
     def statuses(self, cluster: str, names: list[str]) -> dict[str, dict[str, Any]]:
         if not self.restarted:

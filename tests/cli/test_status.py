@@ -10,7 +10,6 @@ import pytest
 from tests.cli.test_commands import run
 from waltz_ray import bring_up
 from waltz_ray.actors import supervision
-from waltz_ray.cli import status
 from waltz_ray.cli.status import troubles
 from waltz_ray.errors import ClusterNotFound
 
@@ -50,7 +49,7 @@ def a_view() -> dict[str, Any]:
 def view(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the manager will answer."""
     view = a_view()
-    monkeypatch.setattr(status, "find_name", lambda directory, name, address: ("c", "127.0.0.1:9"))
+    monkeypatch.setattr("waltz_ray.finding.find.find_on_ray", lambda name, directory, address: ("c", "LOCALHOST:9"))
     monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: view)
     return view
 

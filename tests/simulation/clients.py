@@ -16,7 +16,7 @@ from waltz_ray.client.application import Callbacks, Transaction, TransactionBuil
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
-from waltz_ray.connect import StoreDirectory
+from waltz_ray.connecting import StoreDirectory
 from waltz_ray.errors import (
     AppendFailed,
     ClientAhead,

@@ -284,6 +284,7 @@ class ClusterManager:
         logging.basicConfig(level=logging.INFO)
         self._cluster, self._connect_string = cluster, zookeeper
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
+        self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
         self._replicas = {str(r): replica_name(r) for r in self._host.settings.placement}
         self._servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
@@ -292,9 +293,9 @@ class ClusterManager:
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
 
-    def zookeeper(self) -> str:
-        """The connect string; what a client asks for first."""
-        return self._connect_string
+    def location(self) -> dict[str, str]:
+        """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
+        return {"zookeeper": self._connect_string, "cluster_key": self._key}
 
     def health(self) -> str:
         return "LEADING" if self._host.leading else "FOLLOWING"

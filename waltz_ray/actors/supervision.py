@@ -16,6 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
 
 __all__ = [
@@ -24,12 +25,10 @@ __all__ = [
     "RaySupervisor",
     "alive_nodes",
     "ask",
-    "cluster_names",
     "end_actor",
     "ensure_actor",
     "ensure_data_plane",
     "find_actor",
-    "namespace_of",
     "pulse_of",
     "replica_name",
     "restart_actor",
@@ -40,15 +39,10 @@ __all__ = [
 
 Handle = Any  # an actor handle; Ray's own type knows nothing of the methods
 
-MANAGER = "cluster-manager"
 ZOOKEEPER = "zookeeper"
 
 # A replica or server asks for a sliver of its resource: the point is where it runs, not how many fit.
 _SLIVER = 0.001
-
-
-def namespace_of(cluster: str) -> str:
-    return f"waltz-{cluster}"
 
 
 def server_name(server_id: int) -> str:
@@ -134,16 +128,6 @@ def find_actor(cluster: str, name: str) -> Handle | None:
         return ray.get_actor(name, namespace_of(cluster))
     except ValueError:
         return None
-
-
-def cluster_names() -> list[str]:
-    """The clusters that have a manager on this Ray."""
-    entries = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(
-        entry["namespace"].removeprefix("waltz-")
-        for entry in entries
-        if entry["name"] == MANAGER and entry["namespace"].startswith("waltz-")
-    )
 
 
 def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:

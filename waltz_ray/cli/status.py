@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, find_name, print_json
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json
 from waltz_ray.errors import ClusterNotFound
 
 __all__ = ["register", "troubles"]
@@ -30,7 +30,9 @@ def status(
 
     Exit code 1 if something does not serve: a partition, server, replica, ZooKeeper or the manager, or a full disk.
     """
-    name, joined = find_name(directory, cluster, address)
+    from waltz_ray.finding.find import find_on_ray
+
+    name, joined = find_on_ray(cluster, directory, address)
     view = _view(name)
     trouble = troubles(view)
     if as_json:

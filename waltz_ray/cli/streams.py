@@ -34,7 +34,7 @@ ServiceOption = Annotated[
     list[str] | None, typer.Option("--service", help="Only this one; may be given again.", show_default=False)
 ]
 SparkOption = Annotated[
-    SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if a Ray runs, else local.")
+    SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if one Ray runs, else local.")
 ]
 _FILE = Path("streams.toml")
 _FILE_WIDTH = 180
