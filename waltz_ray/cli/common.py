@@ -24,10 +24,10 @@ __all__ = [
     "progress_line",
 ]
 
-DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory. [default: $WALTZ_DIR]")]
-ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's name. [default: $WALTZ_CLUSTER]")]
+DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory. \\[default: $WALTZ_DIR]")]
+ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's name. \\[default: $WALTZ_CLUSTER]")]
 AddressOption = Annotated[
-    str, typer.Option("--address", help="Address of its Ray, host:port or auto. [default: $RAY_ADDRESS]")
+    str, typer.Option("--address", help="Address of its Ray, host:port or auto. \\[default: $RAY_ADDRESS]")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

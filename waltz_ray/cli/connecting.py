@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["ZooKeeperOption", "open_client"]
 
 ZooKeeperOption = Annotated[
-    str, typer.Option("--zookeeper", help="host:port,... with --cluster: no Ray is needed. [default: $WALTZ_ZOOKEEPER]")
+    str,
+    typer.Option("--zookeeper", help="host:port,... with --cluster: no Ray is needed. \\[default: $WALTZ_ZOOKEEPER]"),
 ]
 
 

@@ -37,16 +37,16 @@ def up(
     directory: Annotated[
         str, typer.Option("--dir", envvar="WALTZ_DIR", help="Where everything is stored; made if it is not there.")
     ],
-    cluster: Annotated[str, typer.Option(help="The cluster's name. [default: the directory's name]")] = "",
+    cluster: Annotated[str, typer.Option(help="The cluster's name. \\[default: the directory's name]")] = "",
     partitions: Annotated[
-        int | None, typer.Option(help=f"Partitions; fixed for ever. [default: {_DEFAULT.partitions}]")
+        int | None, typer.Option(help=f"Partitions; fixed for ever. \\[default: {_DEFAULT.partitions}]")
     ] = None,
-    replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. [default: {_DEFAULT.replicas}]")] = None,
-    servers: Annotated[int | None, typer.Option(help=f"Partition servers. [default: {_DEFAULT.servers}]")] = None,
-    zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. [default: an embedded one]")] = "",
+    replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. \\[default: {_DEFAULT.replicas}]")] = None,
+    servers: Annotated[int | None, typer.Option(help=f"Partition servers. \\[default: {_DEFAULT.servers}]")] = None,
+    zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
     address: Annotated[
         str,
-        typer.Option(help="A Ray to run on, host:port or auto. [default: $RAY_ADDRESS, else its own]"),
+        typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
     ] = "",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until Ray, ZooKeeper and all partitions serve.")] = 120,
     as_json: JsonOption = False,
@@ -67,8 +67,12 @@ def up(
         servers=servers if servers is not None else (known or _DEFAULT).servers,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
-    with progress_line(as_json) as progress:
-        running = bring_up(config, address, progress=progress, deadline_s=timeout)
+    try:
+        with progress_line(as_json) as progress:
+            running = bring_up(config, address, progress=progress, deadline_s=timeout)
+    except KeyboardInterrupt:
+        typer.echo("waltz: interrupted; nothing was left running", err=True)
+        raise
     if as_json:
         print_json(asdict(running))
         return
