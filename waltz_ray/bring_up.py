@@ -259,7 +259,7 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
 
 def status_without_manager(name: str, reason: str) -> dict[str, Any]:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
-    names = [actor for actor in running_actors(name) if actor not in (MANAGER, ZOOKEEPER)]
+    names = [actor for actor in running_actors(name) if actor != MANAGER]
     answers = statuses(name, names)
 
     def of(kind: str) -> dict[str, Any]:
@@ -279,6 +279,7 @@ def status_without_manager(name: str, reason: str) -> dict[str, Any]:
     ]
     return {
         "cluster": name,
+        "zookeeper_server": answers.get(ZOOKEEPER),
         "partitions": sorted(partitions, key=lambda partition: int(partition["partition"])),
         "servers": servers,
         "replicas": of("replica"),

@@ -32,7 +32,11 @@ def start(*command: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     """What it printed on stdout, and for an error on stderr."""
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=250)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     assert process.returncode == code, f"{process.args!r}: {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out if code == 0 else err

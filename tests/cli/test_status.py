@@ -22,6 +22,7 @@ def a_view() -> dict[str, Any]:
         "cluster": "c",
         "zookeeper": "127.0.0.1:1",
         "zookeeper_state": CONNECTED | {"view_age_s": 0.0, "view_error": ""},
+        "zookeeper_server": {"state": "SERVING", "reason": "", "problem": ""},
         "manager": {"pid": 1, "leading": True, "supervision_error": ""},
         "partitions": [{"partition": 0, "server": 1, "generation": 1, "session": 3, "members": [0]}],
         "servers": {
@@ -60,7 +61,25 @@ def test_all_is_well(view: dict[str, Any], capsys: pytest.CaptureFixture[str]) -
     assert "ZooKeeper 127.0.0.1:1 (connected)" in capsys.readouterr().out
 
 
+def test_nothing_is_cut_on_a_narrow_terminal(
+    view: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    view["servers"]["1"]["endpoint"] = "node-17.of-some-data-centre.example.org:51234"
+    view["servers"]["1"]["partitions"] |= {str(p): {"state": "READY"} for p in range(1, 30)}
+    assert run("status") == 0
+    table = capsys.readouterr().out
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
 SICK: list[tuple[str, dict[str, Any], str]] = [
+    ("zookeeper_server", {"problem": "the disk of d is full"}, "ZooKeeper's server: the disk of d is full"),
+    (
+        "zookeeper_server",
+        {"state": "DOWN", "reason": "No space left"},
+        "ZooKeeper's server: DOWN: No space left",
+    ),
     ("replicas.0", {"state": "REFUSED", "reason": "no"}, "replica 0: REFUSED since 1970-01-01 00:00:00 UTC: no"),
     ("replicas.0", {"problem": "no space left"}, "replica 0: no space left"),
     ("replicas.0.partitions.0", {"damaged": "rot", "last_id": None}, "replica 0, partition 0: rot"),
@@ -113,7 +132,8 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     silent_manager(monkeypatch)
     server = view["servers"]["1"]
     server["partitions"]["0"] |= {"generation": 4, "members": [0]}
-    answers = {"server/1": server, "replica/0": view["replicas"]["0"]}
+    view["zookeeper_server"]["problem"] = "the disk of d is full"
+    answers = {"server/1": server, "replica/0": view["replicas"]["0"], "zookeeper": view["zookeeper_server"]}
     running = ["cluster-manager", "server/1", "replica/0", "zookeeper"]
     monkeypatch.setattr(supervision, "running_actors", lambda name: running)
     monkeypatch.setattr(bring_up, "running_actors", lambda name: running)
@@ -123,6 +143,7 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     assert "manager: cluster-manager of cluster 'c' does not answer within 5 s" in told
     assert "READY" in told
     assert "127.0.0.1:2" in told
+    assert "ZooKeeper's server: the disk of d is full" in told
 
 
 def test_no_actors_at_all_is_no_cluster(

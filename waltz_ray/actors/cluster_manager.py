@@ -305,14 +305,17 @@ class ClusterManager:
 
         Answers within seconds whoever hangs.
         """
-        from waltz_ray.actors.supervision import statuses
+        from waltz_ray.actors.supervision import ZOOKEEPER, statuses
 
-        answers = statuses(self._cluster, [*self._replicas.values(), *self._servers.values()])
+        ours = [] if self._host.settings.config.zookeeper else [ZOOKEEPER]
+        answers = statuses(self._cluster, [*self._replicas.values(), *self._servers.values(), *ours])
+        embedded = answers.pop(ZOOKEEPER, None)
         for name, answer in answers.items():
             if answer["state"] == "NO ANSWER":
                 answer["silent_s"] = round(self._pulse.silent_s(name), 1)
         return self._host.view(_VIEW_TIMEOUT_S) | {
             "zookeeper": self._connect_string,
+            "zookeeper_server": embedded,
             "servers": {s: answers[name] for s, name in self._servers.items()},
             "replicas": {r: answers[name] for r, name in self._replicas.items()},
         }

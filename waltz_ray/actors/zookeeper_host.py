@@ -12,6 +12,7 @@ import logging
 import threading
 from typing import Any
 
+from waltz_ray.actors.full_disk import little_room
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import CoordinationError
 
@@ -79,6 +80,7 @@ class ZooKeeperHost:
 
         logging.basicConfig(level=logging.INFO)
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._data_dir = data_dir
         self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)
 
     def connect_string(self) -> str:
@@ -92,6 +94,7 @@ class ZooKeeperHost:
         return {
             "state": "SERVING" if keeper.pid else "DOWN",
             "reason": keeper.error,
+            "problem": little_room(self._data_dir),
             "endpoint": keeper.connect_string,
             "pid": keeper.pid,
             "restarts": keeper.restarts,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 if TYPE_CHECKING:
     from waltz_ray.finding.find import FoundCluster
@@ -22,6 +23,7 @@ __all__ = [
     "find",
     "print_json",
     "progress_line",
+    "table_of",
 ]
 
 DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory. \\[default: $WALTZ_DIR]")]
@@ -42,6 +44,14 @@ def find(directory: str = "", name: str = "", address: str = "") -> FoundCluster
 def print_json(value: Any) -> None:
     """On stdout, for programs."""
     print(json.dumps(value, indent=2))
+
+
+def table_of(*names: str) -> Table:
+    """A table whose cells go on in a further line where the terminal is narrow, and are never cut."""
+    table = Table()
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 @contextmanager

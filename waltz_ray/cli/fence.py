@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import InvalidInput
 
@@ -52,7 +51,7 @@ def show(
     console = Console()
     for each, fences in found.items():
         console.print(each, style="bold", soft_wrap=True)
-        table = Table("partition", "session", "low-water mark", "local", "slots")
+        table = table_of("partition", "session", "low-water mark", "local", "slots")
         for fence in fences:
             marks = (fence.session_id, fence.low_water_mark, fence.local_low_water_mark)
             slots = ["good" if valid else "damaged" for valid in fence.slots_valid]

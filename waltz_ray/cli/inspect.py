@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["StorageDirectory", "register", "storage_directories"]
@@ -51,7 +51,7 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
 
 
 def _table(partitions: list[dict[str, Any]]) -> Table:
-    table = Table("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
+    table = table_of("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
     for partition in partitions:
         control = partition["control"] or {}
         table.add_row(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.errors import ClusterNotFound
 
 __all__ = ["register", "troubles"]
@@ -64,7 +64,7 @@ def _view(name: str) -> dict[str, Any]:
 
 
 def _partitions(view: dict[str, Any]) -> Table:
-    table = Table("partition", "server", "generation", "session", "state", "high-water mark", "members")
+    table = table_of("partition", "server", "generation", "session", "state", "high-water mark", "members")
     for partition in view["partitions"]:
         server = view["servers"].get(str(partition["server"]), {})
         now = server.get("partitions", {}).get(str(partition["partition"]), {})
@@ -81,7 +81,7 @@ def _partitions(view: dict[str, Any]) -> Table:
 
 
 def _servers(view: dict[str, Any]) -> Table:
-    table = Table("server", "state", "endpoint", "partitions", "connections")
+    table = table_of("server", "state", "endpoint", "partitions", "connections")
     for server_id, server in view["servers"].items():
         partitions = " ".join(server.get("partitions", {})) or "-"
         row = (server["state"], server.get("endpoint"), partitions, server.get("connections"))
@@ -90,7 +90,7 @@ def _servers(view: dict[str, Any]) -> Table:
 
 
 def _replicas(view: dict[str, Any]) -> Table:
-    table = Table("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
+    table = table_of("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
     for replica_id, replica in view["replicas"].items():
         partitions = replica.get("partitions", {}).values()
         table.add_row(
@@ -108,6 +108,8 @@ def troubles(view: dict[str, Any]) -> list[str]:
     """A line for everything that does not serve as it should."""
     lines = [f"manager: {view['manager']['reason']}"] if view["manager"].get("reason") else []
     lines += _zookeeper_trouble("ZooKeeper", view.get("zookeeper_state"))
+    if view.get("zookeeper_server"):  # ours, on one of the cluster's disks
+        lines += _actor_trouble("ZooKeeper's server", view["zookeeper_server"])
     for kind in ("server", "replica"):
         for number, actor in view[f"{kind}s"].items():
             lines += _actor_trouble(f"{kind} {number}", actor)

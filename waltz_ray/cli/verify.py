@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import ControlFileMissing, Corruption
 
@@ -102,7 +102,7 @@ def _print(report: VerifyReport) -> None:
 def _table(compared: list[PartitionComparison]) -> Table:
     """Per partition and replica the last ID, and what is not as it should be."""
     names = list(dict.fromkeys(standing.replica for one in compared for standing in one.standings))
-    table = Table("partition", "committed", *names, "replicas")
+    table = table_of("partition", "committed", *names, "replicas")
     for one in compared:
         cells = {standing.replica: _cell(standing) for standing in one.standings}
         table.add_row(
