@@ -121,13 +121,13 @@ class _Attempt:
         self._deadline = deadline
         self._first_time = cluster_file.read(config.directory) is None
         self._found = self._known = _known(config)
-        self._others_actors = self._found.running  # actors of that name are not of our making
+        self._others_actors = True  # until it is known that there are none of that name: not ours to end
         self._initialised = False
 
     def run(self, address: str) -> Cluster:
         self._join(address)
         with interruptible():  # Ray has put a handler of its own in place
-            self._others_actors = self._others_actors or bool(running_actors(self._config.name))
+            self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             self._note(self._with_zookeeper())
             self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))

@@ -95,7 +95,8 @@ def join(address: str, **options: Any) -> str:
 
 def _only_one() -> str:
     """What "auto" means. Ray itself would take the one that was started last, whoever did it."""
-    if named := os.environ.get("RAY_ADDRESS", "").removeprefix("auto"):
+    named = os.environ.get("RAY_ADDRESS", "auto")
+    if named not in ("", "auto"):
         return named
     if now := here():
         return now
