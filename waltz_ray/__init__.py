@@ -8,6 +8,8 @@ Each is imported when it is asked for: who needs one of them, or the command lin
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from waltz_ray import errors
+
 if TYPE_CHECKING:
     from waltz_ray.client.aio import AsyncWaltzClient
     from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
@@ -33,6 +35,7 @@ __all__ = [
     "WaltzClient",
     "connect",
     "connect_async",
+    "errors",
     "feed_dataset",
     "init_ray",
 ]

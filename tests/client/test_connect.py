@@ -28,9 +28,10 @@ from waltz_ray.protocol.placement import Assignment, Owner
 def test_the_public_names() -> None:
     assert waltz_ray.connect is connect
     assert all(hasattr(waltz_ray, name) for name in waltz_ray.__all__)
-    loaded = "import sys, waltz_ray; print('kazoo' in sys.modules, 'ray' in sys.modules, callable(waltz_ray.connect))"
+    loaded = "import sys, waltz_ray; print('numpy' in sys.modules, waltz_ray.errors.__name__); "
+    loaded += "print('kazoo' in sys.modules, 'ray' in sys.modules, callable(waltz_ray.connect))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False", "True"]
+    assert done.stdout.split() == ["False", "waltz_ray.errors", "False", "False", "True"]
 
 
 def test_directory_follows_assignment_and_servers() -> None:

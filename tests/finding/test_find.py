@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
 import types
 import uuid
 from functools import cache
@@ -62,6 +64,7 @@ def rays(monkeypatch: pytest.MonkeyPatch) -> Rays:
     fake = Rays({"a:1": ["waltz"], "b:1": ["waltz", "other"], "c:1": [], "LOCALHOST:9": ["here"]})
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr("socket.create_connection", lambda address, timeout: types.SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(ray_lookup, "_check_ray", lambda address: None)
     monkeypatch.setattr(cluster_file, "running_clusters", list)
     for name in ("WALTZ_CLUSTER", "WALTZ_DIR", "WALTZ_ZOOKEEPER", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
@@ -223,6 +226,30 @@ def test_one_that_does_not_run_may_be_meant_by_its_directory(rays: Rays, tmp_pat
 def test_loopback_is_written_as_ray_takes_it(given: str, taken: str) -> None:
     assert ray_lookup.reachable(given) == taken
     assert ray_lookup.is_loopback(given) == (taken == "LOCALHOST:5")
+
+
+def test_what_is_no_ray_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"LOCALHOST:{nobody.getsockname()[1]}"
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = nobody.accept()
+                except OSError:  # the end of the test
+                    return
+                connection.sendall(b"no Ray\n")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(RayNotRunning, match=rf"what listens at {address} does not answer as Ray does"):
+            ray_lookup.join(address)
+        nobody.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(RayNotRunning, match=rf"no Ray answers at {address} \(.* refused\); is it running"):
+        ray_lookup.join(address)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(RayNotRunning, match="RAY_ADDRESS names it: unset that"):
+        ray_lookup.join(address)
 
 
 def test_the_servers_of_a_cluster(rays: Rays) -> None:

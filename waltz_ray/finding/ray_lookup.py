@@ -33,6 +33,7 @@ MANAGER = "cluster-manager"
 
 _LOOPBACK = "LOCALHOST"
 _NAMESPACE_PREFIX = "waltz-"
+_CONNECT_S = 5.0
 _ANSWER_TIMEOUT_S = 30.0
 
 
@@ -81,16 +82,44 @@ def join(address: str, **options: Any) -> str:
         if now != address:
             raise RayNotRunning(f"this process is connected to the Ray at {now}, not {address}; ray.shutdown() first")
         return address
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise RayNotRunning(f"no Ray answers at {address} ({error}); is it running?") from error
+    _check_port(address)
+    _check_ray(address)
     try:
         ray.init(address, **{"log_to_driver": False, "logging_level": logging.WARNING} | options)
     except (ConnectionError, RuntimeError) as error:
         raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
     return address
+
+
+def _check_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        named = reachable(os.environ.get("RAY_ADDRESS", "")) == address
+        hint = "RAY_ADDRESS names it: unset that if it is an old one" if named else "is it running?"
+        raise RayNotRunning(f"no Ray answers at {address} ({error}); {hint}") from error
+
+
+def _check_ray(address: str) -> None:
+    """``ray.init`` would ask whatever listens there for two minutes, and print what it thinks meanwhile."""
+    import grpc
+    from ray._private.gcs_utils import create_gcs_channel
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    messages: Any = gcs_service_pb2
+    services: Any = gcs_service_pb2_grpc
+    channel = create_gcs_channel(address)
+    try:
+        services.NodeInfoGcsServiceStub(channel).CheckAlive(messages.CheckAliveRequest(), timeout=_CONNECT_S)
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:  # a Ray, whose token is ``ray.init``'s affair
+            raise RayNotRunning(
+                f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
+                "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
+            ) from error
+    finally:
+        channel.close()
 
 
 def _only_one() -> str:
