@@ -89,6 +89,20 @@ def test_interrupted_is_130_and_quiet(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_what_fails_while_an_interrupted_command_cleans_up_is_told_and_still_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(directory: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise InvalidInput("the lock cannot be given back")
+
+    monkeypatch.setattr(cluster_file, "read", interrupted)
+    assert run("up", "--dir", str(tmp_path)) == 130
+    assert capsys.readouterr().err == "waltz: the lock cannot be given back\n"
+
+
 def test_verify_is_ok_for_a_cluster_and_for_one_replica(
     cluster_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,13 @@ class _MainThreadStdout:
         return getattr(self._stdout if own else sys.stderr, name)
 
 
+def _came_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether it was raised while Ctrl-C was taking things down."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
         given = sys.argv[1:] if arguments is None else arguments
@@ -105,5 +112,5 @@ def _run(arguments: list[str] | None) -> int:
         if os.environ.get("WALTZ_TRACEBACK") == "1":
             raise
         print("waltz: " + " ".join(str(error).split()), file=sys.stderr)
-        return 1
+        return 130 if _came_of_an_interrupt(error) else 1
     return result if isinstance(result, int) else 0
