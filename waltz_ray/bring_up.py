@@ -14,11 +14,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.cluster_manager import ClusterManager
@@ -53,6 +52,13 @@ from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import place_replicas
+from waltz_ray.runtime.status import (
+    ActorState,
+    ClusterStatus,
+    ManagerStatus,
+    PartitionAssignment,
+    Readiness,
+)
 
 __all__ = [
     "Cluster",
@@ -251,40 +257,33 @@ def _end_processes(cluster: ClusterFile) -> None:
         EmbeddedZooKeeper(os.path.join(cluster.directory, "zookeeper")).stop()
 
 
-def cluster_status(name: str, timeout_s: float = 20.0) -> dict[str, Any]:
+def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
     """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent."""
-    status: dict[str, Any] = ask(name, MANAGER, "status", timeout_s)
+    status: ClusterStatus = ask(name, MANAGER, "status", timeout_s)
     return status
 
 
-def status_without_manager(name: str, reason: str) -> dict[str, Any]:
+def status_without_manager(name: str, reason: str) -> ClusterStatus:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
-    names = [actor for actor in running_actors(name) if actor != MANAGER]
-    answers = statuses(name, names)
-
-    def of(kind: str) -> dict[str, Any]:
-        return {n.partition("/")[2]: answer for n, answer in answers.items() if n.startswith(f"{kind}/")}
-
-    servers = of("server")
+    actors = running_actors(name)
+    answers = statuses(name, _numbers(actors, "server"), _numbers(actors, "replica"), ZOOKEEPER in actors)
     partitions = [
-        {
-            "partition": int(partition_id),
-            "server": int(server_id),
-            "generation": partition["generation"],
-            "session": partition["session"],
-            "members": partition["members"],
-        }
-        for server_id, server in servers.items()
-        for partition_id, partition in server.get("partitions", {}).items()
+        PartitionAssignment(partition_id, server_id, served.generation, served.session, served.members)
+        for server_id, server in answers.servers.items()
+        for partition_id, served in server.partitions.items()
     ]
-    return {
-        "cluster": name,
-        "zookeeper_server": answers.get(ZOOKEEPER),
-        "partitions": sorted(partitions, key=lambda partition: int(partition["partition"])),
-        "servers": servers,
-        "replicas": of("replica"),
-        "manager": {"pid": None, "leading": None, "supervision_error": "", "reason": reason},
-    }
+    return ClusterStatus(
+        cluster=name,
+        zookeeper_server=answers.zookeeper,
+        manager=ManagerStatus(pid=None, leading=None, reason=reason),
+        partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
+        servers=answers.servers,
+        replicas=answers.replicas,
+    )
+
+
+def _numbers(actors: Sequence[str], kind: str) -> list[int]:
+    return [int(actor.removeprefix(f"{kind}/")) for actor in actors if actor.startswith(f"{kind}/")]
 
 
 @contextmanager
@@ -372,7 +371,7 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             )
 
 
-def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> dict[str, Any]:
+def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> ClusterStatus:
     begin = time.monotonic()
     last = ""
     while True:
@@ -380,10 +379,10 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> 
         try:
             status = cluster_status(known.name)
             waiting = missing(status)
+            if not waiting:
+                return status
         except ClusterNotFound as error:
-            status, waiting = {}, [str(error)]
-        if not waiting:
-            return status
+            waiting = [str(error)]
         text = f"waiting for {waiting[0]}" + (f" and {len(waiting) - 1} more" if len(waiting) > 1 else "")
         if text != last:
             progress(text)
@@ -396,26 +395,26 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> 
         time.sleep(_POLL_S)
 
 
-def missing(status: dict[str, Any]) -> list[str]:
+def missing(status: ClusterStatus) -> list[str]:
     """What a starting cluster still lacks. A replica that refuses to start is not waited for: see ``warnings``."""
     replicas = [
-        f"replica {replica_id} ({replica.get('reason') or replica['state']})"
-        for replica_id, replica in status["replicas"].items()
-        if replica["state"] not in ("SERVING", "REFUSED")
+        f"replica {replica_id} ({replica.reason or replica.state})"
+        for replica_id, replica in status.replicas.items()
+        if replica.state not in (ActorState.SERVING, ActorState.REFUSED)
     ]
     ready = {
         partition_id
-        for server in status["servers"].values()
-        for partition_id, partition in server.get("partitions", {}).items()
-        if partition["state"] == "READY"
+        for server in status.servers.values()
+        for partition_id, served in server.partitions.items()
+        if served.state is Readiness.READY
     }
-    trouble = status["manager"]["supervision_error"]
+    trouble = status.manager.supervision_error
     return (
         ([f"actors ({trouble})"] if trouble else [])
         + replicas
-        + [f"partition {p['partition']}" for p in status["partitions"] if str(p["partition"]) not in ready]
+        + [f"partition {each.partition}" for each in status.partitions if each.partition not in ready]
     )
 
 
-def _warnings(status: dict[str, Any]) -> list[str]:
-    return [replica["reason"] for replica in status["replicas"].values() if replica["state"] == "REFUSED"]
+def _warnings(status: ClusterStatus) -> list[str]:
+    return [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]

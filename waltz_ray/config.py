@@ -37,7 +37,7 @@ def _require(config: object, name: str, low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """One storage directory."""
+    """The settings of one replica's storage directory."""
 
     segment_size_bytes: int = 1_000_000_000
     """A segment is closed by the first record that takes it past this size (docs/formats.md, "Segment")."""
@@ -74,7 +74,7 @@ class StorageConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One partition server."""
+    """The settings of one partition server."""
 
     lock_table_size: int = 30_000
     """Slots of a partition's lock table (the original's default); 8 bytes each. More slots, fewer false conflicts."""

@@ -144,12 +144,12 @@ class StoreDirectory:
         return self._store.next_client_id()
 
     def locations(self) -> dict[int, Location]:
-        """Where the partitions are, read now."""
+        """The server that has each partition, read from ZooKeeper now."""
         assignment, _ = self._store.assignment()
         return _locations(assignment, self._store.servers())
 
     def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
-        """See ``client.directory.Directory``."""
+        """Tell ``callback`` where the partitions are, now and after every change; returns what ends it."""
 
         def tell() -> None:
             callback(_locations(self._assignment, self._servers))
@@ -189,7 +189,7 @@ def _locations(assignment: Assignment, servers: Mapping[int, ServerDescriptor]) 
 
 
 def endpoint_resolver(directory: StoreDirectory) -> Callable[[int], Endpoint | None]:
-    """For ``client.RangeReader``: a partition's endpoint, read from ZooKeeper each time it is asked."""
+    """What tells ``client.RangeReader`` a partition's endpoint, read from ZooKeeper each time it is asked."""
 
     def resolve(partition_id: int) -> Endpoint | None:
         location = directory.locations().get(partition_id)

@@ -177,7 +177,7 @@ class NotContiguous(ReplicaRefused):
 
 
 class PartitionDamaged(ReplicaRefused):
-    """This partition of this replica has lost or damaged records and is not served."""
+    """A replica's copy of the partition has lost or damaged records and is not served."""
 
 
 class CoordinationError(WaltzError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from waltz_ray.actors.supervision import ask, replica_name, restart_actor, statuses
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, StorageError
+from waltz_ray.runtime.status import ActorState, ReplicaStatus
 
 __all__ = ["replace_replica"]
 
@@ -41,7 +41,7 @@ def replace_replica(
         store = ClusterStore(client, name)
         if replica_id not in store.info().replica_ids:
             raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
-        before = _replica_status(name, replica_id).get("incarnation")
+        before = _replica_status(name, replica_id).incarnation
         with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
             store.replace_replica(replica_id, partitions)
     finally:
@@ -50,9 +50,8 @@ def replace_replica(
     _wait_until_replaced(name, replica_id, before, files_aside, progress, deadline_s)
 
 
-def _replica_status(name: str, replica_id: int) -> dict[str, Any]:
-    actor = replica_name(replica_id)
-    return statuses(name, [actor])[actor]
+def _replica_status(name: str, replica_id: int) -> ReplicaStatus:
+    return statuses(name, [], [replica_id]).replicas[replica_id]
 
 
 def _wait_until_replaced(
@@ -61,17 +60,17 @@ def _wait_until_replaced(
     deadline = time.monotonic() + deadline_s
     while True:
         status = _replica_status(name, replica_id)
-        again = status.get("incarnation") not in (None, before)
+        again = status.incarnation not in (None, before)
         why_not = _why_not_whole(status) if again else "its new process has not answered yet"
         if not why_not:
             return
-        lasting = again and status["state"] == "REFUSED"  # STARTING passes by itself, damage goes with a session
+        lasting = again and status.state is ActorState.REFUSED  # STARTING passes by itself, damage goes with a session
         if lasting and files_aside:
             progress(f"set aside: {ask(name, replica_name(replica_id), 'set_files_aside', 30)}")
             files_aside = False
         elif lasting:
             raise StorageError(
-                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status['directory']} set "
+                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status.directory} set "
                 f"aside (renamed, not deleted) with: waltz replace-replica {replica_id} --set-files-aside"
             )
         elif time.monotonic() > deadline:
@@ -83,9 +82,11 @@ def _wait_until_replaced(
         time.sleep(_POLL_S)
 
 
-def _why_not_whole(status: dict[str, Any]) -> str:
+def _why_not_whole(status: ReplicaStatus) -> str:
     """ "" if the replica serves all of its partitions."""
-    if status["state"] != "SERVING":
-        return f"is {status['state']}: {status.get('reason')}"
-    damaged = {p: partition["damaged"] for p, partition in status["partitions"].items() if partition["damaged"]}
-    return "" if not damaged else f"does not serve partition {next(iter(damaged))}: {next(iter(damaged.values()))}"
+    if not status.serving:
+        return f"is {status.state}: {status.reason}"
+    for partition_id, stored in status.partitions.items():
+        if stored.damaged:
+            return f"does not serve partition {partition_id}: {stored.damaged}"
+    return ""

@@ -18,10 +18,12 @@ from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import FeedKind, WaltzClient
 from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
+from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
+from waltz_ray.runtime.status import ActorStatus, ClusterStatus, ReplicaStatus
 
-__all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "scratch_directory", "waltz_cluster"]
+__all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "pid_of", "scratch_directory", "waltz_cluster"]
 
 PARTITIONS, REPLICAS, SERVERS = 64, 3, 2
 _ANSWER_S = 20.0
@@ -56,32 +58,40 @@ class Waltz:
             feed=feed,
         )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """What the manager says (``waltz status``)."""
         return cluster_status(self.name)
 
     def pids(self) -> dict[str, int]:
-        """The processes on the data path: ``server-<n>`` and ``replica-<n>``."""
+        """The processes on the data path: ``server-<n>``, ``replica-<n>``. ClusterNotFound if one does not answer."""
+        return {name: pid_of(name, actor) for name, actor in self.actors().items()}
+
+    def actors(self) -> dict[str, ActorStatus]:
+        """What these say of themselves, by the same names."""
         view = self.status()
-        return {
-            f"{kind}-{number}": int(actor["pid"])
-            for kind in ("server", "replica")
-            for number, actor in sorted(view[f"{kind}s"].items())
-        }
+        servers = {f"server-{number}": server for number, server in sorted(view.servers.items())}
+        return servers | {f"replica-{number}": replica for number, replica in sorted(view.replicas.items())}
 
     def processes(self) -> Processes:
         """These, to be measured."""
         return Processes(self.pids())
 
-    def replica(self, replica_id: int) -> dict[str, Any]:
+    def replica(self, replica_id: int) -> ReplicaStatus:
         """What the replica says of itself (``ReplicaHost.status``)."""
-        view: dict[str, Any] = ask(self.name, replica_name(replica_id), "status", _ANSWER_S)
-        return view
+        status: ReplicaStatus = ask(self.name, replica_name(replica_id), "status", _ANSWER_S)
+        return status
 
     def syncs(self) -> dict[str, float]:
         """Turns of each replica since it started: a turn with appends costs one sync (EndpointStatistics)."""
-        view = self.status()["replicas"]
-        return {f"syncs of replica-{n}": float(self.replica(int(n))["traffic"].get("turns", 0)) for n in sorted(view)}
+        traffic = {number: self.replica(number).traffic for number in sorted(self.status().replicas)}
+        return {f"syncs of replica-{number}": float(each.turns if each else 0) for number, each in traffic.items()}
+
+
+def pid_of(name: str, actor: ActorStatus) -> int:
+    """The process that does the actor's work. ClusterNotFound, saying why, if it does not tell."""
+    if actor.pid is None:
+        raise ClusterNotFound(f"{name} does not tell its process ({actor.state}: {actor.reason}); see waltz status")
+    return actor.pid
 
 
 @contextmanager

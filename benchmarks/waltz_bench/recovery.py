@@ -20,7 +20,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from waltz_bench.clients import READY_S, clients_of
-from waltz_bench.cluster import Waltz
+from waltz_bench.cluster import Waltz, pid_of
 from waltz_bench.filling import fill
 from waltz_bench.measure import median, ratio
 from waltz_bench.report import report
@@ -29,6 +29,7 @@ from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, PartitionNotReady
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from waltz_ray.runtime.status import ActorState, ReplicaStatus
 
 __all__ = ["RecoverOptions", "figure", "recover"]
 
@@ -109,7 +110,7 @@ def _ratios(pauses: list[tuple[float, float]], read: list[int], records: int) ->
 
 def _kill_server(waltz: Waltz, client: WaltzClient) -> tuple[float, float]:
     """Seconds until an append that was made right after the kill commits: long partition, a short one beside it."""
-    owners = {int(each["partition"]): int(each["server"]) for each in waltz.status()["partitions"]}
+    owners = {each.partition: each.server for each in waltz.status().partitions if each.server is not None}
     server = owners[_LONG]
     short = next(partition for partition in owners if partition > _BEHIND and owners[partition] == server)
     pid = waltz.pids()[f"server-{server}"]
@@ -136,37 +137,41 @@ def _note(ended: dict[int, float], partition: int, future: Future[int]) -> None:
 def _server_is_back(waltz: Waltz, server: int, old_pid: int) -> bool:
     """Alive again, and every partition open somewhere."""
     view = waltz.status()
-    found = view["servers"].get(str(server), {}).get("pid")
-    return found is not None and found != old_pid and not missing(view)
+    return view.servers[server].pid not in (None, old_pid) and not missing(view)
 
 
 def _restart_replica(waltz: Waltz) -> tuple[float, int]:
     """Kill the replica; seconds until it serves again, and how many bytes the new process has read by then."""
-    old = int(waltz.replica(_REPLICA)["pid"])
+    old = _pid_of_replica(waltz)
     os.kill(old, signal.SIGKILL)
     begin = perf_counter()
-    seen: dict[str, Any] = {}
+    new = old
 
     def serves() -> bool:
-        view = _replica_view(waltz)
-        seen.update(view)
-        return view.get("state") == "SERVING" and view.get("pid") not in (None, old)
+        nonlocal new
+        status = _replica_status(waltz)
+        new = status.pid or old
+        return status.serving and new != old
 
     _wait(serves, f"replica {_REPLICA} did not come back")
     seconds = perf_counter() - begin
-    return seconds, int(psutil.Process(int(seen["pid"])).io_counters().read_chars)
+    return seconds, int(psutil.Process(new).io_counters().read_chars)
 
 
-def _replica_view(waltz: Waltz) -> dict[str, Any]:
+def _replica_status(waltz: Waltz) -> ReplicaStatus:
     try:
         return waltz.replica(_REPLICA)
-    except ClusterNotFound:  # it is not there just now
-        return {}
+    except ClusterNotFound as error:  # it is not there just now
+        return ReplicaStatus(state=ActorState.NO_ANSWER, reason=str(error))
+
+
+def _pid_of_replica(waltz: Waltz) -> int:
+    return pid_of(f"replica-{_REPLICA}", waltz.replica(_REPLICA))
 
 
 def _catch_up(waltz: Waltz, client: WaltzClient, missed_mb: int) -> float:
     """MB a second at which a replica gets what was appended while it was stopped."""
-    pid = int(waltz.replica(_REPLICA)["pid"])
+    pid = _pid_of_replica(waltz)
     os.kill(pid, signal.SIGSTOP)
     try:
         last = fill(client, _BEHIND, missed_mb * 1000, 1000 - RECORD_OVERHEAD_BYTES)
@@ -177,8 +182,8 @@ def _catch_up(waltz: Waltz, client: WaltzClient, missed_mb: int) -> float:
     first: list[int] = []
 
     def has_all() -> bool:
-        partitions = _replica_view(waltz).get("partitions", {})
-        found = int(partitions.get(str(_BEHIND), partitions.get(_BEHIND, {})).get("last_id", -1))
+        stored = _replica_status(waltz).partitions.get(_BEHIND)
+        found = -1 if stored is None or stored.last_id is None else stored.last_id
         if not first and found >= 0:
             first.append(found)
         return found >= last

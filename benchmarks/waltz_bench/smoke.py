@@ -31,6 +31,8 @@ from waltz_bench.report import report
 from waltz_ray.bring_up import missing
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import ClusterNotFound, DataUnavailable
+from waltz_ray.protocol.messages.replica import RefusalCode
+from waltz_ray.runtime.status import ClusterStatus, ServerStatus
 
 __all__ = ["SmokeOptions", "smoke"]
 
@@ -123,8 +125,8 @@ class _Watch:
     def __init__(self, waltz: Waltz) -> None:
         self._waltz = waltz
         self._stopping = threading.Event()
-        self._counted: dict[tuple[str, int, str, str], int] = {}
-        self.refusals: Counter[str] = Counter()
+        self._counted: dict[tuple[str, int | None, int, RefusalCode], int] = {}
+        self.refusals: Counter[RefusalCode] = Counter()
         self.rss: dict[tuple[str, int], list[tuple[float, int]]] = {}  # (name, pid) -> (seconds, bytes)
         self._begin = perf_counter()
         self._thread = threading.Thread(target=self._run, name="smoke-watch", daemon=True)
@@ -134,21 +136,22 @@ class _Watch:
         while not self._stopping.wait(_SAMPLE_S):
             try:
                 self.look()
-            except (ClusterNotFound, KeyError):
+            except ClusterNotFound:
                 continue  # an actor is being started again: the next look finds it
 
     def look(self) -> None:
-        view = self._waltz.status()
-        for kind in ("server", "replica"):
-            for number, actor in view[f"{kind}s"].items():
-                if isinstance(actor.get("pid"), int):
-                    self._sample(f"{kind}-{number}", actor["pid"])
-        for number, server in view["servers"].items():
-            for replica_id, link in server.get("links", {}).items():
-                for code, count in link.get("refusals", {}).items():
-                    key = number, int(server["pid"]), replica_id, code
-                    self.refusals[code] += count - self._counted.get(key, 0)
-                    self._counted[key] = count
+        for name, actor in self._waltz.actors().items():
+            if actor.pid is not None:
+                self._sample(name, actor.pid)
+            if isinstance(actor, ServerStatus):
+                self._count(name, actor)
+
+    def _count(self, name: str, server: ServerStatus) -> None:
+        for replica_id, link in server.links.items():
+            for code, count in link.refusals.items():
+                key = name, server.pid, replica_id, code
+                self.refusals[code] += count - self._counted.get(key, 0)
+                self._counted[key] = count
 
     def _sample(self, name: str, pid: int) -> None:
         try:
@@ -190,15 +193,15 @@ def smoke(waltz: Waltz, options: SmokeOptions, progress: Callable[[str], None] =
         progress("reading the log")
         wrong = _compare(client, load)
     acknowledged = sum(map(len, load.acknowledged))
-    others = {code: count for code, count in watch.refusals.items() if code != "NOT_CONTIGUOUS"}
+    others = {code: count for code, count in watch.refusals.items() if code is not RefusalCode.NOT_CONTIGUOUS}
     figures = [
         figure("longest pause without a kill", "s", [quiet_s]),
         *[figure(f"pause after the kill of a {kind}", "s", each) for kind, each in pauses.items() if each],
         figure("acknowledged", "records", [acknowledged]),
         figure("rate", "records/s", [acknowledged / seconds]),
         figure("sessions taken", "sessions", [taken]),
-        figure("refused: not contiguous", "requests", [watch.refusals["NOT_CONTIGUOUS"]]),
-        *[figure(f"refused: {code}", "requests", [count]) for code, count in others.items()],
+        figure("refused: not contiguous", "requests", [watch.refusals[RefusalCode.NOT_CONTIGUOUS]]),
+        *[figure(f"refused: {code.name}", "requests", [count]) for code, count in others.items()],
         figure("appends that failed", "appends", [len(load.failures)]),
         figure("acknowledged and not in the log, or twice", "records", [wrong + load.doubled]),
         *_memory(watch),
@@ -230,27 +233,26 @@ def _wait_for_all(waltz: Waltz) -> None:
             trouble = missing(view) or _not_members(view)
             if not trouble:
                 return
-        except (ClusterNotFound, KeyError) as error:
+        except ClusterNotFound as error:
             trouble = error
         threading.Event().wait(0.1)
     raise DataUnavailable(f"not everything serves {_BACK_S:g} s after a kill: {trouble}")
 
 
-def _not_members(view: dict[str, Any]) -> list[str]:
+def _not_members(view: ClusterStatus) -> list[str]:
     """Partitions that have not all their replicas yet."""
-    everybody = {int(replica_id) for replica_id in view["replicas"]}
     return [
-        f"partition {partition_id} has members {partition['members']}"
-        for server in view["servers"].values()
-        for partition_id, partition in server.get("partitions", {}).items()
-        if set(partition["members"]) != everybody
+        f"partition {partition_id} has members {list(served.members)}"
+        for server in view.servers.values()
+        for partition_id, served in server.partitions.items()
+        if set(served.members) != view.replicas.keys()
     ]
 
 
 def _sessions(waltz: Waltz) -> int:
-    view = waltz.status()
-    partitions = [each for server in view["servers"].values() for each in server.get("partitions", {}).items()]
-    return sum(int(state["session"] or 0) for number, state in partitions if int(number) < _PARTITIONS)
+    servers = waltz.status().servers.values()
+    partitions = [each for server in servers for each in server.partitions.items()]
+    return sum(served.session or 0 for number, served in partitions if number < _PARTITIONS)
 
 
 def _compare(client: WaltzClient, load: _Load) -> int:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """One committed batch.
+    """What a query has done in one committed batch.
 
     ``records``: transactions of its ranges, before any header filter; ``bytes``: their size, from the average at the
     beginning of each range; ``duration_s``: from planning to commit. ``lag``: partition -> committed transactions
@@ -34,7 +34,7 @@ class BatchProgress:
     replayed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The progress as plain values for ``json.dumps``."""
         return asdict(self) | {"lag": {str(partition): lag for partition, lag in self.lag.items()}}
 
 

@@ -18,7 +18,7 @@ _LOWEST, _END = -(2**63), 2**63  # of what a column of Spark's can hold
 
 
 def values_of(pushed: Any) -> Values | None:
-    """For which values of its column a Spark filter holds; None for a filter or a column that is left to Spark."""
+    """The values of its column that a Spark filter holds for; None for a filter or a column that is left to Spark."""
     kind = type(pushed).__name__
     if kind not in _VALUES or len(pushed.attribute) != 1 or pushed.attribute[0] not in PUSHED_COLUMNS:
         return None

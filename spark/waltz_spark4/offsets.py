@@ -33,7 +33,7 @@ def same_partitions(start: Mapping[int, int], end: Mapping[int, int]) -> None:
 
 
 def admitted(start: Mapping[int, int], reached: Mapping[int, int], max_records: int | None) -> dict[int, int]:
-    """Where a batch from ``start`` ends: at most ``max_records`` (None: no limit) further, at most at ``reached``.
+    """The end of a batch from ``start``: at most ``max_records`` (None: no limit) further, at most at ``reached``.
 
     Partitions share the limit equally; what one has no use for goes to the others, so a batch is empty only if there
     is nothing. ClientAhead if ``start`` is behind the end of the log, InvalidInput for other partitions.

@@ -87,7 +87,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._available_now = self._reached()
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
-        """For the query's progress, beside the end of the batch: the difference is the lag in transactions."""
+        """How far the log reached at the last look; less the end of the batch it is the lag in the query's progress."""
         return self._last_reached
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:

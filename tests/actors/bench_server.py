@@ -20,6 +20,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.records import RecordBatch, build_records
+from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_HELLO, FrameDecoder, Hello, encode_frame, encode_hello
 
@@ -123,8 +124,8 @@ class _Replica:
     up = True
     endpoint = None
 
-    def status(self) -> dict[str, object]:
-        return {"up": True}
+    def status(self) -> LinkStatus:
+        return LinkStatus(True, None, {})
 
     def __init__(self, server: Server, replica_id: int) -> None:
         self._server, self._replica_id = server, replica_id

@@ -66,7 +66,7 @@ async def test_a_client_that_takes_nothing_for_long_is_closed(caplog: pytest.Log
     assert door.wire.ended == "aborted"
     assert "has taken nothing of" in caplog.text
     await asyncio.sleep(0)
-    assert server.status()["connections"] == 0
+    assert server.status().connections == 0
     assert server.drivers[0].machine.subscribers == 0
 
 

@@ -22,6 +22,7 @@ from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.runtime.status import ClusterStatus, PartitionAssignment, ZooKeeperView
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -65,6 +66,17 @@ class CountingSupervisor:
         self.calls += 1
         if self.failure is not None:
             raise self.failure
+
+
+def seen_by(view: ClusterStatus) -> ZooKeeperView:
+    assert view.zookeeper_state is not None
+    return view.zookeeper_state
+
+
+def age_of(view: ClusterStatus) -> float:
+    age_s = seen_by(view).view_age_s
+    assert age_s is not None
+    return age_s
 
 
 class Rig:
@@ -167,15 +179,15 @@ def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:
     assert rig.supervisor.calls >= 2
 
 
-def test_the_view_is_json_of_what_zookeeper_says(rig: Rig) -> None:
+def test_the_view_is_what_zookeeper_says(rig: Rig) -> None:
     manager = rig.manager()
     servers = [rig.server(0), rig.server(1)]
     until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
     view = manager.view(20)
-    assert view["registered_servers"] == {str(s): str(servers[s].endpoint) for s in range(2)}
-    assert [p["partition"] for p in view["partitions"]] == [0, 1, 2, 3]
-    assert view["partitions"][0]["generation"] == 1
-    assert view["placement"] == {"0": "node:127.0.0.1"}
+    assert view.registered_servers == {s: servers[s].endpoint for s in range(2)}
+    assert [each.partition for each in view.partitions] == [0, 1, 2, 3]
+    assert view.partitions[0].generation == 1
+    assert view.placement == {0: "node:127.0.0.1"}
 
 
 def test_a_probe_takes_a_wrong_suspicion_back() -> None:
@@ -210,7 +222,7 @@ def test_the_view_comes_in_time_also_when_zookeeper_hangs(rig: Rig) -> None:
     release = threading.Event()
     try:
         known = manager.view(20)
-        assert known["zookeeper_state"]["view_age_s"] < 20
+        assert 0 <= age_of(known) < 20
 
         def hanging(path: str) -> tuple[bytes, int]:
             assert release.wait(20)
@@ -220,11 +232,11 @@ def test_the_view_comes_in_time_also_when_zookeeper_hangs(rig: Rig) -> None:
         before = time.monotonic()
         view = manager.view(0.05)
         assert time.monotonic() - before < 5
-        assert view["partitions"] == known["partitions"], "what is known is shown"
-        assert view["zookeeper_state"]["view_age_s"] >= 0
-        assert view["zookeeper_state"]["view_error"] == ""
+        assert view.partitions == known.partitions, "what is known is shown"
+        assert age_of(view) >= 0
+        assert seen_by(view).view_error == ""
         release.set()
-        until(lambda: manager.view(1)["zookeeper_state"]["view_error"] == "it hung", "the reason is shown")
+        until(lambda: seen_by(manager.view(1)).view_error == "it hung", "the reason is shown")
     finally:
         release.set()
         manager.close()
@@ -237,10 +249,8 @@ def test_a_view_before_anything_was_read_has_the_clusters_shape(rig: Rig) -> Non
     client.get = lambda path: (b"", int(release.wait(20)))  # type: ignore[method-assign]
     try:
         view = manager.view(0.05)
-        assert [(p["partition"], p["server"], p["members"]) for p in view["partitions"]] == [
-            (partition, None, []) for partition in range(4)
-        ]
-        assert view["zookeeper_state"]["view_age_s"] is None
+        assert view.partitions == tuple(PartitionAssignment(partition) for partition in range(4))
+        assert seen_by(view).view_age_s is None
     finally:
         release.set()
         manager.close()

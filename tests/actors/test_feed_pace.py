@@ -228,12 +228,12 @@ async def test_a_slow_step_is_counted_and_named(
     server = bench_server()
     driver = server.drivers[1]
     driver.handle(Unassigned("quick"))
-    assert server.status()["slow_steps"] == 0
+    assert server.status().slow_steps == 0
     monkeypatch.setattr("waltz_ray.runtime.driver.time", Clock(0.025))
     for _ in range(100):
         driver.handle(Unassigned("slow"))
     status = server.status()
-    assert (status["slow_steps"], status["longest_step_ms"]) == (100, 25.0)
+    assert (status.slow_steps, status.longest_step_ms) == (100, 25.0)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1, "one line a second"
     assert "partition 1: Unassigned took 25 ms" in lines[0]

@@ -13,7 +13,7 @@ import pytest
 from tests.actors.replica_client import connected
 from tests.actors.test_storage_replica import CONFIG, Rig, batch, join_session, until
 from waltz_ray.actors import storage_replica
-from waltz_ray.actors.storage_replica import REFUSED, SERVING, ReplicaHost, open_storage, replica_directory
+from waltz_ray.actors.storage_replica import ReplicaHost, open_storage, replica_directory
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.messages.replica import (
     Append,
@@ -23,6 +23,7 @@ from waltz_ray.protocol.messages.replica import (
     Refused,
     StateReply,
 )
+from waltz_ray.runtime.status import ActorState
 from waltz_ray.storage.disk import Mode, OsDisk, Writable
 
 
@@ -123,17 +124,17 @@ def test_a_disk_that_was_sick_for_a_while_serves_without_anybodys_help(
     disk = SickDisk(call, code)
     host = host_on(rig, disk, monkeypatch)
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
-        reason = host.status()["reason"]
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        reason = host.status().reason
         assert os.strerror(code) in reason
         assert reason.startswith("replica 0: ")
-        assert host.status()["since_ms"] > 0
+        assert (host.status().since_ms or 0) > 0
         until(lambda: disk.failures >= 3, "it looks again")
         assert len(disk.handles) == 0, "what a failed start had opened is closed"
         disk.sick = False
-        until(lambda: host.health() == SERVING, "it serves")
-        assert host.status()["partitions"]["1"]["last_id"] == 9
-        assert host.status()["reason"] == ""
+        until(lambda: host.health() is ActorState.SERVING, "it serves")
+        assert host.status().partitions[1].last_id == 9
+        assert host.status().reason == ""
     finally:
         host.shutdown()
 
@@ -142,10 +143,10 @@ def test_a_first_start_on_a_disk_that_cannot_sync_is_tried_again(rig: Rig, monke
     disk = SickDisk("fsync", errno.EIO)
     host = host_on(rig, disk, monkeypatch)
     try:
-        until(lambda: disk.failures >= 2 and host.health() == REFUSED, "it looks again")
-        assert "do not retry" not in host.status()["reason"], "a message for the process is none for people"
+        until(lambda: disk.failures >= 2 and host.health() is ActorState.REFUSED, "it looks again")
+        assert "do not retry" not in host.status().reason, "a message for the process is none for people"
         disk.sick = False
-        until(lambda: host.health() == SERVING, "it serves")
+        until(lambda: host.health() is ActorState.SERVING, "it serves")
     finally:
         host.shutdown()
 
@@ -156,10 +157,10 @@ def test_a_damaged_control_file_is_refused_with_its_reason_and_looked_at_again(r
     control.write_bytes(b"\xff" * len(content))
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
-        assert "waltz-storage.ctl: damaged at byte 0" in host.status()["reason"]
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert "waltz-storage.ctl: damaged at byte 0" in host.status().reason
         control.write_bytes(content)
-        until(lambda: host.health() == SERVING, "it serves with the right file")
+        until(lambda: host.health() is ActorState.SERVING, "it serves with the right file")
     finally:
         host.shutdown()
 
@@ -176,11 +177,11 @@ def test_one_partition_without_its_fence_takes_only_itself_away(rig: Rig) -> Non
     lose_both_slots(with_records(rig), 0)
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the replica serves")
-        partitions = host.status()["partitions"]
-        assert "both slots of partition 0" in partitions["0"]["damaged"]
-        assert partitions["0"]["last_id"] in (None, -1), "nothing is known of it"
-        assert (partitions["1"]["last_id"], partitions["1"]["damaged"]) == (9, None)
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        partitions = host.status().partitions
+        assert "both slots of partition 0" in str(partitions[0].damaged)
+        assert partitions[0].last_id in (None, -1), "nothing is known of it"
+        assert (partitions[1].last_id, partitions[1].damaged) == (9, None)
         with connected(rig.store.replicas()[0].endpoint) as peer:
             refused = peer.ask(Open(0, 4, rig.info.cluster_key, 3))
             assert isinstance(refused, Refused)
@@ -195,24 +196,24 @@ def test_a_full_disk_is_a_problem_until_an_append_works_again(rig: Rig, monkeypa
     disk.sick = False
     host = host_on(rig, disk, monkeypatch)
     try:
-        until(lambda: host.health() == SERVING, "the replica serves")
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
         records = batch(1, 0, 10)
         append = Append(1, 7, 0, records.lengths, records.records)
         with connected(rig.store.replicas()[0].endpoint) as peer:
             assert isinstance(peer.ask(Open(1, 7, rig.info.cluster_key)), StateReply)
-            assert host.status()["problem"] == ""
+            assert host.status().problem == ""
             disk.sick = True
             refused = peer.ask(append)
             assert isinstance(refused, Refused)
             assert refused.code is RefusalCode.DISK_FULL
             status = host.status()
-            assert status["state"] == SERVING
-            assert "no space left" in status["problem"]
-            assert "partition 1" in status["problem"]
-            assert "since" in status["problem"]
+            assert status.state is ActorState.SERVING
+            assert "no space left" in status.problem
+            assert "partition 1" in status.problem
+            assert "since" in status.problem
             disk.sick = False
             assert peer.ask(append) == Appended(1, 7, 9)
-        assert host.status()["problem"] == ""
+        assert host.status().problem == ""
     finally:
         host.shutdown()
 
@@ -226,12 +227,12 @@ def test_a_refused_replicas_files_are_set_aside_and_it_begins_anew(rig: Rig) -> 
     control.write_bytes(b"\xff" * 300)
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
         aside = host.set_files_aside()
         assert (Path(aside) / "waltz-storage.ctl").read_bytes() == b"\xff" * 300, "nothing is deleted"
         assert Path(aside).parent == rig.directory
-        until(lambda: host.health() == SERVING, "it begins anew")
-        assert host.status()["partitions"]["1"]["last_id"] == -1
+        until(lambda: host.health() is ActorState.SERVING, "it begins anew")
+        assert host.status().partitions[1].last_id == -1
     finally:
         host.shutdown()
 
@@ -242,7 +243,7 @@ def test_files_of_a_joined_replica_are_never_set_aside(rig: Rig) -> None:
     join_session(rig.store, 0)
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
         with pytest.raises(StorageError, match=r"joined sessions of partitions 1.*replace-replica 0"):
             host.set_files_aside()
         assert os.path.isdir(directory)
@@ -254,11 +255,11 @@ def test_a_healthy_replicas_files_are_never_set_aside(rig: Rig) -> None:
     directory = with_records(rig)
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the replica serves")
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
         with pytest.raises(StorageError, match="is SERVING, not REFUSED"):
             host.set_files_aside()
         assert os.path.isdir(directory)
-        assert host.health() == SERVING
+        assert host.health() is ActorState.SERVING
     finally:
         host.shutdown()
 
@@ -271,7 +272,7 @@ def test_another_clusters_files_are_told_to_the_operator(rig: Rig) -> None:
         other.client.close()
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
-        assert str(uuid.UUID(str(other.info.cluster_key))) in host.status()["reason"]
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert str(uuid.UUID(str(other.info.cluster_key))) in host.status().reason
     finally:
         host.shutdown()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import connected
-from waltz_ray.actors.storage_replica import REFUSED, SERVING, STOPPED, ReplicaHost, open_storage, replica_directory
+from waltz_ray.actors.storage_replica import ReplicaHost, open_storage, replica_directory
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
@@ -32,6 +32,7 @@ from waltz_ray.protocol.messages.replica import (
 )
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.runtime.status import ActorState
 from waltz_ray.storage.disk import OsDisk
 
 CONFIG = StorageConfig(preallocate_bytes=0)
@@ -127,7 +128,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -> None:
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the replica serves")
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
         first = rig.store.replicas()[0]
         records = batch(1, 0, 100, 1000)
         with connected(first.endpoint) as peer:
@@ -136,14 +137,15 @@ def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -
             assert opened.last_id == -1
             assert peer.ask(Append(1, 7, 0, records.lengths, records.records)) == Appended(1, 7, 99)
         status = host.status()
-        assert status["partitions"]["1"]["last_id"] == status["partitions"]["1"]["synced_id"] == 99
-        assert status["traffic"]["records"] == 100
+        assert status.partitions[1].last_id == status.partitions[1].synced_id == 99
+        assert status.traffic is not None
+        assert status.traffic.records == 100
     finally:
         host.shutdown()
-    assert host.health() == STOPPED
+    assert host.health() is ActorState.STOPPED
     again = rig.host()
     try:
-        until(lambda: again.health() == SERVING, "the replica serves again")
+        until(lambda: again.health() is ActorState.SERVING, "the replica serves again")
         second = rig.store.replicas()[0]
         assert second.incarnation != first.incarnation
         with connected(second.endpoint) as peer:
@@ -156,8 +158,8 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
     join_session(rig.store, 0)
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
-        assert "waltz replace-replica 0" in host.status()["reason"]
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert "waltz replace-replica 0" in host.status().reason
         assert rig.store.replicas() == {}
     finally:
         host.shutdown()
@@ -168,7 +170,7 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
     rig.store.replace_replica(0)
     again = rig.host()
     try:
-        until(lambda: again.health() == SERVING, "the replaced replica serves")
+        until(lambda: again.health() is ActorState.SERVING, "the replaced replica serves")
     finally:
         again.shutdown()
 
@@ -176,12 +178,12 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
 def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> None:
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the replica serves")
-        assert host.status()["disk_free_bytes"] > 0
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        assert (host.status().disk_free_bytes or 0) > 0
         os.rename(replica_directory(str(rig.directory), 0), rig.directory / "away")
         status = host.status()
-        assert status["disk_free_bytes"] is None
-        assert status["state"] == SERVING
+        assert status.disk_free_bytes is None
+        assert status.state is ActorState.SERVING
     finally:
         host.shutdown()
 
@@ -193,9 +195,9 @@ def test_mounting_the_right_disk_is_enough(rig: Rig) -> None:
     os.rename(directory, directory + ".elsewhere")
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start without the disk is refused")
+        until(lambda: host.health() is ActorState.REFUSED, "the start without the disk is refused")
         os.rename(directory + ".elsewhere", directory)
-        until(lambda: host.health() == SERVING, "it serves with the disk")
+        until(lambda: host.health() is ActorState.SERVING, "it serves with the disk")
     finally:
         host.shutdown()
 
@@ -204,8 +206,8 @@ def test_a_start_that_fails_in_an_unforeseen_way_says_so(rig: Rig) -> None:
     (rig.directory / "replica-0").write_text("a file where the directory should be")
     host = rig.host()
     try:
-        until(lambda: host.health() == REFUSED, "the start is refused")
-        assert "replica-0" in host.status()["reason"]
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert "replica-0" in host.status().reason
     finally:
         host.shutdown()
 
@@ -218,17 +220,17 @@ def test_a_lost_fence_takes_one_partition_away_and_not_the_replica(rig: Rig) -> 
     control.write_bytes(content[: 128 + 4] + bytes(56) + content[128 + 60 :])  # both slots of partition 0
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the replica serves what it can")
-        partitions = host.status()["partitions"]
-        assert "both slots of partition 0" in partitions["0"]["damaged"]
-        assert partitions["1"]["damaged"] is None
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves what it can")
+        partitions = host.status().partitions
+        assert "both slots of partition 0" in str(partitions[0].damaged)
+        assert partitions[1].damaged is None
         with connected(rig.store.replicas()[0].endpoint) as peer:
             refused = peer.ask(Open(0, 3, rig.info.cluster_key, joined_session_id=2))
             assert isinstance(refused, Refused)
             assert refused.code is RefusalCode.DAMAGED
             assert isinstance(peer.ask(Open(1, 3, rig.info.cluster_key)), StateReply)
             assert isinstance(peer.ask(Open(0, 3, rig.info.cluster_key)), StateReply)
-        assert host.status()["partitions"]["0"]["damaged"] is None
+        assert host.status().partitions[0].damaged is None
     finally:
         host.shutdown()
 
@@ -236,13 +238,13 @@ def test_a_lost_fence_takes_one_partition_away_and_not_the_replica(rig: Rig) -> 
 def test_a_second_replica_on_the_same_directory_waits_for_the_lock(rig: Rig) -> None:
     first = rig.host()
     try:
-        until(lambda: first.health() == SERVING, "the first serves")
+        until(lambda: first.health() is ActorState.SERVING, "the first serves")
         second = rig.host()
         try:
-            until(lambda: "has not begun" not in second.status()["reason"], "the second has tried")
-            assert second.health() == "STARTING"
+            until(lambda: "has not begun" not in second.status().reason, "the second has tried")
+            assert second.health() is ActorState.STARTING
             first.shutdown()
-            until(lambda: second.health() == SERVING, "the second follows")
+            until(lambda: second.health() is ActorState.SERVING, "the second follows")
         finally:
             second.shutdown()
     finally:
@@ -278,10 +280,11 @@ def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
         child.communicate()
     host = rig.host()
     try:
-        until(lambda: host.health() == SERVING, "the successor serves")
-        partition = host.status()["partitions"]["0"]
-        assert partition["last_id"] >= acknowledged >= 0
-        assert partition["session"] == 3, "the fence is not forgotten"
+        until(lambda: host.health() is ActorState.SERVING, "the successor serves")
+        partition = host.status().partitions[0]
+        assert partition.last_id is not None
+        assert partition.last_id >= acknowledged >= 0
+        assert partition.session == 3, "the fence is not forgotten"
     finally:
         host.shutdown()
 
@@ -289,8 +292,8 @@ def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
 def test_a_replica_waits_for_zookeeper(tmp_path: Path) -> None:
     host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), CONFIG, "127.0.0.1")
     try:
-        until(lambda: "127.0.0.1:1" in host.status()["reason"], "the reason names ZooKeeper's address")
-        assert host.health() == "STARTING"
+        until(lambda: "127.0.0.1:1" in host.status().reason, "the reason names ZooKeeper's address")
+        assert host.health() is ActorState.STARTING
     finally:
         host.shutdown()
     assert os.listdir(tmp_path) == []

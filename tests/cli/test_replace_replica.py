@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from waltz_ray import replacement
+from waltz_ray.actors.supervision import ActorAnswers
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, StorageError
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.replacement import replace_replica
+from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 
-SERVING = {"state": "SERVING", "reason": "", "partitions": {"0": {"damaged": None}}}
-REFUSED = {"state": "REFUSED", "reason": "the control file is damaged", "partitions": {}}
-STARTING = {"state": "STARTING", "reason": "the predecessor holds the lock", "partitions": {}}
-DAMAGED = {"state": "SERVING", "reason": "", "partitions": {"0": {"damaged": None}, "1": {"damaged": "rot"}}}
-SILENT = {"state": "NO ANSWER", "reason": "starting"}
+WHOLE, ROTTEN = StoredPartition(), StoredPartition(damaged="rot")
+SERVING = ReplicaStatus(state=ActorState.SERVING, incarnation="new", directory="/d/replica-1", partitions={0: WHOLE})
+REFUSED = replace(SERVING, state=ActorState.REFUSED, reason="the control file is damaged", partitions={})
+STARTING = replace(SERVING, state=ActorState.STARTING, reason="the predecessor holds the lock", partitions={})
+DAMAGED = replace(SERVING, partitions={0: WHOLE, 1: ROTTEN})
+SILENT = ReplicaStatus(state=ActorState.NO_ANSWER, reason="starting")
 
 
 class Cluster:
@@ -29,8 +33,8 @@ class Cluster:
         self.store = ClusterStore(server.client(), "c")
         self.store.initialize(1, [0, 1], {})
         self.store.set_roster(0, Roster(5, 1, {0: ReplicaEntry(5, None), 1: ReplicaEntry(4, 7)}), 0)
-        self.answers: list[dict[str, Any]] = []
-        self.before: dict[str, Any] = REFUSED | {"incarnation": "old"}
+        self.answers: list[ReplicaStatus] = []
+        self.before = replace(REFUSED, incarnation="old")
         self.restarted = 0
         self.asked: list[str] = []
         self.progress: list[str] = []
@@ -43,12 +47,11 @@ class Cluster:
         for name, patch in patches.items():
             monkeypatch.setattr(replacement, name, patch)
 
-    def statuses(self, cluster: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    def statuses(self, cluster: str, servers: list[int], replicas: list[int]) -> ActorAnswers:
+        assert (servers, replicas) == ([], [1])
         if not self.restarted:
-            return {"replica/1": self.before}
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        known: dict[str, Any] = {} if answer is SILENT else {"incarnation": "new", "directory": "/d/replica-1"}
-        return {"replica/1": known | answer}
+            return ActorAnswers({}, {1: self.before})
+        return ActorAnswers({}, {1: self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]})
 
     def restart(self, cluster: str, name: str) -> None:
         self.restarted += 1
@@ -58,7 +61,7 @@ class Cluster:
         self.answers = [SERVING]
         return "/d/aside-replica-1"
 
-    def replace(self, *answers: dict[str, Any], files_aside: bool = False, deadline_s: float = 20) -> None:
+    def replace(self, *answers: ReplicaStatus, files_aside: bool = False, deadline_s: float = 20) -> None:
         self.answers = list(answers)
         replace_replica("c", "z", 1, files_aside=files_aside, progress=self.progress.append, deadline_s=deadline_s)
 
@@ -69,7 +72,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_it_returns_when_the_new_process_serves(cluster: Cluster) -> None:
-    cluster.replace(SILENT, SERVING | {"incarnation": "old"}, STARTING, SERVING)
+    cluster.replace(SILENT, replace(SERVING, incarnation="old"), STARTING, SERVING)
     assert cluster.restarted == 1
     assert len(cluster.progress) == 3
     assert cluster.store.roster(0)[0].replicas[1].session_id == -1
@@ -114,7 +117,7 @@ def test_only_one_partition_is_replaced(cluster: Cluster) -> None:
     ("answer", "why"),
     [(STARTING, "the predecessor holds the lock"), (SILENT, "not answered"), (DAMAGED, "partition 1: rot")],
 )
-def test_the_wait_is_bounded(cluster: Cluster, answer: dict[str, Any], why: str) -> None:
+def test_the_wait_is_bounded(cluster: Cluster, answer: ReplicaStatus, why: str) -> None:
     with pytest.raises(StorageError, match=rf"does not serve after 0.01 s: .*{why}.*waltz status"):
         cluster.replace(answer, deadline_s=0.01)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,133 +14,187 @@ from waltz_ray import bring_up
 from waltz_ray.actors import supervision
 from waltz_ray.cli.status import troubles
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.replica import RefusalCode
+from waltz_ray.protocol.partition.state import Stage
+from waltz_ray.protocol.session_replica import Phase
+from waltz_ray.runtime.status import (
+    ActorState,
+    ClusterStatus,
+    EmbeddedZooKeeperStatus,
+    LinkStatus,
+    ManagerStatus,
+    PartitionAssignment,
+    Readiness,
+    ReplicaProgress,
+    ReplicaStatus,
+    ServedPartition,
+    ServerStatus,
+    StoredPartition,
+    ZooKeeperStatus,
+    ZooKeeperView,
+    to_json,
+)
 
-CONNECTED = {"state": "connected", "silent_s": 1.2, "error": ""}
-
-
-def a_view() -> dict[str, Any]:
-    """One partition, server and replica; all is well."""
-    return {
-        "cluster": "c",
-        "zookeeper": "127.0.0.1:1",
-        "zookeeper_state": CONNECTED | {"view_age_s": 0.0, "view_error": ""},
-        "zookeeper_server": {"state": "SERVING", "reason": "", "problem": ""},
-        "manager": {"pid": 1, "leading": True, "supervision_error": ""},
-        "partitions": [{"partition": 0, "server": 1, "generation": 1, "session": 3, "members": [0]}],
-        "servers": {
-            "1": {
-                "state": "SERVING",
-                "endpoint": "127.0.0.1:2",
-                "connections": 0,
-                "zookeeper": dict(CONNECTED),
-                "partitions": {"0": {"state": "READY", "session": 3, "high_water_mark": 7}},
-            }
-        },
-        "replicas": {
-            "0": {
-                "state": "SERVING",
-                "reason": "",
-                "problem": "",
-                "since_ms": 0,
-                "partitions": {"0": {"last_id": 7, "low_water_mark": 5, "damaged": None}},
-            }
-        },
-    }
+SERVED = ServedPartition(
+    generation=4,
+    state=Readiness.READY,
+    stage=Stage.OPEN,
+    session=3,
+    low_water_mark=5,
+    high_water_mark=7,
+    members=(0,),
+    replicas={0: ReplicaProgress(Phase.MEMBER, 7)},
+    in_flight_bytes=0,
+    subscribers=0,
+)
+SERVER = ServerStatus(
+    state=ActorState.SERVING,
+    pid=11,
+    server_id=1,
+    endpoint=Endpoint("127.0.0.1", 2),
+    connections=0,
+    links={0: LinkStatus(True, Endpoint("127.0.0.1", 3), {RefusalCode.NOT_CONTIGUOUS: 2})},
+    partitions={0: SERVED},
+    zookeeper=ZooKeeperStatus("connected", 1.2, ""),
+)
+REPLICA = ReplicaStatus(
+    state=ActorState.SERVING,
+    pid=12,
+    replica=0,
+    since_ms=0,
+    endpoint=Endpoint("127.0.0.1", 3),
+    partitions={0: StoredPartition(session=3, last_id=7, low_water_mark=5)},
+)
+ZOOKEEPER = EmbeddedZooKeeperStatus(state=ActorState.SERVING, pid=13)
+CLUSTER = ClusterStatus(
+    cluster="c",
+    zookeeper="127.0.0.1:1",
+    zookeeper_state=ZooKeeperView("connected", 1.2, "", 0.0, ""),
+    zookeeper_server=ZOOKEEPER,
+    manager=ManagerStatus(1, True),
+    partitions=(PartitionAssignment(0, 1, 4, 3, (0,)),),
+    servers={1: SERVER},
+    replicas={0: REPLICA},
+)
+"""One partition, server and replica; all is well."""
 
 
 @pytest.fixture
-def view(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the manager will answer."""
-    view = a_view()
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClusterStatus], None]:
+    """Sets what the manager will answer."""
     monkeypatch.setattr("waltz_ray.finding.find.find_on_ray", lambda name, directory, address: ("c", "LOCALHOST:9"))
-    monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: view)
-    return view
+
+    def with_view(view: ClusterStatus) -> None:
+        monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: view)
+
+    return with_view
 
 
-def test_all_is_well(view: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert troubles(view) == []
+def test_all_is_well(answer: Callable[[ClusterStatus], None], capsys: pytest.CaptureFixture[str]) -> None:
+    answer(CLUSTER)
+    assert troubles(CLUSTER) == []
     assert run("status") == 0
     assert "ZooKeeper 127.0.0.1:1 (connected)" in capsys.readouterr().out
 
 
+def with_server(**changes: Any) -> ClusterStatus:
+    return replace(CLUSTER, servers={1: replace(SERVER, **changes)})
+
+
+def with_replica(**changes: Any) -> ClusterStatus:
+    return replace(CLUSTER, replicas={0: replace(REPLICA, **changes)})
+
+
 def test_nothing_is_cut_on_a_narrow_terminal(
-    view: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    view["servers"]["1"]["endpoint"] = "node-17.of-some-data-centre.example.org:51234"
-    view["servers"]["1"]["partitions"] |= {str(p): {"state": "READY"} for p in range(1, 30)}
+    far = Endpoint("node-17.of-some-data-centre.example.org", 51234)
+    answer(with_server(endpoint=far, partitions=dict.fromkeys(range(30), SERVED)))
     assert run("status") == 0
     table = capsys.readouterr().out
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 80
 
 
-SICK: list[tuple[str, dict[str, Any], str]] = [
-    ("zookeeper_server", {"problem": "the disk of d is full"}, "ZooKeeper's server: the disk of d is full"),
+SICK: list[tuple[ClusterStatus, str]] = [
     (
-        "zookeeper_server",
-        {"state": "DOWN", "reason": "No space left"},
+        replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, problem="the disk of d is full")),
+        "ZooKeeper's server: the disk of d is full",
+    ),
+    (
+        replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, state=ActorState.DOWN, reason="No space left")),
         "ZooKeeper's server: DOWN: No space left",
     ),
-    ("replicas.0", {"state": "REFUSED", "reason": "no"}, "replica 0: REFUSED since 1970-01-01 00:00:00 UTC: no"),
-    ("replicas.0", {"problem": "no space left"}, "replica 0: no space left"),
-    ("replicas.0.partitions.0", {"damaged": "rot", "last_id": None}, "replica 0, partition 0: rot"),
     (
-        "servers.1",
-        {"state": "NO ANSWER", "silent_s": 41.0, "reason": "hung"},
+        with_replica(state=ActorState.REFUSED, reason="no"),
+        "replica 0: REFUSED since 1970-01-01 00:00:00 UTC: no",
+    ),
+    (with_replica(problem="no space left"), "replica 0: no space left"),
+    (with_replica(partitions={0: StoredPartition(damaged="rot")}), "replica 0, partition 0: rot"),
+    (
+        with_server(state=ActorState.NO_ANSWER, silent_s=41.0, reason="hung"),
         "server 1: NO ANSWER: does not answer for 41 s: hung",
     ),
-    ("servers.1.zookeeper", {"silent_s": 8.0}, "server 1: ZooKeeper: does not answer for 8 s (connected)"),
-    ("servers.1.partitions.0", {"state": "NOT_READY"}, "partition 0: not ready, server 1 has it"),
-    ("manager", {"supervision_error": "Ray said no"}, "manager: Ray said no"),
     (
-        "zookeeper_state",
-        {"state": "suspended", "silent_s": 9.0, "error": "gone", "view_age_s": 11.0},
+        with_server(zookeeper=ZooKeeperStatus("connected", 8.0, "")),
+        "server 1: ZooKeeper: does not answer for 8 s (connected)",
+    ),
+    (
+        with_server(partitions={0: replace(SERVED, state=Readiness.NOT_READY)}),
+        "partition 0: not ready, server 1 has it",
+    ),
+    (with_server(partitions={}), "partition 0: not ready, server 1 has it"),
+    (
+        replace(CLUSTER, partitions=(PartitionAssignment(0),)),
+        "partition 0: not ready, no server has it",
+    ),
+    (replace(CLUSTER, manager=ManagerStatus(1, True, "Ray said no")), "manager: Ray said no"),
+    (
+        replace(CLUSTER, zookeeper_state=ZooKeeperView("suspended", 9.0, "gone", 11.0, "")),
         "ZooKeeper: does not answer for 9 s (suspended: gone); what is shown of it was read 11 s ago",
     ),
 ]
 
 
-@pytest.mark.parametrize(("where", "change", "line"), SICK, ids=[line for _, _, line in SICK])
+@pytest.mark.parametrize(("view", "line"), SICK, ids=[line for _, line in SICK])
 def test_whatever_does_not_serve_is_a_line_and_exit_code_1(
-    view: dict[str, Any], capsys: pytest.CaptureFixture[str], where: str, change: dict[str, Any], line: str
+    answer: Callable[[ClusterStatus], None], capsys: pytest.CaptureFixture[str], view: ClusterStatus, line: str
 ) -> None:
-    at = view
-    for key in where.split("."):
-        at = at[key]
-    at.update(change)
+    answer(view)
     assert troubles(view) == [line]
     assert run("status") == 1
     assert line in capsys.readouterr().out
     assert run("status", "--json") == 1
-    assert json.loads(capsys.readouterr().out) == view
-
-
-def test_a_partition_that_nobody_has(view: dict[str, Any]) -> None:
-    view["partitions"][0]["server"] = None
-    assert troubles(view) == ["partition 0: not ready, no server has it"]
+    assert json.loads(capsys.readouterr().out) == to_json(view)
 
 
 def silent_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(name: str, timeout_s: float) -> dict[str, Any]:
+    def nobody(name: str, timeout_s: float) -> ClusterStatus:
         raise ClusterNotFound("cluster-manager of cluster 'c' does not answer within 5 s")
 
     monkeypatch.setattr(bring_up, "cluster_status", nobody)
 
 
 def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
-    view: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent_manager(monkeypatch)
-    server = view["servers"]["1"]
-    server["partitions"]["0"] |= {"generation": 4, "members": [0]}
-    view["zookeeper_server"]["problem"] = "the disk of d is full"
-    answers = {"server/1": server, "replica/0": view["replicas"]["0"], "zookeeper": view["zookeeper_server"]}
+    answers = supervision.ActorAnswers({1: SERVER}, {0: REPLICA}, replace(ZOOKEEPER, problem="the disk of d is full"))
+    asked: list[tuple[list[int], list[int]]] = []
+
+    def statuses(name: str, servers: list[int], replicas: list[int], zookeeper: bool) -> supervision.ActorAnswers:
+        assert zookeeper
+        asked.append((servers, replicas))
+        return answers
+
     running = ["cluster-manager", "server/1", "replica/0", "zookeeper"]
     monkeypatch.setattr(supervision, "running_actors", lambda name: running)
     monkeypatch.setattr(bring_up, "running_actors", lambda name: running)
-    monkeypatch.setattr(bring_up, "statuses", lambda name, names: {name: answers[name] for name in names})
+    monkeypatch.setattr(bring_up, "statuses", statuses)
     assert run("status") == 1
+    assert asked == [([1], [0])]
     told = capsys.readouterr().out
     assert "manager: cluster-manager of cluster 'c' does not answer within 5 s" in told
     assert "READY" in told
@@ -147,7 +203,7 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
 
 
 def test_no_actors_at_all_is_no_cluster(
-    view: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent_manager(monkeypatch)
     monkeypatch.setattr(supervision, "running_actors", lambda name: [])

@@ -21,10 +21,14 @@ from waltz_ray.errors import (
     ClientClosed,
     DataUnavailable,
     InvalidInput,
+    InvariantBroken,
     LockConflict,
     PartitionNotReady,
 )
-from waltz_ray.protocol.messages.client import RejectionCode
+from waltz_ray.protocol.messages.client import AppendedBatch, RejectionCode
+from waltz_ray.protocol.mounting import _ANSWERS, Mounting
+from waltz_ray.protocol.mounting_types import MountingState
+from waltz_ray.runtime import driver
 
 pytestmark = pytest.mark.parametrize("transport", ["tcp", "actor"], indirect=True)
 
@@ -219,6 +223,50 @@ def test_a_client_ahead_of_the_log_is_an_error_for_a_person(server: FakeServer, 
     assert isinstance(recorder.uncaught[0][2], ClientAhead)
     assert recorder.uncaught[0][:2] == (0, 17)
     assert recorder.applied == []
+
+
+# ---- a bug of ours
+
+
+def goes_where_no_line_leads(machine: Mounting[Any], message: Any, frame_bytes: int) -> Any:
+    return machine._enter(MountingState.AHEAD)
+
+
+def breaks_an_invariant(machine: Mounting[Any], message: Any, frame_bytes: int) -> Any:
+    machine._held_bytes = -1
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("bug", "why"),
+    [
+        (goes_where_no_line_leads, "READY is never followed by AHEAD"),
+        (breaks_an_invariant, "-1 bytes of the feed are held"),
+    ],
+)
+def test_a_partition_whose_machine_has_failed_is_given_up_and_says_so(
+    server: FakeServer,
+    make_any: MakeAnyClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bug: Any,
+    why: str,
+) -> None:
+    client = make_any()
+    client.wait_ready(PATIENCE_S)
+    client.append(0, b"before").result(PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setitem(_ANSWERS, AppendedBatch, bug)
+        with pytest.raises(InvariantBroken, match=r"partition 0 of client .*may or may not be in the log"):
+            client.append(0, b"during").result(PATIENCE_S)
+    told = next(record for record in caplog.records if record.name == driver.__name__)
+    assert why in str(told.exc_info)
+    assert told.getMessage().splitlines()[-1] in ("Received(...)", "    SendAppends(...)")
+    with pytest.raises(InvariantBroken):
+        client.append(0, b"after").result(PATIENCE_S)
+    with pytest.raises(InvariantBroken):
+        client.wait_ready(PATIENCE_S)
+    assert client.append(1, b"of another partition").result(PATIENCE_S) == 0
 
 
 # ---- limits

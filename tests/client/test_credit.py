@@ -44,7 +44,7 @@ def test_frames_of_an_earlier_mount_do_not_enlarge_the_credit() -> None:
                 tell(StreamOpened())
             elif isinstance(effect, Deliver):  # applied at once: all that comes is given back
                 tell(Applied(effect.frame_bytes))
-        machine.check()
+        assert machine.broken() is None
 
     def newest_mount() -> Any:
         return [effect.message for effect in sent if isinstance(effect, SendMount)][-1]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.client.conftest import PATIENCE_S, Recorder
 from tests.client.fake_server import Connection, FakeDirectory, FakeServer
+from tests.simulation.mutations import WALKED
 from waltz_ray.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed
-from waltz_ray.protocol.client_monitor import ClientMonitor
 from waltz_ray.protocol.messages.client import RejectionCode
 from waltz_ray.protocol.records import AppendBatch
 
@@ -114,6 +114,6 @@ def test_log_and_futures_agree(faults: list[str], sizes: list[int], retry: bool,
 
 def test_the_checker_has_teeth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that mounts at the server's mark although appends are pending sends them twice."""
-    monkeypatch.setattr(ClientMonitor, "resume_mark", property(lambda self: -2))
+    WALKED["own_mount_skips_what_is_pending"](monkeypatch)
     with pytest.raises(AssertionError):
         run_and_check(["none", "drop_after"], [1] * 12, True, 3, False)

@@ -22,6 +22,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import VersionConflict
 from waltz_ray.protocol.placement import ServerInfo, assign
+from waltz_ray.runtime.status import ServedPartition
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
@@ -160,14 +161,20 @@ class Cluster:
                 continue
             return
 
-    def status(self, partition_id: int) -> dict[str, Any]:
-        """Of the server that has the partition, by the highest generation; {} if none says so."""
-        found = [self.call(s.status)["partitions"].get(str(partition_id)) for s in list(self.servers.values())]
-        return max((dict(f) for f in found if f is not None), key=lambda f: f["generation"], default={})
+    def status(self, partition_id: int) -> ServedPartition | None:
+        """Of the server that has the partition, by the highest generation; None if none says so."""
+        found = [self.call(s.status).partitions.get(partition_id) for s in list(self.servers.values())]
+        return max((each for each in found if each is not None), key=lambda each: each.generation, default=None)
+
+    def served(self, partition_id: int) -> ServedPartition:
+        """The same of a partition that some server has."""
+        found = self.status(partition_id)
+        assert found is not None, f"no server has partition {partition_id}"
+        return found
 
     def wait_members(self, partition_id: int, members: set[int], timeout_s: float = 20.0) -> None:
         wait_until(
-            lambda: set(self.status(partition_id).get("members", [])) == members,
+            lambda: (now := self.status(partition_id)) is not None and set(now.members) == members,
             f"partition {partition_id} with members {members}",
             timeout_s,
         )

@@ -260,7 +260,7 @@ def test_checkpoints_raise_the_low_water_marks_under_load(tmp_path: Path, zookee
     config = ServerConfig(join_grace_ms=20, checkpoint_interval=500)
     with Cluster(tmp_path, zookeeper_server, partitions=1, config=config) as cluster:
         cluster.wait_members(0, {0, 1, 2})
-        first_session = cluster.status(0)["session"]
+        first_session = cluster.served(0).session
         with connect(cluster) as client:
             for _ in range(20):
                 client.append_many(0, [b"z" * 50] * 200).result(20)
@@ -270,7 +270,7 @@ def test_checkpoints_raise_the_low_water_marks_under_load(tmp_path: Path, zookee
         wait_until(
             lambda: all(s.partition(0).local_low_water_mark >= 3499 for s in cluster.stores.values()), "low-water marks"
         )
-        wait_until(lambda: (cluster.status(0)["session"] or -1) > first_session, "a further session")
+        wait_until(lambda: (cluster.served(0).session or -1) > (first_session or 0), "a further session")
 
 
 def test_a_late_replica_far_behind_is_copied_in_bulk(tmp_path: Path, zookeeper_server: str) -> None:
@@ -327,7 +327,7 @@ def test_a_replica_whose_files_are_gone_is_refused_until_replaced(cluster: Clust
         cluster.start_replica(2)  # an empty directory under the same name
         client.append_many(0, [b"k"] * 10).result(20)
         wait_until(lambda: cluster.servers[1].links[2].up, "the impostor is connected")
-        assert set(cluster.status(0)["members"]) == {0, 1}
+        assert set(cluster.served(0).members) == {0, 1}
         assert cluster.stores[2].partition(0).session_id == -1, "the impostor must not have accepted a session"
         cluster.store.replace_replica(2)
         cluster.wait_members(0, {0, 1, 2})
@@ -337,7 +337,7 @@ def test_a_replica_whose_files_are_gone_is_refused_until_replaced(cluster: Clust
 
 def test_join_grace_does_not_exclude_a_healthy_replica(cluster: Cluster) -> None:
     assert FAST.join_grace_ms > 0
-    assert cluster.status(0)["session"] == 1, "the first session had all three members"
+    assert cluster.served(0).session == 1, "the first session had all three members"
 
 
 def test_a_step_that_fails_ends_the_server_process(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

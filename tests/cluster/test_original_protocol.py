@@ -100,7 +100,7 @@ def cluster(tmp_path: Path, zookeeper_server: str) -> Iterator[Cluster]:
 
 
 def mounted(cluster: Cluster, version: int, client_id: int = 900, mark: int = -1) -> tuple[OriginalClient, int]:
-    client, generation = OriginalClient(cluster, version), cluster.status(0)["generation"]
+    client, generation = OriginalClient(cluster, version), cluster.served(0).generation
     client.send(MountRequest(ReqId(client_id, generation, 0, 0), mark, 1))
     return client, generation
 

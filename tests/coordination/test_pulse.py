@@ -7,6 +7,7 @@ import threading
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import ZooKeeperUnreachable
+from waltz_ray.runtime.status import ZooKeeperStatus
 
 
 class Clock:
@@ -27,10 +28,10 @@ def test_an_answer_makes_it_young_again() -> None:
     clock, client = Clock(), MemoryZooKeeperServer().client()
     beating = pulse(client, clock)
     clock.now += 30
-    assert beating.view() == {"state": "connected", "silent_s": 30.0, "error": ""}
+    assert beating.view() == ZooKeeperStatus("connected", 30.0, "")
     beating.beat()
     clock.now += 1.5
-    assert beating.view()["silent_s"] == 1.5
+    assert beating.view().silent_s == 1.5
     beating.close()
     client.close()
 
@@ -46,10 +47,10 @@ def test_a_failing_request_is_shown_and_forgotten_with_the_next_answer() -> None
     client.exists = unreachable  # type: ignore[method-assign]
     clock.now += 20
     beating.beat()
-    assert (beating.view()["silent_s"], beating.view()["error"]) == (20.0, "nobody there")
+    assert (beating.view().silent_s, beating.view().error) == (20.0, "nobody there")
     client.exists = real  # type: ignore[method-assign]
     beating.beat()
-    assert (beating.view()["silent_s"], beating.view()["error"]) == (0.0, "")
+    assert (beating.view().silent_s, beating.view().error) == (0.0, "")
     beating.close()
     client.close()
 
@@ -67,7 +68,7 @@ def test_a_request_that_hangs_does_not_stop_the_age_from_growing() -> None:
     beating = ZooKeeperPulse(client, "/c", interval_s=0.001, clock=clock)
     assert asked.wait(20)
     clock.now += 12
-    assert beating.view()["silent_s"] == 12.0
+    assert beating.view().silent_s == 12.0
     beating.close()
     release.set()
     client.close()

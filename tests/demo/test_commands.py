@@ -42,7 +42,7 @@ def waltz(cluster: Cluster, *arguments: str, code: int = 0) -> None:
 
 
 def marks(cluster: Cluster) -> list[int]:
-    return [int(cluster.status(partition_id)["high_water_mark"]) for partition_id in range(PARTITIONS)]
+    return [int(cluster.served(partition_id).high_water_mark) for partition_id in range(PARTITIONS)]
 
 
 def objects(text: str) -> list[dict[str, Any]]:

@@ -81,27 +81,25 @@ class Side(GreetedStream):
 
 def test_a_stream_through_tls(certificate: Certificate) -> None:
     async def run() -> None:
-        server = await listen(lambda: Side(True), HOST, 0, server_context(certificate.path, certificate.key))
-        port = server.sockets[0].getsockname()[1]
+        server = await listen("test", lambda: Side(True), HOST, 0, server_context(certificate.path, certificate.key))
+        port = server.port
         side = await connect(lambda: Side(False), HOST, port, 20, client_context(certificate.path))
         await side.ready
         side.send_bytes(encode_frame(MAGIC_REPLICA, 1, PAYLOAD))
         assert await side.got == PAYLOAD
         side.abort("done")
         server.close()
-        await server.wait_closed()
 
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
 def test_a_server_that_cannot_be_believed_is_named(certificate: Certificate, stranger: Certificate) -> None:
     async def run() -> None:
-        server = await listen(lambda: Side(True), HOST, 0, server_context(certificate.path, certificate.key))
-        port = server.sockets[0].getsockname()[1]
+        server = await listen("test", lambda: Side(True), HOST, 0, server_context(certificate.path, certificate.key))
+        port = server.port
         with pytest.raises(ConnectionError, match=rf"no connection to {HOST}:{port}: .*certificate verify failed"):
             await connect(lambda: Side(False), HOST, port, 20, client_context(stranger.path))
         server.close()
-        await server.wait_closed()
 
     asyncio.run(asyncio.wait_for(run(), 20))
 

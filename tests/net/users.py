@@ -36,7 +36,7 @@ from waltz_ray.client.readers.sockets import open_stream
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import WireError
-from waltz_ray.net.listener import listen
+from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import PartitionStateRequest, PartitionStateResponse
@@ -187,24 +187,23 @@ class ServersClient(Accepting):
             hello_timeout_ms=hello_ms, max_frame_bytes=LIMIT, client_stall_ms=200, client_unsent_bytes=1 << 20
         )
         self._server, listener = self._loop.do(self._start(config))
-        self.endpoint = Endpoint(*listener.sockets[0].getsockname())
+        self.endpoint = Endpoint(HOST, listener.port)
         self._made: list[Any] = []
         self._closing += [self._loop.close, lambda: self._loop.do(self._stop(listener))]
 
-    async def _start(self, config: ServerConfig) -> tuple[Server, asyncio.Server]:
+    async def _start(self, config: ServerConfig) -> tuple[Server, LoopListener]:
         server = bench_server(config)
 
         def make() -> asyncio.Protocol:
             self._made.append(server.new_connection())
             return self._made[-1]  # type: ignore[no-any-return]
 
-        return server, await listen(make, HOST, 0)
+        return server, await listen("test", make, HOST, 0)
 
-    async def _stop(self, listener: asyncio.Server) -> None:
+    async def _stop(self, listener: LoopListener) -> None:
         listener.close()
         for made in self._made:
             made.abort("the test is over")
-        await listener.wait_closed()
         while self._server.limit.open:
             await asyncio.sleep(0)
 
@@ -360,7 +359,7 @@ class Client(Opening):
     magic, version = MAGIC_CLIENT, BATCH_VERSION
 
     def connected(self) -> socket.socket:
-        self.monkeypatch.setattr(client_stream, "_HELLO_TIMEOUT_S", self.first_s)
+        self.monkeypatch.setattr(client_stream, "_HELLO_TIMEOUT_MS", max(1, int(self.first_s * 1000)))
         self._loop = _Loop()
         self._stream = self._loop.call(lambda: _ClientStream(self))
         opening = asyncio.run_coroutine_threadsafe(self._open(), self._loop.loop)

@@ -107,7 +107,7 @@ def test_more_than_the_bound_is_a_bug() -> None:
 @pytest.mark.parametrize("start", [(1 << 31) - 2, (1 << 32) - 2, (1 << 40) + (1 << 31) - 1])
 def test_sequence_numbers_wrap_on_the_wire(start: int) -> None:
     monitor: ClientMonitor[str] = ClientMonitor(10)
-    monitor._next = start
+    monitor.next_number = start
     numbers = [monitor.register(name, 0, 1) for name in "abcd"]
     assert numbers == [start, start + 1, start + 2, start + 3]
     done, failed = monitor.committed(wire(*numbers[1:3]), ids(1, 2))
@@ -118,7 +118,7 @@ def test_sequence_numbers_wrap_on_the_wire(start: int) -> None:
 @given(st.lists(st.integers(-40, 40), max_size=40), st.sampled_from([0, 100, (1 << 31) - 9, (1 << 32) - 9, 1 << 40]))
 def test_few_numbers_and_many_are_read_alike(distances: list[int], start: int) -> None:
     monitor: ClientMonitor[str] = ClientMonitor(10)
-    monitor._next = start
+    monitor.next_number = start
     numbers = np.array([start + distance for distance in distances], dtype=np.int64)
     assert monitor.expand(wire(*numbers)).tolist() == numbers.tolist()
     expected = [

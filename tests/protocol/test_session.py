@@ -20,7 +20,8 @@ from waltz_ray.protocol.partition.admission import Arrival, admit
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
-from waltz_ray.protocol.session import GRACE_TIMER, READ_TIMER, Phase, Session
+from waltz_ray.protocol.session import GRACE_TIMER, READ_TIMER, Session
+from waltz_ray.protocol.session_replica import Phase
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     Committed,

@@ -10,6 +10,7 @@ import pytest
 from tests.protocol.checkers import Violation
 from tests.protocol.model_replica import records_of
 from tests.protocol.world import Server, World
+from tests.simulation.mutations import WALKED
 from waltz_ray.protocol.roster import Roster
 
 REPLICAS = 5
@@ -88,12 +89,6 @@ def test_what_was_found_stays_found(seed: int) -> None:
 
 def test_forgetting_the_quorum_of_the_last_session_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Teeth: count with the quorum of the present set, as it was before."""
-
-    def forgetful(self: Roster, replica_ids: list[int]) -> Roster:
-        kept = original(self, replica_ids)
-        return Roster(kept.session_id, kept.generation, kept.replicas)
-
-    original = Roster.with_replicas
-    monkeypatch.setattr(Roster, "with_replicas", forgetful)
+    WALKED["removal_forgets_the_published_quorum"](monkeypatch)
     with pytest.raises(Violation, match="seed"):
         walk(TEETH_SEEDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import SimClient
 from tests.simulation.rot import rot_below_the_mark
 from waltz_ray.protocol.ids import quorum_of
-from waltz_ray.protocol.session import Phase
+from waltz_ray.protocol.session_replica import Phase
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica

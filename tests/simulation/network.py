@@ -37,13 +37,14 @@ class _Socket:
 
 
 class Listener:
-    """What ``create_server`` gives: as much of ``asyncio.Server`` as is used."""
+    """What ``create_server`` gives: as much of ``asyncio.Server`` and ``LoopListener`` as is used."""
 
     def __init__(
         self, network: Network, loop: ProcessLoop, factory: Callable[[], Any], address: tuple[str, int]
     ) -> None:
         self.loop, self.factory, self.address = loop, factory, address
         self.sockets = (_Socket(address),)
+        self.port = address[1]
         self._network = network
 
     def close(self) -> None:

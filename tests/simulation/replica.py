@@ -111,7 +111,7 @@ class SimReplica(Process):
         while True:
             try:
                 if self.store is None:
-                    self._recovering = self._recovering or self._open(cluster)
+                    self._recovering = self._recovering or self.open_store(cluster)
                     self._recover(self._recovering)
                     self.store, self._recovering = self._recovering, None
                     self.service = ReplicaService(self.store)
@@ -137,7 +137,7 @@ class SimReplica(Process):
                 self.tell(f"serves at {endpoint}")
                 return
 
-    def _open(self, cluster: ClusterStore) -> ReplicaStore:
+    def open_store(self, cluster: ClusterStore) -> ReplicaStore:
         """``actors.storage_replica.open_storage``, without the modules that import Ray."""
         info = cluster.info()
         disk = GatedDisk(self.disk, self.threads)

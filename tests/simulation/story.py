@@ -8,6 +8,7 @@ import traceback
 from collections import deque
 
 from tests.simulation.loop import Scheduler
+from waltz_ray.runtime import driver
 
 __all__ = ["Story", "StoryHandler"]
 
@@ -51,6 +52,8 @@ class StoryHandler(logging.Handler):
         who = "?" if current is None else current.name
         self._story.tell(who, record.getMessage())
         if record.exc_info and record.exc_info[1] is not None:
+            if record.name == driver.__name__:  # a step of a machine has failed, whoever hides that
+                self._scheduler.fail(record.exc_info[1])
             for frame in traceback.extract_tb(record.exc_info[2])[-6:]:
                 self._story.tell(who, f"  {frame.name}: {frame.line}")
             self._story.tell(who, f"  {record.exc_info[1]!r}")

@@ -114,6 +114,11 @@ class SimThreads(Threads):
 _TIMED = (net_stream, driver, turns, seldom)
 
 
+async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int) -> Any:
+    """``net.listener.listen`` on the simulated network: the real one needs sockets."""
+    return await asyncio.get_running_loop().create_server(make, host, port)
+
+
 @contextmanager
 def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
     """Put the clocks, locks and chances in; take them out at the end."""
@@ -128,6 +133,7 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(stream, "greeting", mock.Mock(return_value="simulated client")),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
+        mock.patch.object(server, "listen", _listen),
         *(mock.patch.object(module, "time", clock) for module in _TIMED),
         mock.patch.object(backoff, "random", random),
         *(mock.patch.object(module, "threading", LOCKS) for module in (journal, partition_log, replica_service, store)),

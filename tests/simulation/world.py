@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 from unittest import mock
 
 from tests.simulation.checkers import CHECKERS, Outcome
@@ -34,6 +35,7 @@ from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.messages.client import FeedMode
+from waltz_ray.protocol.mounting import Mounting
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.reign import Reign
 from waltz_ray.protocol.partition.state import Stage
@@ -368,6 +370,7 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Partition, "_on_committed", _observed(world)))
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
+        stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -433,6 +436,16 @@ def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]
         original(self, joined)
 
     return write
+
+
+def _looked_at_closely() -> Callable[[Mounting[Any]], str | None]:
+    """``Mounting.broken`` with what costs too much in production."""
+    original = Mounting.broken
+
+    def broken(self: Mounting[Any]) -> str | None:
+        return original(self) or self.monitor.broken()
+
+    return broken
 
 
 def run(seed: int) -> Result:

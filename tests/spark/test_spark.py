@@ -176,13 +176,21 @@ COLUMNS = (
 )
 
 
+def pid_of_owner(cluster: str, partition_id: int) -> int:
+    """The process of the server that has the partition."""
+    view = cluster_status(cluster)
+    owner = view.partitions[partition_id].server
+    assert owner is not None
+    pid = view.servers[owner].pid
+    assert pid is not None
+    return pid
+
+
 @pytest.mark.parametrize("victim", ["server", "executor"])
 def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
     spark: Any, bank: Cluster, start: dict[int, int], appended: list[Row], tmp_path: Path, victim: str
 ) -> None:
-    view = cluster_status(bank.name)
-    owner = next(str(each["server"]) for each in view["partitions"] if each["partition"] == 0)
-    server_pid = int(view["servers"][owner]["pid"])
+    server_pid = pid_of_owner(bank.name, 0)
     pid_of = own_executor if victim == "executor" else lambda: server_pid
     progress: list[BatchProgress] = []
     stream = stream_feed(

@@ -15,7 +15,7 @@ from waltz_ray.protocol.messages.replica import (
     StateReply,
 )
 from waltz_ray.storage.fence import Fence, read_fences, reset_fence
-from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
+from waltz_ray.storage.log_rules import MOST_SESSIONS_MISSED
 from waltz_ray.storage.replica_service import ReplicaService
 
 CONTROL = f"{DIRECTORY}/waltz-storage.ctl"

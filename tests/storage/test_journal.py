@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.mutations import WALKED
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, records, reopen
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import SyncFailed
-from waltz_ray.storage import store as store_module
 from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.journal import Journal, journal_entries, journal_path
+from waltz_ray.storage.journal import journal_entries, journal_path
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.verify import verify_directory
 
@@ -133,17 +133,11 @@ def test_crash_before_every_change(survival: Survival) -> None:
     crash_everywhere(survival)
 
 
-def nothing(*arguments: object) -> int:
-    return 0
-
-
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(store_module, "replay"), (Journal, "forget"), (Journal, "_flush_segment")],
-    ids=["not replayed", "not forgotten before a cut", "used again too early"],
+    "name", ["journal_is_not_replayed", "journal_survives_a_cut", "journal_is_used_again_too_early"]
 )
-def test_the_crash_test_has_teeth(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, name, nothing)
+def test_the_crash_test_has_teeth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    WALKED[name](monkeypatch)
     with pytest.raises((AssertionError, FileNotFoundError)):  # the latter: a segment to be flushed was cut away
         crash_everywhere_in_every_way()
 

@@ -24,7 +24,7 @@ from waltz_ray.protocol.messages.replica import (
     StateReply,
     Truncate,
 )
-from waltz_ray.storage.partition_log import MOST_SESSIONS_MISSED
+from waltz_ray.storage.log_rules import MOST_SESSIONS_MISSED
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.verify import verify_directory
 

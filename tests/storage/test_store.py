@@ -95,7 +95,7 @@ def test_crcmod_and_zlib_agree() -> None:
 def test_the_fence() -> None:
     disk = FaultyDisk()
     log = create(disk).partition(0)
-    assert not log.ever_opened
+    assert log.session_id == -1
     with pytest.raises(Fenced):
         log.append(-1, records(0, 1))
     assert log.open_session(5) == -1
@@ -114,7 +114,7 @@ def test_the_fence() -> None:
             action()
     disk.crash()
     again = reopen(disk).partition(0)
-    assert (again.session_id, again.last_id, again.ever_opened, again.is_open) == (9, 2, True, False)
+    assert (again.session_id, again.last_id, again.is_open) == (9, 2, False)
 
 
 def test_appends_are_contiguous_and_whole() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.records import RecordBatch
 
 __all__ = ["assert_same", "fuzz", "int32s", "int64s", "joined", "uint32s"]
 
@@ -37,6 +38,10 @@ def assert_same(left: object, right: object) -> None:
         assert left.dtype == right.dtype
         assert left.dtype.isnative
         assert left.tolist() == right.tolist()
+    elif isinstance(left, RecordBatch):
+        assert isinstance(right, RecordBatch)
+        for name in ("partition_id", "first_id", "lengths", "records"):
+            assert_same(getattr(left, name), getattr(right, name))
     elif is_dataclass(left):
         assert type(left) is type(right)
         for field in fields(left):

@@ -46,7 +46,7 @@ _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the
 
 
 class ClientConnection(GreetedStream):
-    """See the module's docstring. All methods run in the event loop."""
+    """One client's connection to a partition server; all methods run in the event loop."""
 
     def __init__(self, connection_id: int, server: Server) -> None:
         config = server.config

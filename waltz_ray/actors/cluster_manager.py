@@ -20,9 +20,10 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from waltz_ray.actors.endpoint_probe import EndpointProbe
 from waltz_ray.actors.settings import Settings, from_json
@@ -30,6 +31,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.manager import (
     AssignmentRead,
     Effect,
@@ -48,11 +50,22 @@ from waltz_ray.protocol.manager import (
     WriteAssignment,
     WriteFailed,
 )
+from waltz_ray.protocol.placement import Assignment
 from waltz_ray.runtime.driver import Driver
+from waltz_ray.runtime.status import (
+    ActorState,
+    ActorStatus,
+    ClusterStatus,
+    ManagerStatus,
+    PartitionAssignment,
+    ZooKeeperView,
+)
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
 log = logging.getLogger(__name__)
+
+StatusT = TypeVar("StatusT", bound=ActorStatus)
 
 _SETTLE_S = 5.0
 _RETRY_S = 0.5
@@ -75,12 +88,22 @@ class Supervisor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What ZooKeeper said when it was read last, and when that was (``time.monotonic``)."""
+
+    partitions: tuple[PartitionAssignment, ...]
+    servers: Mapping[int, Endpoint]
+    replicas: Mapping[int, Endpoint]
+    at: float
+
+
 class ManagerHost:
     """The implementation behind the actor. ``close()`` ends its threads and gives the leader lock away."""
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str, supervisor: Supervisor, settle_s: float = _SETTLE_S) -> None:
         self._store = ClusterStore(zookeeper, cluster)
-        info = self._store.info()
+        self._info = info = self._store.info()
         self.settings = from_json(info.settings)
         self._supervisor = supervisor
         self._settle_s = settle_s
@@ -92,8 +115,8 @@ class ManagerHost:
         self._probes: dict[int, EndpointProbe] = {}
         self._closing = threading.Event()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="manager-view")
-        self._reading: Future[dict[str, Any]] | None = None
-        self._last_view: tuple[float, dict[str, Any]] | None = None
+        self._reading: Future[None] | None = None
+        self._last_read: _Read | None = None
         self._supervision = threading.Event()  # set while the actors are to be looked after
         self.supervision_error = ""
         self._threads = [
@@ -117,7 +140,7 @@ class ManagerHost:
         return self._machine.leading
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the threads and give the leader lock away. Idempotent."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -132,8 +155,8 @@ class ManagerHost:
         for probe in self._probes.values():
             probe.stop()
 
-    def view(self, timeout_s: float) -> dict[str, Any]:
-        """What ZooKeeper says about the cluster, as JSON: who has what, and who was in the last sessions.
+    def view(self, timeout_s: float) -> ClusterStatus:
+        """What ZooKeeper says about the cluster: who has what, and who was in the last sessions. Nothing of the actors.
 
         After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang.
         """
@@ -142,57 +165,36 @@ class ManagerHost:
             reading = self._reading = self._reader.submit(self._read_view)
         wait([reading], timeout_s)
         failure = reading.exception() if reading.done() else None
-        read_at, view = self._last_view or (None, self._unknown())
-        return view | {
-            "zookeeper_state": self._pulse.view()
-            | {
-                "view_age_s": None if read_at is None else round(time.monotonic() - read_at, 1),
-                "view_error": str(failure or ""),
-            },
-            "placement": {str(r): resource for r, resource in self.settings.placement.items()},
-            "manager": {
-                "pid": os.getpid(),
-                "leading": self.leading,
-                "supervision_error": self.supervision_error,
-            },
-            "config": asdict(self.settings.config),
-        }
+        read, seen = self._last_read, self._pulse.view()
+        age_s = None if read is None else round(time.monotonic() - read.at, 1)
+        return ClusterStatus(
+            cluster=self._info.name,
+            cluster_key=self._info.cluster_key,
+            zookeeper_state=ZooKeeperView(seen.state, seen.silent_s, seen.error, age_s, str(failure or "")),
+            manager=ManagerStatus(os.getpid(), self.leading, self.supervision_error),
+            partitions=read.partitions if read else tuple(map(PartitionAssignment, range(self._info.partitions))),
+            registered_servers=read.servers if read else {},
+            announced_replicas=read.replicas if read else {},
+            placement=self.settings.placement,
+            config=self.settings.config,
+        )
 
-    def _unknown(self) -> dict[str, Any]:
-        """The view before ZooKeeper was read for the first time."""
-        info = self._store.info()
-        nothing: dict[str, Any] = {"server": None, "generation": 0, "session": -1, "members": []}
-        partitions = [{"partition": partition} | nothing for partition in range(info.partitions)]
-        named = {"cluster": info.name, "cluster_key": str(info.cluster_key), "partitions": partitions}
-        return named | {"registered_servers": {}, "announced_replicas": {}}
-
-    def _read_view(self) -> dict[str, Any]:
-        info = self._store.info()
+    def _read_view(self) -> None:
         assignment, _ = self._store.assignment()
         servers, replicas = self._store.servers(), self._store.replicas()
-        partitions = []
-        for partition in range(info.partitions):
-            owner, (record, _) = assignment.owner(partition), self._store.roster(partition)
-            last = record.last_published_session
-            members = [r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None]
-            partitions.append(
-                {
-                    "partition": partition,
-                    "server": owner.server_id if owner else None,
-                    "generation": assignment.generation(partition),
-                    "session": record.session_id,
-                    "members": members,
-                }
-            )
-        view = {
-            "cluster": info.name,
-            "cluster_key": str(info.cluster_key),
-            "partitions": partitions,
-            "registered_servers": {str(s): str(server.endpoint) for s, server in servers.items()},
-            "announced_replicas": {str(r): str(replica.endpoint) for r, replica in replicas.items()},
-        }
-        self._last_view = time.monotonic(), view
-        return view
+        self._last_read = _Read(
+            partitions=tuple(self._read_partition(assignment, p) for p in range(self._info.partitions)),
+            servers={server_id: server.endpoint for server_id, server in servers.items()},
+            replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
+            at=time.monotonic(),
+        )
+
+    def _read_partition(self, assignment: Assignment, partition: int) -> PartitionAssignment:
+        owner, (record, _) = assignment.owner(partition), self._store.roster(partition)
+        last = record.last_published_session
+        members = tuple(r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None)
+        server_id = owner.server_id if owner else None
+        return PartitionAssignment(partition, server_id, assignment.generation(partition), record.session_id, members)
 
     # -- the machine's thread ---------------------------------------------------------------------------
 
@@ -286,8 +288,8 @@ class ClusterManager:
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
-        self._replicas = {str(r): replica_name(r) for r in self._host.settings.placement}
-        self._servers = {str(s): server_name(s) for s in range(self._host.settings.config.servers)}
+        self._replicas = {r: replica_name(r) for r in self._host.settings.placement}
+        self._servers = {s: server_name(s) for s in range(self._host.settings.config.servers)}
         self._pulse = pulse_of(cluster, [*self._replicas.values(), *self._servers.values()])
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
@@ -300,25 +302,27 @@ class ClusterManager:
     def health(self) -> str:
         return "LEADING" if self._host.leading else "FOLLOWING"
 
-    def status(self) -> dict[str, Any]:
-        """For ``waltz status --json``: ZooKeeper's view, and what every server and replica says of itself.
+    def status(self) -> ClusterStatus:
+        """ZooKeeper's view, and what every server and replica says of itself; for ``waltz status``.
 
         Answers within seconds whoever hangs.
         """
-        from waltz_ray.actors.supervision import ZOOKEEPER, statuses
+        from waltz_ray.actors.supervision import statuses
 
-        ours = [] if self._host.settings.config.zookeeper else [ZOOKEEPER]
-        answers = statuses(self._cluster, [*self._replicas.values(), *self._servers.values(), *ours])
-        embedded = answers.pop(ZOOKEEPER, None)
-        for name, answer in answers.items():
-            if answer["state"] == "NO ANSWER":
-                answer["silent_s"] = round(self._pulse.silent_s(name), 1)
-        return self._host.view(_VIEW_TIMEOUT_S) | {
-            "zookeeper": self._connect_string,
-            "zookeeper_server": embedded,
-            "servers": {s: answers[name] for s, name in self._servers.items()},
-            "replicas": {r: answers[name] for r, name in self._replicas.items()},
-        }
+        embedded = not self._host.settings.config.zookeeper
+        answers = statuses(self._cluster, self._servers, self._replicas, embedded)
+        return replace(
+            self._host.view(_VIEW_TIMEOUT_S),
+            zookeeper=self._connect_string,
+            zookeeper_server=answers.zookeeper,
+            servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
+            replicas={r: self._with_silence(self._replicas[r], answer) for r, answer in answers.replicas.items()},
+        )
+
+    def _with_silence(self, name: str, answer: StatusT) -> StatusT:
+        if answer.state is not ActorState.NO_ANSWER:
+            return answer
+        return replace(answer, silent_s=round(self._pulse.silent_s(name), 1))
 
     def set_preferred(self, server_id: int, partitions: list[int]) -> None:
         """Partitions the server should have whenever it is alive; persisted, placement follows at once."""

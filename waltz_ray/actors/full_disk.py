@@ -37,7 +37,7 @@ class FullDisk:
         self._since: dict[int, tuple[float, str]] = {}
 
     def noted(self, replies: list[ReplicaReply]) -> list[ReplicaReply]:
-        """The same replies."""
+        """Note which of these replies tell of a full disk, or of one that has room again; returns them as they are."""
         for reply in replies:
             if type(reply) is Appended:
                 if self._since:

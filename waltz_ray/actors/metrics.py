@@ -5,101 +5,131 @@ Ray exports them at each node's metrics port with the prefix ``ray_`` (``deploy/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ray.util.metrics import Gauge
 
+from waltz_ray.runtime.status import (
+    EndpointStatistics,
+    Readiness,
+    ReplicaStatus,
+    ServedPartition,
+    ServerStatus,
+    StoredPartition,
+)
+
 __all__ = ["Gauges", "ServerGauges"]
 
-_PER_REPLICA = {
-    "waltz_replica_serving": "1 if the replica serves, else 0",
-    "waltz_replica_disk_use_bytes": "bytes in the storage directory",
-    "waltz_replica_disk_free_bytes": "bytes free on its disk",
-    "waltz_replica_connections": "connections of partition servers since the replica started",
-    "waltz_replica_turns": "turns since the replica started; a turn with appends costs one sync",
-    "waltz_replica_records": "records appended since the replica started",
-    "waltz_replica_record_bytes": "bytes of records appended since the replica started",
-}
-_PER_PARTITION = {
-    "waltz_replica_last_id": "ID of the replica's last valid transaction",
-    "waltz_replica_low_water_mark": "the replica's low-water mark",
-    "waltz_replica_session": "highest session the replica has accepted",
-    "waltz_replica_damaged": "1 if the partition is damaged and not served",
-}
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class _Figure(Generic[S]):
+    """A gauge's name, what it says, and how it is read off a status; None = not known now, the old value stays."""
+
+    name: str
+    text: str
+    of: Callable[[S], float | None]
+
+
+_REPLICA: tuple[_Figure[ReplicaStatus], ...] = (
+    _Figure("waltz_replica_serving", "1 if the replica serves, else 0", lambda r: r.serving),
+    _Figure("waltz_replica_disk_use_bytes", "bytes in the storage directory", lambda r: r.disk_use_bytes),
+    _Figure("waltz_replica_disk_free_bytes", "bytes free on its disk", lambda r: r.disk_free_bytes),
+)
+_TRAFFIC: tuple[_Figure[EndpointStatistics], ...] = (
+    _Figure(
+        "waltz_replica_connections",
+        "connections of partition servers since the replica started",
+        lambda t: t.connections,
+    ),
+    _Figure(
+        "waltz_replica_turns",
+        "turns since the replica started; a turn with appends costs one sync",
+        lambda t: t.turns,
+    ),
+    _Figure("waltz_replica_records", "records appended since the replica started", lambda t: t.records),
+    _Figure(
+        "waltz_replica_record_bytes", "bytes of records appended since the replica started", lambda t: t.record_bytes
+    ),
+)
+_STORED: tuple[_Figure[StoredPartition], ...] = (
+    _Figure("waltz_replica_last_id", "ID of the replica's last valid transaction", lambda p: p.last_id),
+    _Figure("waltz_replica_low_water_mark", "the replica's low-water mark", lambda p: p.low_water_mark),
+    _Figure("waltz_replica_session", "highest session the replica has accepted", lambda p: p.session),
+    _Figure("waltz_replica_damaged", "1 if the partition is damaged and not served", lambda p: p.damaged is not None),
+)
+_SERVER: tuple[_Figure[ServerStatus], ...] = (
+    _Figure("waltz_server_connections", "connections of clients", lambda s: s.connections),
+    _Figure(
+        "waltz_server_slow_steps",
+        "steps of the event loop that took longer than 20 ms since the server started",
+        lambda s: s.slow_steps,
+    ),
+    _Figure("waltz_server_longest_step_ms", "the longest of them in milliseconds", lambda s: s.longest_step_ms),
+)
+_SERVED: tuple[_Figure[ServedPartition], ...] = (
+    _Figure(
+        "waltz_partition_ready",
+        "1 if the partition is open on this server, else 0",
+        lambda p: p.state is Readiness.READY,
+    ),
+    _Figure("waltz_partition_high_water_mark", "ID of the last committed transaction", lambda p: p.high_water_mark),
+    _Figure("waltz_partition_session", "session that is running", lambda p: p.session),
+    _Figure("waltz_partition_generation", "generation of the assignment", lambda p: p.generation),
+    _Figure("waltz_partition_members", "replicas whose acknowledgements count", lambda p: len(p.members)),
+    _Figure(
+        "waltz_partition_in_flight_bytes",
+        "bytes of records that are admitted and not committed",
+        lambda p: p.in_flight_bytes,
+    ),
+    _Figure("waltz_partition_subscribers", "mounted clients", lambda p: p.subscribers),
+)
+
+
+class _Set(Generic[S]):
+    """The gauges of one kind of status. ``own``: tags that are the same for ever; ``more``: keys of those that vary."""
+
+    def __init__(self, figures: Iterable[_Figure[S]], own: dict[str, str], *more: str) -> None:
+        self._gauges = [(figure, Gauge(figure.name, figure.text, (*own, *more))) for figure in figures]
+        for _, gauge in self._gauges:
+            gauge.set_default_tags(own)
+
+    def tell(self, status: S, **tags: str) -> None:
+        for figure, gauge in self._gauges:
+            value = figure.of(status)
+            if value is not None:
+                gauge.set(float(value), tags=tags)
 
 
 class Gauges:
-    """One process's gauges, tagged with the cluster and the replica; works without a running Ray (sets nothing)."""
+    """One replica's gauges, tagged with the cluster and the replica; works without a running Ray (sets nothing)."""
 
     def __init__(self, cluster: str, replica: str) -> None:
-        tags = {"cluster": cluster, "replica": replica}
-        self._gauges = {
-            name: Gauge(name, description=text, tag_keys=("cluster", "replica", *more))
-            for names, more in ((_PER_REPLICA, ()), (_PER_PARTITION, ("partition",)))
-            for name, text in names.items()
-        }
-        for gauge in self._gauges.values():
-            gauge.set_default_tags(tags)
+        own = {"cluster": cluster, "replica": replica}
+        self._replica, self._traffic = _Set(_REPLICA, own), _Set(_TRAFFIC, own)
+        self._partitions = _Set(_STORED, own, "partition")
 
-    def replica(self, status: Mapping[str, Any]) -> None:
-        """Set everything from one ``ReplicaHost.status()``; None = not known yet, the old value stays."""
-        values = {
-            "serving": int(status["state"] == "SERVING"),
-            "disk_use_bytes": status["disk_use_bytes"],
-            "disk_free_bytes": status["disk_free_bytes"],
-            **{name: status["traffic"].get(name) for name in ("connections", "turns", "records", "record_bytes")},
-        }
-        for name, value in values.items():
-            if value is not None:
-                self._gauges[f"waltz_replica_{name}"].set(value)
-        for partition_id, partition in status["partitions"].items():
-            tags = {"partition": partition_id}
-            for name in ("last_id", "low_water_mark", "session"):
-                if partition[name] is not None:
-                    self._gauges[f"waltz_replica_{name}"].set(partition[name], tags=tags)
-            self._gauges["waltz_replica_damaged"].set(int(partition["damaged"] is not None), tags=tags)
-
-
-_PER_SERVER_PARTITION = {
-    "waltz_partition_ready": "1 if the partition is open on this server, else 0",
-    "waltz_partition_high_water_mark": "ID of the last committed transaction",
-    "waltz_partition_session": "session that is running",
-    "waltz_partition_generation": "generation of the assignment",
-    "waltz_partition_members": "replicas whose acknowledgements count",
-    "waltz_partition_in_flight_bytes": "bytes of records that are admitted and not committed",
-    "waltz_partition_subscribers": "mounted clients",
-}
-
-
-_PER_SERVER = {
-    "waltz_server_connections": "connections of clients",
-    "waltz_server_slow_steps": "steps of the event loop that took longer than 20 ms since the server started",
-    "waltz_server_longest_step_ms": "the longest of them in milliseconds",
-}
+    def replica(self, status: ReplicaStatus) -> None:
+        """Set everything that one ``ReplicaHost.status()`` knows."""
+        self._replica.tell(status)
+        if status.traffic is not None:
+            self._traffic.tell(status.traffic)
+        for partition_id, partition in status.partitions.items():
+            self._partitions.tell(partition, partition=str(partition_id))
 
 
 class ServerGauges:
     """The gauges of one partition server, tagged with the cluster, the server and, of a partition's, the partition."""
 
     def __init__(self, cluster: str, server: str) -> None:
-        self._gauges = {
-            name: Gauge(name, description=text, tag_keys=("cluster", "server", "partition"))
-            for name, text in _PER_SERVER_PARTITION.items()
-        }
-        self._own = {
-            name: Gauge(name, description=text, tag_keys=("cluster", "server")) for name, text in _PER_SERVER.items()
-        }
-        for gauge in (*self._gauges.values(), *self._own.values()):
-            gauge.set_default_tags({"cluster": cluster, "server": server})
+        own = {"cluster": cluster, "server": server}
+        self._server, self._partitions = _Set(_SERVER, own), _Set(_SERVED, own, "partition")
 
-    def server(self, status: Mapping[str, Any]) -> None:
-        """Set everything from one ``Server.status()``."""
-        for name, gauge in self._own.items():
-            gauge.set(float(status[name.removeprefix("waltz_server_")]))
-        for partition_id, partition in status["partitions"].items():
-            values = {**partition, "ready": partition["state"] == "READY", "members": len(partition["members"])}
-            for name, gauge in self._gauges.items():
-                value = values[name.removeprefix("waltz_partition_")]
-                if value is not None:
-                    gauge.set(float(value), tags={"partition": partition_id})
+    def server(self, status: ServerStatus) -> None:
+        """Set everything that one ``Server.status()`` knows."""
+        self._server.tell(status)
+        for partition_id, partition in status.partitions.items():
+            self._partitions.tell(partition, partition=str(partition_id))

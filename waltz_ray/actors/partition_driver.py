@@ -100,7 +100,7 @@ class Host(Protocol):
 
     @property
     def connections(self) -> Mapping[int, Connection]:
-        """Those that have said HELLO and are not gone, by number."""
+        """The clients' connections that have said HELLO and are not gone, by number."""
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""
@@ -110,7 +110,7 @@ class Host(Protocol):
 
 
 class PartitionDriver(Driver[Event, Effect]):
-    """See the module's docstring. All methods run in the event loop."""
+    """Runs one partition's machine on its server; all methods run in the event loop."""
 
     machine: Partition
 

@@ -8,7 +8,6 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import ray
 
@@ -19,6 +18,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.runtime.status import ActorState, ServerStatus
 
 __all__ = ["Channel", "PartitionServer"]
 
@@ -46,21 +46,20 @@ class PartitionServer:
         self._channels: dict[str, Channel] = {}
         self._metrics: asyncio.Task[None] | None = None
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> None:
         """Idempotent: the endpoint is bound and registered when it returns. Errors say what to do."""
-        server = await self._started()
-        return {"endpoint": str(server.endpoint), "pid": os.getpid()}
+        await self._started()
 
     async def health(self) -> bool:
         """Whether the server serves."""
         return self._server is not None
 
-    async def status(self) -> dict[str, Any]:
-        """See ``Server.status``, with the process's ID, and whether ZooKeeper answers. Waits for nothing."""
+    async def status(self) -> ServerStatus:
+        """What the server says of itself (``Server.status``), and whether ZooKeeper answers it. Waits for nothing."""
         if self._server is None or self._pulse is None:
             reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
-            return {"state": "STARTING", "reason": reason, "pid": os.getpid(), "partitions": {}}
-        return {**self._server.status(), "state": "SERVING", "pid": os.getpid(), "zookeeper": self._pulse.view()}
+            return ServerStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid())
+        return replace(self._server.status(), zookeeper=self._pulse.view())
 
     async def shutdown(self) -> None:
         """Leave the cluster; the actor is of no use afterwards."""
@@ -127,13 +126,13 @@ class PartitionServer:
         return None if found is None else await found.next_chunk(number)
 
     async def channel_close(self, channel: str) -> None:
-        """Idempotent."""
+        """Close the virtual connection. Idempotent."""
         found = self._channels.pop(channel, None)
         if found is not None:
             found.close()
 
 
-async def _export(gauges: ServerGauges, status: Callable[[], dict[str, Any]]) -> None:
+async def _export(gauges: ServerGauges, status: Callable[[], ServerStatus]) -> None:
     while True:
         gauges.server(status())
         await asyncio.sleep(_METRICS_INTERVAL_S)

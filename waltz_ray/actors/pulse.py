@@ -41,7 +41,7 @@ class ActorPulse:
         threading.Thread(target=self._run, name="actor-pulse", daemon=True).start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the beating. Idempotent."""
         self._closing.set()
 
     def silent_s(self, name: str) -> float:

@@ -28,7 +28,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.net.blocking import BlockingStream
@@ -41,6 +41,7 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
 )
+from waltz_ray.runtime.status import EndpointStatistics
 from waltz_ray.wire.framing import (
     MAGIC_REPLICA,
     frame_header,
@@ -52,7 +53,7 @@ from waltz_ray.wire.replica_codec import (
     encode_replica,
 )
 
-__all__ = ["EndpointStatistics", "ReplicaEndpoint"]
+__all__ = ["ReplicaEndpoint"]
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +64,6 @@ _LONG_BYTES = 128 * 1024
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
 """Takes one turn's requests and an object that names the connection they came over."""
-
-
-@dataclass
-class EndpointStatistics:
-    """Since the endpoint was made. A turn with appends costs one sync, so records / turns is the group commit."""
-
-    connections: int = 0
-    turns: int = 0
-    requests: int = 0
-    records: int = 0
-    record_bytes: int = 0
 
 
 class ReplicaEndpoint:
@@ -120,6 +110,7 @@ class ReplicaEndpoint:
         return self.endpoint
 
     def statistics(self) -> EndpointStatistics:
+        """What has come and been answered so far."""
         with self._lock:
             return replace(self._statistics, connections=self._listener.accepted)
 
@@ -166,12 +157,14 @@ class ReplicaEndpoint:
             if type(request) is Append:
                 records += len(request.lengths)
                 record_bytes += len(request.records)
-        statistics = self._statistics
         with self._lock:
-            statistics.turns += 1
-            statistics.requests += len(requests)
-            statistics.records += records
-            statistics.record_bytes += record_bytes
+            before = self._statistics
+            self._statistics = EndpointStatistics(
+                turns=before.turns + 1,
+                requests=before.requests + len(requests),
+                records=before.records + records,
+                record_bytes=before.record_bytes + record_bytes,
+            )
 
 
 def _request(payload: memoryview) -> ReplicaRequest:

@@ -13,14 +13,14 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
-from waltz_ray.net.stream import GreetedStream
+from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     APPEND_REQUEST,
@@ -53,6 +53,7 @@ from waltz_ray.protocol.session_types import (
     SessionEvent,
 )
 from waltz_ray.runtime.seldom import Seldom
+from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -89,8 +90,11 @@ class _Stream(GreetedStream):
     """One TCP connection to the replica."""
 
     def __init__(self, link: ReplicaLink, bulk: bool) -> None:
-        limit = link.config.max_frame_bytes
-        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, limit, "waltz_ray server", link.outgoing)
+        config = link.config
+        patience = Patience(first_ms=config.replica_timeout_ms)
+        super().__init__(
+            MAGIC_REPLICA, REPLICA_VERSIONS, config.max_frame_bytes, "waltz_ray server", link.outgoing, patience
+        )
         self.link = link
         self.bulk = bulk
 
@@ -110,12 +114,16 @@ class _Stream(GreetedStream):
         else:
             self.link.on_live(message)
 
+    def on_impatience(self, reason: str) -> None:
+        if self.link.silent.due():
+            super().on_impatience(reason)
+
     def on_closed(self, error: Exception) -> None:
         self.link.stream_closed(self, str(error))
 
 
 class ReplicaLink:
-    """See the module's docstring. All methods run in the event loop."""
+    """A server's two streams to one storage replica, kept connected; all methods run in the event loop."""
 
     def __init__(
         self,
@@ -132,8 +140,8 @@ class ReplicaLink:
         self.config = config
         self.outgoing = outgoing
         self.heard_at = 0.0
-        self.refusals: Counter[str] = Counter()  # by code
-        self._silent = Seldom(_LOG_EVERY_S)
+        self.refusals: Counter[RefusalCode] = Counter()
+        self.silent = Seldom(_LOG_EVERY_S)
         self._full_until: dict[int, float] = {}  # partition -> when it is tried again
         self._queue = queue
         self._cluster_key = cluster_key
@@ -159,12 +167,12 @@ class ReplicaLink:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the replica announced itself last."""
+        """The endpoint at which the replica announced itself last, None if it never did."""
         return self._endpoint
 
-    def status(self) -> dict[str, Any]:
-        """JSON-able: whether it works, where it leads, and how often the replica has said no, by reason."""
-        return {"up": self._up, "endpoint": str(self._endpoint), "refusals": dict(self.refusals)}
+    def status(self) -> LinkStatus:
+        """Whether it works, where it leads, and how often the replica has said no, by reason."""
+        return LinkStatus(self._up, self._endpoint, dict(self.refusals))
 
     def move_to(self, endpoint: Endpoint) -> None:
         """The replica has announced itself at ``endpoint``."""
@@ -254,14 +262,7 @@ class ReplicaLink:
 
     def _check_progress(self, now: float) -> None:
         if not self._up:
-            # A peer that vanished before its HELLO, with ours acknowledged, would never be missed by TCP.
-            greeting = self._live is not None or self._bulk is not None
-            if greeting and (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
-                reason = f"no HELLO for {self.config.replica_timeout_ms} ms"
-                if self._silent.due():
-                    log.warning("replica %d at %s: %s", self.replica_id, self._endpoint, reason)
-                self._disconnect(reason)
-            return
+            return  # how long a HELLO may take the streams know
         assert self._live is not None
         if not (self._waiting or self._orders or self._reads):
             self.heard_at = now
@@ -275,8 +276,11 @@ class ReplicaLink:
     # ---- orders -----------------------------------------------------------------------------------------
 
     def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:
-        """Not while its disk is likely to be full: it would be a member, refuse the first append, and so end each
-        session that has just begun. It is tried again as after any refusal."""
+        """Fence the replica for a session; it counts as lost while its disk is likely to be full.
+
+        With a full disk it would be a member, refuse the first append, and so end each session that has just begun. It
+        is tried again as after any refusal.
+        """
         if asyncio.get_running_loop().time() < self._full_until.get(partition_id, 0.0):
             self._drivers[partition_id].handle(
                 ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago")
@@ -352,7 +356,7 @@ class ReplicaLink:
             self._on_refused(message)
 
     def _on_refused(self, refused: Refused) -> None:
-        self.refusals[refused.code.name] += 1
+        self.refusals[refused.code] += 1
         if refused.code in (RefusalCode.FENCED, RefusalCode.OTHER_OWNER):
             fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
             self._drivers[refused.partition_id].handle(fenced)

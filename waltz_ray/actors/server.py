@@ -27,7 +27,7 @@ from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
-from waltz_ray.net.listener import listen
+from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import Assigned, Unassigned
@@ -36,6 +36,7 @@ from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.runtime.status import ActorState, Readiness, ReplicaProgress, ServedPartition, ServerStatus
 from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.znodes import ServerDescriptor
 
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 
 class Server:
-    """See the module's docstring. Made and used in one event loop; ``start`` before anything else."""
+    """A partition server without Ray. Made and used in one event loop; ``start`` before anything else."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Server:
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: LoopListener | None = None
         self._registration: EphemeralNode | None = None
         self._watches: list[Any] = []
 
@@ -89,13 +90,13 @@ class Server:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
         host = self.config.host or "127.0.0.1"
         try:
-            self._listener = await listen(self.new_connection, host, self.config.port)
+            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
                 "choose another port, or 0 for any free one"
             ) from error
-        self.endpoint = Endpoint(host, self._listener.sockets[0].getsockname()[1])
+        self.endpoint = Endpoint(host, self._listener.port)
         for replica_id in self.info.replica_ids:
             key, drivers = self.info.cluster_key, self.drivers
             self.links[replica_id] = ReplicaLink(replica_id, key, self.config, drivers, self.outgoing, self.queue)
@@ -200,25 +201,27 @@ class Server:
     # ---- connections ------------------------------------------------------------------------------------
 
     def new_connection(self) -> ClientConnection:
-        """For the listener, and for channels of the actor-handle transport."""
+        """A protocol object for one more client, over TCP or over a channel of the actor-handle transport."""
         connection = ClientConnection(self._next_connection_id, self)
         self._next_connection_id += 1
         return connection
 
     # ---- for operators ----------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """JSON-able: endpoint, connections, replica links, and per assigned partition its state."""
-        return {
-            "server_id": self.server_id,
-            "incarnation": self.incarnation,
-            "endpoint": None if self.endpoint is None else str(self.endpoint),
-            "connections": len(self.connections),
-            "slow_steps": self.watchdog.slow_steps,
-            "longest_step_ms": round(self.watchdog.longest_ms, 1),
-            "links": {str(r): link.status() for r, link in self.links.items()},
-            "partitions": {str(p): _partition_status(self.drivers[p].machine) for p in sorted(self.assigned)},
-        }
+    def status(self) -> ServerStatus:
+        """Endpoint, connections, replica links, and per assigned partition its state; nothing of ZooKeeper."""
+        return ServerStatus(
+            state=ActorState.SERVING,
+            pid=os.getpid(),
+            server_id=self.server_id,
+            incarnation=self.incarnation,
+            endpoint=self.endpoint,
+            connections=len(self.connections),
+            slow_steps=self.watchdog.slow_steps,
+            longest_step_ms=round(self.watchdog.longest_ms, 1),
+            links={replica_id: link.status() for replica_id, link in self.links.items()},
+            partitions={p: _served(self.drivers[p].machine) for p in sorted(self.assigned)},
+        )
 
 
 def _end_process(message: str) -> None:
@@ -226,19 +229,19 @@ def _end_process(message: str) -> None:
     os._exit(1)
 
 
-def _partition_status(machine: Partition) -> dict[str, Any]:
+def _served(machine: Partition) -> ServedPartition:
     session = machine.session
-    return {
-        "generation": machine.generation,
-        "state": "READY" if machine.ready and machine.stage is not Stage.IDLE else "NOT_READY",
-        "stage": machine.stage.value,
-        "session": None if session is None else session.session_id,
-        "low_water_mark": None if session is None else session.low_water_mark,
-        "high_water_mark": machine.high_water_mark,
-        "members": [] if session is None else list(session.members),
-        "replicas": {}
-        if session is None
-        else {str(r): {"phase": phase.value, "last_id": last} for r, (phase, last) in session.phases().items()},
-        "in_flight_bytes": machine.in_flight_bytes,
-        "subscribers": machine.subscribers,
-    }
+    ready = machine.ready and machine.stage is not Stage.IDLE
+    phases = {} if session is None else session.phases()
+    return ServedPartition(
+        generation=machine.generation,
+        state=Readiness.READY if ready else Readiness.NOT_READY,
+        stage=machine.stage,
+        session=None if session is None else session.session_id,
+        low_water_mark=None if session is None else session.low_water_mark,
+        high_water_mark=machine.high_water_mark,
+        members=() if session is None else tuple(session.members),
+        replicas={replica_id: ReplicaProgress(phase, last_id) for replica_id, (phase, last_id) in phases.items()},
+        in_flight_bytes=machine.in_flight_bytes,
+        subscribers=machine.subscribers,
+    )

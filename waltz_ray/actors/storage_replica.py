@@ -41,8 +41,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
 from waltz_ray.actors.metrics import Gauges
@@ -68,6 +67,7 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
 )
+from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
@@ -82,11 +82,9 @@ _REFUSED_RETRY_S = 2.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
 
-STARTING, SERVING, REFUSED, STOPPED = "STARTING", "SERVING", "REFUSED", "STOPPED"
-
 
 def replica_directory(directory: str, replica_id: int) -> str:
-    """Where replica n of a cluster in ``directory`` stores."""
+    """The directory in which a replica of the cluster in ``directory`` stores."""
     return os.path.join(directory, f"replica-{replica_id}")
 
 
@@ -120,7 +118,7 @@ def _joined_partitions(store: ClusterStore, partitions: int, replica_id: int) ->
 class ReplicaHost:
     """One replica: its storage, endpoint and announcement, brought up by a thread of its own.
 
-    ``zookeeper`` is a connect string. The constructor returns at once; ``status()["state"]`` says how far it is.
+    ``zookeeper`` is a connect string. The constructor returns at once; ``status().state`` says how far it is.
     """
 
     def __init__(
@@ -131,7 +129,7 @@ class ReplicaHost:
         self._directory = replica_directory(directory, replica_id)
         self._config, self._host = config, host
         self._incarnation = uuid.uuid4().hex
-        self._state, self._reason, self._since_ms = STARTING, "has not begun", _now_ms()
+        self._state, self._reason, self._since_ms = ActorState.STARTING, "has not begun", _now_ms()
         self._disk = OsDisk()
         self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
@@ -144,28 +142,28 @@ class ReplicaHost:
         self._thread = threading.Thread(target=self._run, name=f"replica-{replica_id}", daemon=True)
         self._thread.start()
 
-    def health(self) -> str:
+    def health(self) -> ActorState:
         """SERVING, STARTING, REFUSED or STOPPED."""
         return self._state
 
-    def status(self) -> dict[str, Any]:
-        """For ``waltz status``: marks per partition, disk use, endpoint, and why it is not serving if it is not."""
+    def status(self) -> ReplicaStatus:
+        """Marks per partition, disk use, endpoint, and why it is not serving if it is not; for ``waltz status``."""
         store, endpoint = self._store, self._endpoint
-        return {
-            "replica": self._replica_id,
-            "state": self._state,
-            "reason": self._reason,
-            "since_ms": self._since_ms,
-            "problem": self._full.problem(),
-            "pid": os.getpid(),
-            "incarnation": self._incarnation,
-            "directory": self._directory,
-            "endpoint": str(endpoint.endpoint) if endpoint else None,
-            "disk_use_bytes": _measured(store.disk_use_bytes) if store else None,
-            "disk_free_bytes": _measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
-            "partitions": _partitions(store) if store else {},
-            "traffic": asdict(endpoint.statistics()) if endpoint else {},
-        }
+        return ReplicaStatus(
+            replica=self._replica_id,
+            state=self._state,
+            reason=self._reason,
+            since_ms=self._since_ms,
+            problem=self._full.problem(),
+            pid=os.getpid(),
+            incarnation=self._incarnation,
+            directory=self._directory,
+            endpoint=endpoint.endpoint if endpoint else None,
+            disk_use_bytes=_measured(store.disk_use_bytes) if store else None,
+            disk_free_bytes=_measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
+            partitions={p: _stored(store, p) for p in store.partition_ids} if store else {},
+            traffic=endpoint.statistics() if endpoint else None,
+        )
 
     def shutdown(self) -> None:
         """Stop serving and close the storage; the process may be ended after it. Idempotent."""
@@ -174,7 +172,7 @@ class ReplicaHost:
         self._thread.join()
         with self._changing:
             self._close()
-            self._because(STOPPED, "shut down")
+            self._because(ActorState.STOPPED, "shut down")
 
     def set_files_aside(self) -> str:
         """Rename the directory, so that the replica begins anew and is copied from its peers; the new name.
@@ -183,13 +181,13 @@ class ReplicaHost:
         has joined no session: then nobody counts on these files. StorageError, and nothing is changed, else.
         """
         with self._changing:
-            if self._state != REFUSED:
+            if self._state is not ActorState.REFUSED:
                 raise StorageError(
                     f"replica {self._replica_id} is {self._state}, not REFUSED: its files stay where they are"
                 )
             self._check_never_joined()
             aside = self._rename_directory()
-            self._because(STARTING, f"its files were set aside: {aside}")
+            self._because(ActorState.STARTING, f"its files were set aside: {aside}")
         self._wake.set()
         return aside
 
@@ -226,7 +224,7 @@ class ReplicaHost:
         take_normal_priority()
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
         while not self._stopping.is_set():
-            pause_s = _METRICS_INTERVAL_S if self._state == SERVING else self._try_to_start()
+            pause_s = _METRICS_INTERVAL_S if self._state is ActorState.SERVING else self._try_to_start()
             if pause_s > _RETRY_S:
                 gauges.replica(self.status())
             self._wake.wait(pause_s)
@@ -239,22 +237,22 @@ class ReplicaHost:
                 self._start()
         except (StorageLocked, DiskFull, OutOfResources, CoordinationError) as error:
             # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
-            self._because(STARTING, str(error))
+            self._because(ActorState.STARTING, str(error))
             return _RETRY_S
         except (ControlFileMissing, ForeignStorage, Corruption) as error:
-            self._because(REFUSED, str(error))
+            self._because(ActorState.REFUSED, str(error))
             return _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
         except Exception as error:  # whatever it is: a replica that never looks again is lost for good
             reason = _told(error)
             if not isinstance(error, (OSError, WaltzError)) and reason not in self._reason:
                 log.exception("replica %d: cannot start", self._replica_id)
-            self._because(REFUSED, f"replica {self._replica_id}: {reason}; it looks again every few seconds")
+            self._because(ActorState.REFUSED, f"replica {self._replica_id}: {reason}; it looks again every few seconds")
             return self._pauses.next_s()
         self._pauses.reset()
         quieten_garbage_collector()
         return 0.0
 
-    def _because(self, state: str, reason: str) -> None:
+    def _because(self, state: ActorState, reason: str) -> None:
         if reason and reason != self._reason:
             log.warning("replica %d: %s: %s", self._replica_id, state, reason)
         if state != self._state:
@@ -271,7 +269,7 @@ class ReplicaHost:
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)
         finally:
             zookeeper.close()  # nothing of a running replica needs ZooKeeper
-        self._because(SERVING, "")
+        self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
 
     def _open(self, cluster_store: ClusterStore) -> None:
@@ -337,24 +335,19 @@ def _measured(measure: Callable[[], int]) -> int | None:
         return None
 
 
-def _partitions(store: ReplicaStore) -> dict[str, dict[str, Any]]:
-    return {str(partition_id): _partition(store, partition_id) for partition_id in store.partition_ids}
-
-
-def _partition(store: ReplicaStore, partition_id: int) -> dict[str, Any]:
+def _stored(store: ReplicaStore, partition_id: int) -> StoredPartition:
     try:
         partition = store.partition(partition_id)
     except StorageError as error:  # its control entry is lost, or the store is being closed: nothing is known
-        marks = ("session", "last_id", "synced_id", "low_water_mark", "local_low_water_mark")
-        return dict.fromkeys(marks) | {"damaged": str(error)}
-    return {
-        "session": partition.session_id,
-        "last_id": partition.last_id,
-        "synced_id": partition.synced_id,
-        "low_water_mark": partition.low_water_mark,
-        "local_low_water_mark": partition.local_low_water_mark,
-        "damaged": str(partition.damaged) if partition.damaged else None,
-    }
+        return StoredPartition(damaged=str(error))
+    return StoredPartition(
+        session=partition.session_id,
+        last_id=partition.last_id,
+        synced_id=partition.synced_id,
+        low_water_mark=partition.low_water_mark,
+        local_low_water_mark=partition.local_low_water_mark,
+        damaged=str(partition.damaged) if partition.damaged else None,
+    )
 
 
 class StorageReplica:
@@ -370,11 +363,11 @@ class StorageReplica:
         host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host)
 
-    def health(self) -> str:
+    def health(self) -> ActorState:
         return self._host.health()
 
-    def status(self) -> dict[str, Any]:
-        return self._host.status() | {"node": self._node_id}
+    def status(self) -> ReplicaStatus:
+        return replace(self._host.status(), node=self._node_id)
 
     def set_files_aside(self) -> str:
         return self._host.set_files_aside()

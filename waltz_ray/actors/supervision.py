@@ -7,8 +7,9 @@ only one actor of a name: two replicas cannot hold one directory's lock, two ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -18,10 +19,12 @@ from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
+from waltz_ray.runtime.status import ActorState, ActorStatus, EmbeddedZooKeeperStatus, ReplicaStatus, ServerStatus
 
 __all__ = [
     "MANAGER",
     "ZOOKEEPER",
+    "ActorAnswers",
     "RaySupervisor",
     "alive_nodes",
     "ask",
@@ -36,6 +39,8 @@ __all__ = [
     "server_name",
     "statuses",
 ]
+
+StatusT = TypeVar("StatusT", bound=ActorStatus)
 
 Handle = Any  # an actor handle; Ray's own type knows nothing of the methods
 
@@ -181,12 +186,34 @@ def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
         ray.kill(handle, no_restart=True)
 
 
-def statuses(cluster: str, names: list[str], timeout_s: float = 2.0) -> dict[str, dict[str, Any]]:
-    """What each actor's ``status()`` says; {"state": "NO ANSWER", "reason": ...} where it says nothing in time."""
-    handles = {name: find_actor(cluster, name) for name in names}
-    calls = {name: handle.status.remote() for name, handle in handles.items() if handle is not None}
-    ready = _ready(list(calls.values()), timeout_s)
-    return {name: _answer(calls.get(name), ready) for name in names}
+@dataclass(frozen=True, slots=True)
+class ActorAnswers:
+    """What servers and replicas say of themselves, by number; of who says nothing NO_ANSWER or ABSENT, and why."""
+
+    servers: Mapping[int, ServerStatus]
+    replicas: Mapping[int, ReplicaStatus]
+    zookeeper: EmbeddedZooKeeperStatus | None = None  # None: it was not asked
+
+
+def statuses(
+    cluster: str, servers: Iterable[int], replicas: Iterable[int], zookeeper: bool = False, timeout_s: float = 2.0
+) -> ActorAnswers:
+    """Ask all of them, and ZooKeeper's keeper, at once for their ``status()``; wait no longer than ``timeout_s``."""
+    of_servers = {number: _call_status(cluster, server_name(number)) for number in servers}
+    of_replicas = {number: _call_status(cluster, replica_name(number)) for number in replicas}
+    of_keeper = _call_status(cluster, ZOOKEEPER) if zookeeper else None
+    calls = [call for call in (*of_servers.values(), *of_replicas.values(), of_keeper) if call is not None]
+    ready = _ready(calls, timeout_s)
+    return ActorAnswers(
+        {number: _answer(call, ready, ServerStatus) for number, call in of_servers.items()},
+        {number: _answer(call, ready, ReplicaStatus) for number, call in of_replicas.items()},
+        _answer(of_keeper, ready, EmbeddedZooKeeperStatus) if zookeeper else None,
+    )
+
+
+def _call_status(cluster: str, name: str) -> Any:
+    handle = find_actor(cluster, name)
+    return None if handle is None else handle.status.remote()
 
 
 def _ready(calls: list[Any], timeout_s: float) -> set[Any]:
@@ -195,16 +222,17 @@ def _ready(calls: list[Any], timeout_s: float) -> set[Any]:
     return set(ray.wait(calls, num_returns=len(calls), timeout=timeout_s, fetch_local=False)[0])
 
 
-def _answer(call: Any, ready: set[Any]) -> dict[str, Any]:
+def _answer(call: Any, ready: set[Any], kind: type[StatusT]) -> StatusT:
     if call is None:
-        return {"state": "ABSENT", "reason": "Ray knows no actor of that name"}
+        return kind(state=ActorState.ABSENT, reason="Ray knows no actor of that name")
     if call not in ready:
-        return {"state": "NO ANSWER", "reason": "starting, hung, or no node offers the resource it is tied to"}
+        reason = "starting, hung, or no node offers the resource it is tied to"
+        return kind(state=ActorState.NO_ANSWER, reason=reason)
     try:
-        answer: dict[str, Any] = ray.get(call, timeout=1)
+        answer: StatusT = ray.get(call, timeout=1)
         return answer
     except RayError as error:
-        return {"state": "NO ANSWER", "reason": _last_line(error)}
+        return kind(state=ActorState.NO_ANSWER, reason=_last_line(error))
 
 
 def pulse_of(cluster: str, names: list[str]) -> ActorPulse:

@@ -14,7 +14,7 @@ __all__ = ["TakesTurns", "Turns"]
 
 
 class TakesTurns(Protocol):
-    """A partition's driver."""
+    """What takes turns: a partition's driver."""
 
     def end_turn(self) -> None:
         """What waited in the sockets has been handed over."""
@@ -24,7 +24,7 @@ class TakesTurns(Protocol):
 
 
 class Turns:
-    """For one event loop. ``outgoing``: where the frames of one turn are held together."""
+    """The turns of one event loop. ``outgoing``: what holds the frames of one turn together."""
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
 
 from waltz_ray.actors.full_disk import little_room
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import CoordinationError
+from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
 
 __all__ = ["ZooKeeperHost", "ZooKeeperKeeper"]
 
@@ -53,7 +53,7 @@ class ZooKeeperKeeper:
         self._thread.join()
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop looking after the ZooKeeper server, and end it."""
         self.close()
         self._server.stop()
 
@@ -89,17 +89,17 @@ class ZooKeeperHost:
     def health(self) -> str:
         return self._keeper.error or "SERVING"
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> EmbeddedZooKeeperStatus:
         keeper = self._keeper
-        return {
-            "state": "SERVING" if keeper.pid else "DOWN",
-            "reason": keeper.error,
-            "problem": little_room(self._data_dir),
-            "endpoint": keeper.connect_string,
-            "pid": keeper.pid,
-            "restarts": keeper.restarts,
-        }
+        return EmbeddedZooKeeperStatus(
+            state=ActorState.SERVING if keeper.pid else ActorState.DOWN,
+            reason=keeper.error,
+            problem=little_room(self._data_dir),
+            pid=keeper.pid,
+            endpoint=keeper.connect_string,
+            restarts=keeper.restarts,
+        )
 
     def shutdown(self) -> None:
-        """End the server."""
+        """End the ZooKeeper server; the actor may be ended after it."""
         self._keeper.stop()

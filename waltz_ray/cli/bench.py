@@ -35,7 +35,7 @@ _compare = typer.Typer(help="The same work by waltz_ray and by another system, i
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     app.add_typer(_bench, name="bench", no_args_is_help=True)
 
 

@@ -1,4 +1,4 @@
-"""``waltz demo``."""
+"""The command ``waltz demo``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(demo)
 
 

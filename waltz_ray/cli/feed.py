@@ -24,7 +24,7 @@ __all__ = ["as_object", "as_line", "data_text", "print_feed", "register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(feed)
 
 
@@ -60,7 +60,7 @@ def print_feed(
 
 
 def as_object(transaction: Transaction) -> dict[str, Any]:
-    """For --json: ``data`` if it is UTF-8 text, else ``data_base64``."""
+    """A transaction as ``--json`` prints it: with ``data`` if it is UTF-8 text, else with ``data_base64``."""
     req_id = transaction.req_id
     found: dict[str, Any] = {
         "transaction_id": transaction.transaction_id,
@@ -77,7 +77,7 @@ def as_object(transaction: Transaction) -> dict[str, Any]:
 
 
 def as_line(transaction: Transaction, width: int | None) -> str:
-    """For people: ID, client, header, data."""
+    """A transaction as one line for people: ID, client, header, data."""
     line = (
         f"{transaction.transaction_id:>10}  client {transaction.req_id.client_id:<5} "
         f"header {transaction.header:<6} {data_text(transaction.data)}"

@@ -28,7 +28,7 @@ PartitionOption = Annotated[int, typer.Option("--partition", help="The partition
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     fence = typer.Typer(name="fence", help="The sessions a storage directory refuses (offline).", no_args_is_help=True)
     fence.command("show")(show)
     fence.command("reset")(reset)

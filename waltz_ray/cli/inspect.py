@@ -19,7 +19,7 @@ StorageDirectory = Annotated[str, typer.Argument(metavar="DIR", help="A replica'
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command("inspect")(inspect)
 
 

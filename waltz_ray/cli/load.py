@@ -28,7 +28,7 @@ _REPORT_EVERY_ROWS = 512
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(load)
 
 

@@ -21,14 +21,14 @@ __all__ = ["register"]
 
 
 class FileFormat(StrEnum):
-    """``--format``."""
+    """The file formats that ``--format`` takes."""
 
     parquet = "parquet"
     jsonl = "jsonl"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(pipeline)
 
 

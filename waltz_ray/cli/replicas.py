@@ -1,4 +1,4 @@
-"""``waltz replace-replica``."""
+"""The command ``waltz replace-replica``: a replica is rebuilt from its peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command("replace-replica")(replace)
 
 

@@ -1,9 +1,8 @@
-"""``waltz status``."""
+"""The command ``waltz status``: who has what, and a line for everything that does not serve as it should."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.runtime.status import ActorStatus, ClusterStatus, Readiness, ReplicaStatus, ZooKeeperStatus, to_json
 
 __all__ = ["register", "troubles"]
 
@@ -19,7 +19,7 @@ _SILENT_S = 6.0  # three requests of the pulse
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Register this module's command on ``app``."""
     app.command()(status)
 
 
@@ -36,11 +36,11 @@ def status(
     view = _view(name)
     trouble = troubles(view)
     if as_json:
-        print_json(view)
+        print_json(to_json(view))
     else:
         console = Console()
-        zookeeper = f"{view.get('zookeeper', '?')} ({_zookeeper_state(view)})"
-        console.print(f"cluster {view['cluster']}   Ray {joined}   ZooKeeper {zookeeper}", soft_wrap=True)
+        zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
+        console.print(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}", soft_wrap=True)
         console.print(_partitions(view))
         console.print(_servers(view))
         console.print(_replicas(view))
@@ -50,7 +50,7 @@ def status(
         raise typer.Exit(1)
 
 
-def _view(name: str) -> dict[str, Any]:
+def _view(name: str) -> ClusterStatus:
     """What the manager says, or what can be learned without it. ClusterNotFound if there is no such cluster."""
     from waltz_ray.actors.supervision import running_actors
     from waltz_ray.bring_up import cluster_status, status_without_manager
@@ -63,105 +63,104 @@ def _view(name: str) -> dict[str, Any]:
         return status_without_manager(name, str(error))
 
 
-def _partitions(view: dict[str, Any]) -> Table:
+def _partitions(view: ClusterStatus) -> Table:
     table = table_of("partition", "server", "generation", "session", "state", "high-water mark", "members")
-    for partition in view["partitions"]:
-        server = view["servers"].get(str(partition["server"]), {})
-        now = server.get("partitions", {}).get(str(partition["partition"]), {})
+    for each in view.partitions:
+        now = view.served(each)
         table.add_row(
-            str(partition["partition"]),
-            _text(partition["server"]),
-            str(partition["generation"]),
-            str(now.get("session") or partition["session"]),
-            now.get("state", "NOT_READY"),
-            _text(now.get("high_water_mark")),
-            " ".join(map(str, partition["members"])) or "-",
+            str(each.partition),
+            _text(each.server),
+            str(each.generation),
+            _text(each.session if now is None or now.session is None else now.session),
+            Readiness.NOT_READY if now is None else now.state,
+            _text(None if now is None else now.high_water_mark),
+            " ".join(map(str, each.members)) or "-",
         )
     return table
 
 
-def _servers(view: dict[str, Any]) -> Table:
+def _servers(view: ClusterStatus) -> Table:
     table = table_of("server", "state", "endpoint", "partitions", "connections")
-    for server_id, server in view["servers"].items():
-        partitions = " ".join(server.get("partitions", {})) or "-"
-        row = (server["state"], server.get("endpoint"), partitions, server.get("connections"))
-        table.add_row(server_id, *map(_text, row))
+    for server_id, server in view.servers.items():
+        partitions = " ".join(map(str, server.partitions)) or "-"
+        table.add_row(str(server_id), server.state, _text(server.endpoint), partitions, _text(server.connections))
     return table
 
 
-def _replicas(view: dict[str, Any]) -> Table:
+def _replicas(view: ClusterStatus) -> Table:
     table = table_of("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
-    for replica_id, replica in view["replicas"].items():
-        partitions = replica.get("partitions", {}).values()
+    for replica_id, replica in view.replicas.items():
+        partitions = replica.partitions.values()
         table.add_row(
-            replica_id,
-            replica["state"],
-            _text(replica.get("endpoint")),
-            " ".join(_text(partition["last_id"]) for partition in partitions) or "-",
-            " ".join(_text(partition["low_water_mark"]) for partition in partitions) or "-",
-            _size(replica.get("disk_use_bytes")),
+            str(replica_id),
+            replica.state,
+            _text(replica.endpoint),
+            " ".join(_text(stored.last_id) for stored in partitions) or "-",
+            " ".join(_text(stored.low_water_mark) for stored in partitions) or "-",
+            _size(replica.disk_use_bytes),
         )
     return table
 
 
-def troubles(view: dict[str, Any]) -> list[str]:
+def troubles(view: ClusterStatus) -> list[str]:
     """A line for everything that does not serve as it should."""
-    lines = [f"manager: {view['manager']['reason']}"] if view["manager"].get("reason") else []
-    lines += _zookeeper_trouble("ZooKeeper", view.get("zookeeper_state"))
-    if view.get("zookeeper_server"):  # ours, on one of the cluster's disks
-        lines += _actor_trouble("ZooKeeper's server", view["zookeeper_server"])
-    for kind in ("server", "replica"):
-        for number, actor in view[f"{kind}s"].items():
-            lines += _actor_trouble(f"{kind} {number}", actor)
-    for partition in view["partitions"]:
-        now = view["servers"].get(str(partition["server"]), {}).get("partitions", {}).get(str(partition["partition"]))
-        if now is None or now["state"] != "READY":
-            where = "no server has it" if partition["server"] is None else f"server {partition['server']} has it"
-            lines.append(f"partition {partition['partition']}: not ready, {where}")
-    if view["manager"]["supervision_error"]:
-        lines.append(f"manager: {view['manager']['supervision_error']}")
+    lines = [f"manager: {view.manager.reason}"] if view.manager.reason else []
+    seen = view.zookeeper_state
+    if seen is not None:
+        lines += _zookeeper_trouble("ZooKeeper", seen, seen.view_age_s)
+    if view.zookeeper_server is not None:  # ours, on one of the cluster's disks
+        lines += _not_serving("ZooKeeper's server", view.zookeeper_server)
+        lines += [f"ZooKeeper's server: {problem}"] if (problem := view.zookeeper_server.problem) else []
+    for number, server in view.servers.items():
+        lines += _not_serving(f"server {number}", server)
+        if server.zookeeper is not None:
+            lines += _zookeeper_trouble(f"server {number}: ZooKeeper", server.zookeeper)
+    for number, replica in view.replicas.items():
+        lines += _replica_trouble(f"replica {number}", replica)
+    for each in view.partitions:
+        now = view.served(each)
+        if now is None or now.state is not Readiness.READY:
+            where = "no server has it" if each.server is None else f"server {each.server} has it"
+            lines.append(f"partition {each.partition}: not ready, {where}")
+    if view.manager.supervision_error:
+        lines.append(f"manager: {view.manager.supervision_error}")
     return lines
 
 
-def _actor_trouble(who: str, actor: dict[str, Any]) -> list[str]:
-    lines = []
-    if actor["state"] != "SERVING":
-        silent_s = actor.get("silent_s")
-        silence = "" if silent_s is None else f"does not answer for {silent_s:.0f} s: "
-        lines.append(f"{who}: {actor['state']}{_since(actor)}: {silence}{actor.get('reason') or 'it gives no reason'}")
-    if actor.get("problem"):
-        lines.append(f"{who}: {actor['problem']}")
-    lines += _zookeeper_trouble(f"{who}: ZooKeeper", actor.get("zookeeper"))
-    lines += [
-        f"{who}, partition {partition_id}: {partition['damaged']}"
-        for partition_id, partition in actor.get("partitions", {}).items()
-        if partition.get("damaged")
-    ]
-    return lines
-
-
-def _zookeeper_trouble(who: str, state: dict[str, Any] | None) -> list[str]:
-    if state is None or (state["state"] == "connected" and state["silent_s"] < _SILENT_S):
+def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[str]:
+    if actor.serving:
         return []
-    age_s = state.get("view_age_s")
-    old = "" if age_s is None else f"; what is shown of it was read {age_s:.0f} s ago"
-    why = f": {state['error']}" if state["error"] else ""
-    return [f"{who}: does not answer for {state['silent_s']:.0f} s ({state['state']}{why}){old}"]
+    silence = "" if actor.silent_s is None else f"does not answer for {actor.silent_s:.0f} s: "
+    return [f"{who}: {actor.state}{since}: {silence}{actor.reason or 'it gives no reason'}"]
 
 
-def _zookeeper_state(view: dict[str, Any]) -> str:
-    state = view.get("zookeeper_state")
-    if state is None:
+def _replica_trouble(who: str, replica: ReplicaStatus) -> list[str]:
+    lines = _not_serving(who, replica, _since(replica.since_ms))
+    if replica.problem:
+        lines.append(f"{who}: {replica.problem}")
+    damaged = {p: stored.damaged for p, stored in replica.partitions.items() if stored.damaged}
+    return lines + [f"{who}, partition {partition_id}: {damage}" for partition_id, damage in damaged.items()]
+
+
+def _zookeeper_trouble(who: str, seen: ZooKeeperStatus, view_age_s: float | None = None) -> list[str]:
+    if seen.answers(_SILENT_S):
+        return []
+    old = "" if view_age_s is None else f"; what is shown of it was read {view_age_s:.0f} s ago"
+    why = f": {seen.error}" if seen.error else ""
+    return [f"{who}: does not answer for {seen.silent_s:.0f} s ({seen.state}{why}){old}"]
+
+
+def _zookeeper_state(seen: ZooKeeperStatus | None) -> str:
+    if seen is None:
         return "unknown"
-    return "no answer" if state["state"] == "connected" and state["silent_s"] >= _SILENT_S else str(state["state"])
+    return "no answer" if seen.connected and not seen.answers(_SILENT_S) else seen.state
 
 
-def _since(actor: dict[str, Any]) -> str:
-    since_ms = actor.get("since_ms")
+def _since(since_ms: int | None) -> str:
     return "" if since_ms is None else f" since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 

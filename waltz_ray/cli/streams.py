@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,12 +17,17 @@ from rich.table import Table
 from waltz_ray.cli.chatter import redirected
 from waltz_ray.cli.common import AddressOption, JsonOption, print_json, table_of
 from waltz_ray.cli.connecting import ZooKeeperOption
+from waltz_ray.runtime.status import to_json
+
+if TYPE_CHECKING:  # what a command needs of Spark it imports when it runs
+    from waltz_spark.streams.collector_status import CollectorStatus
+    from waltz_spark.streams.status import ThreadStatus
 
 __all__ = ["register"]
 
 
 class SparkChoice(StrEnum):
-    """``--spark``."""
+    """The Spark that ``--spark`` asks for."""
 
     auto = "auto"
     raydp = "raydp"
@@ -43,7 +48,7 @@ _streams = typer.Typer(help="Feed -> minute files -> streams_local -> streams ->
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     app.add_typer(_streams, name="streams", no_args_is_help=True)
 
 
@@ -93,17 +98,17 @@ def status(
     with _chatter_to_stderr(), opened as place:
         view = cli.streams_status(place, known.zookeeper_root, service or ())
     if as_json:
-        print_json(view)
+        print_json(to_json(view))
         return
     console = _console()
-    console.print(_collectors(view["collectors"]))
-    console.print(_services(view["services"]))
-    for each in view["services"]:
-        for record in each["quarantined"]:
-            console.print(f"{each['name']}: {record['commit']}: {record['reason']}", style="yellow", soft_wrap=True)
-    for each in view["collectors"]:
-        if each["trouble"]:
-            console.print(f"{each['name']}: {each['trouble']}", style="yellow", soft_wrap=True)
+    console.print(_collectors(view.collectors))
+    console.print(_services(view.services))
+    for each in view.services:
+        for record in each.quarantined:
+            console.print(f"{each.name}: {record.commit}: {record.reason}", style="yellow", soft_wrap=True)
+    for collector in view.collectors:
+        if collector.trouble:
+            console.print(f"{collector.name}: {collector.trouble}", style="yellow", soft_wrap=True)
 
 
 @_streams.command()
@@ -171,40 +176,40 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
     _console().print(table)
 
 
-def _collectors(collectors: list[dict[str, Any]]) -> Table:
+def _collectors(collectors: list[CollectorStatus]) -> Table:
     table = table_of("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
     for each in collectors:
         table.add_row(
-            each["name"],
-            each["category"],
-            "yes" if each["running"] else "no",
-            each["state"] + (f" {each['in_flight']}" if each["in_flight"] else ""),
-            each["last_minute"] or "-",
-            _text(each["lag_minutes"], " min"),
-            str(each["records"]),
-            _text(each["lag_records"]),
+            each.name,
+            each.category,
+            "yes" if each.running else "no",
+            each.state + (f" {each.in_flight}" if each.in_flight else ""),
+            each.last_minute or "-",
+            _text(each.lag_minutes, " min"),
+            str(each.records),
+            _text(each.lag_records),
         )
     return table
 
 
-def _services(services: list[dict[str, Any]]) -> Table:
+def _services(services: list[ThreadStatus]) -> Table:
     table = table_of(
         "service", "kind", "running", "state", "last commit", "behind", "commits", "not consumed", "quarantined"
     )
     for each in services:
         table.add_row(
-            each["name"],
-            each["kind"],
-            "yes" if each["running"] else "no",
-            each["state"] + (f" {each['in_flight']}" if each["in_flight"] else ""),
-            each["last_commit"] or "-",
-            _text(each["lag_minutes"], " min"),
-            str(each["commits"]),
-            ", ".join(f"{consumer} {count}" for consumer, count in each["pending"].items()) or "-",
-            str(len(each["quarantined"])),
+            each.name,
+            each.kind,
+            "yes" if each.running else "no",
+            each.state + (f" {each.in_flight}" if each.in_flight else ""),
+            each.last_commit or "-",
+            _text(each.lag_minutes, " min"),
+            str(each.commits),
+            ", ".join(f"{consumer} {count}" for consumer, count in each.pending.items()) or "-",
+            str(len(each.quarantined)),
         )
     return table
 
 
-def _text(value: Any, unit: str = "") -> str:
+def _text(value: object, unit: str = "") -> str:
     return "-" if value is None else f"{value}{unit}"

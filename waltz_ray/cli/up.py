@@ -22,7 +22,7 @@ _DEFAULT = ClusterConfig()
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Register this module's commands on ``app``."""
     app.command()(up)
     app.command()(down)
 
@@ -114,24 +114,25 @@ def down(
 
 def _meant(directory: str, cluster: str, address: str) -> ClusterFile:
     """Running or not where its directory is known: of one whose head was killed there may still be something to end."""
-    from waltz_ray.actors.supervision import ask
+    from waltz_ray.bring_up import cluster_status
     from waltz_ray.finding import cluster_file
     from waltz_ray.finding.find import find_on_ray, local_file
-    from waltz_ray.finding.ray_lookup import MANAGER
 
     known = local_file(cluster, directory, address)
     if known is not None:
         return known
     name, joined = find_on_ray(cluster, directory, address)
-    view = ask(name, MANAGER, "status", 20)
-    config = view["config"]
+    view = cluster_status(name)
+    config = view.config
+    assert config is not None  # the manager knows both
+    assert view.zookeeper is not None
     return cluster_file.ClusterFile(
         name,
-        config["directory"],
-        config["partitions"],
-        config["replicas"],
-        config["servers"],
+        config.directory,
+        config.partitions,
+        config.replicas,
+        config.servers,
         address=joined,
-        zookeeper=view["zookeeper"],
-        embedded=not config["zookeeper"],
+        zookeeper=view.zookeeper,
+        embedded=not config.zookeeper,
     )

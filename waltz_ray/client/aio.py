@@ -284,7 +284,7 @@ class AsyncWaltzClient:
 
     @property
     def client_id(self) -> int:
-        """Nobody else's, ever."""
+        """This client's ID, which no other client has had or will ever have."""
         return self._engine.membership.client_id
 
     @property
@@ -308,7 +308,7 @@ class AsyncWaltzClient:
                 raise partition.machine.not_ready_error((self._shell.monotonic() - start_s) * 1000) from None
 
     def statistics(self) -> dict[str, int]:
-        """See ``WaltzClient.statistics``."""
+        """Counts since the start, by the names of ``WaltzClient.statistics``."""
         return self._engine.statistics()
 
     def _ready_changed(self) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext
 
 
 class TransactionSource(Protocol):
-    """Where a transaction's less used parts come from when somebody asks."""
+    """Gives a transaction's less used parts when somebody asks for them."""
 
     def req_id(self, index: int) -> ReqId: ...
 
@@ -25,7 +25,7 @@ class TransactionSource(Protocol):
 
 
 class Transaction:
-    """One committed transaction.
+    """One committed transaction, as the application sees it.
 
     ``data`` is fetched from the server when it is first read if the client was connected with
     ``feed="headers"`` (``DataUnavailable`` if that fails); otherwise it is already here.
@@ -50,7 +50,7 @@ class Transaction:
 
     @property
     def data(self) -> bytes:
-        """The application's bytes."""
+        """The bytes that the application appended."""
         if self._data is None:
             self._data = self._source.data(self._index)
         return self._data
@@ -105,7 +105,7 @@ class TransactionBuilder:
         self.write_locks.append(LockId(name, id))
 
     def read_lock(self, name: str, id: int) -> None:
-        """The same check as a write lock; taking it refuses nobody else."""
+        """Check a lock as ``write_lock`` does, but refuse nobody else by taking it."""
         self.read_locks.append(LockId(name, id))
 
     def append_lock(self, name: str, id: int) -> None:

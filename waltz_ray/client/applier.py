@@ -132,7 +132,7 @@ class Applier:
         for report in reports:
             self._uncaught(*report)
         if work:
-            self._apply(work, deliveries)
+            self.apply(work, deliveries)
         with self._lock:
             if self._ready or self._reports:
                 return 0.0
@@ -149,12 +149,13 @@ class Applier:
         queue.queued = False
         return queue
 
-    def _apply(self, queue: ApplyQueue, deliveries: list[Delivery]) -> None:
+    def apply(self, queue: ApplyQueue, deliveries: list[Delivery]) -> None:
+        """What a turn does with what has been delivered: contexts first, then their transactions are applied."""
         frames, frame_bytes = [*queue.kept.frames], queue.kept_bytes
         last = queue.kept.last_id if queue.kept else queue.mark
         for feed, completions, size, epoch in deliveries:
             for completion in completions:
-                self._complete(queue, completion)
+                self.complete(queue, completion)
             frame_bytes += size
             if feed is not None and epoch == queue.epoch:
                 frames.append(FeedFrame(feed, last, self._fetch))
@@ -184,9 +185,9 @@ class Applier:
     def _refused(self, queue: ApplyQueue, transactions: Transactions, error: BaseException) -> bool:
         queue.refusals, queue.refusing = queue.refusals + 1, True
         first_id = transactions[0].transaction_id
-        failed_id = max(first_id, self._application_mark(queue, first_id - 1) + 1)
+        failed_id = max(first_id, self.application_mark(queue, first_id - 1) + 1)
         self._uncaught(queue.partition_id, min(failed_id, transactions.last_id), error)
-        mark = self._application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
+        mark = self.application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
         self._move(queue, mark)
         queue.refusing = False
         if mark + 1 < first_id:
@@ -201,7 +202,8 @@ class Applier:
             heapq.heappush(self._paused, (self._shell.monotonic() + queue.pauses.next_s(), next(self._ties), queue))
         return False
 
-    def _application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
+    def application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
+        """How far the application says it is, after it has refused transactions; ``otherwise`` if it cannot say."""
         assert self._callbacks is not None
         try:
             return checked_mark(self._callbacks.client_high_water_mark(queue.partition_id))
@@ -218,7 +220,8 @@ class Applier:
         for action in actions:
             action()
 
-    def _complete(self, queue: ApplyQueue, completion: Completion) -> None:
+    def complete(self, queue: ApplyQueue, completion: Completion) -> None:
+        """Tell a context that its transaction is committed."""
         error = self._completed(completion)
         if error is not None:
             self._uncaught(queue.partition_id, completion[1], error)

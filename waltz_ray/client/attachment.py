@@ -11,7 +11,7 @@ from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.lock_lines import LockLines
 from waltz_ray.client.requests import AppendCall
-from waltz_ray.errors import ClientAhead
+from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
@@ -24,7 +24,7 @@ class Home(Protocol):
 
     @property
     def mounter(self) -> Mounter:
-        """Who mounts them."""
+        """What mounts the partitions of this client."""
 
     @property
     def applier(self) -> Applier:
@@ -99,5 +99,5 @@ class Attachment:
         assert append.run is not None
         self._home.runner.again(append.run)
 
-    def client_ahead(self, error: ClientAhead) -> None:
+    def never_ready(self, error: WaltzError) -> None:
         self._home.applier.report(self.queue.partition_id, self.queue.mark, error)

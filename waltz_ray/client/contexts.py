@@ -24,7 +24,7 @@ class ContextPort(Protocol):
 
     @property
     def lines(self) -> LockLines:
-        """Where contexts that want the same lock wait for each other."""
+        """The lines in which contexts that want the same lock wait for each other."""
 
     @property
     def applied_mark(self) -> int | None:

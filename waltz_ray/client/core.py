@@ -22,15 +22,17 @@ from waltz_ray.client.requests import Sending
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead, WireError
+from waltz_ray.errors import InvariantBroken, WaltzError, WireError
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, Unmount
 from waltz_ray.protocol.mounting import Mounting
 from waltz_ray.protocol.mounting_types import (
+    HEAVY,
     AppendsTaken,
     Applied,
     CancelTimer,
     Deliver,
+    Effect,
     Event,
     ExpireAppends,
     FailAppends,
@@ -58,6 +60,7 @@ from waltz_ray.protocol.mounting_types import (
     StreamOpened,
 )
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.runtime.driver import Driver
 
 __all__ = ["Mounter", "PartitionShell", "Sink"]
 
@@ -92,8 +95,8 @@ class Sink(ContextFates, Protocol):
     def ready_changed(self) -> None:
         """The partition's state has changed."""
 
-    def client_ahead(self, error: ClientAhead) -> None:
-        """The partition will not be served before a person has looked at it."""
+    def never_ready(self, error: WaltzError) -> None:
+        """The partition will not be served before a person has looked at it; nothing follows."""
 
 
 class PartitionShell:
@@ -103,6 +106,15 @@ class PartitionShell:
         config = mounter.config
         self.partition_id = partition_id
         self.machine: Mounting[Sending] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
+        self.error: WaltzError | None = None
+        """Why it never will be ready (again)."""
+        self._driver = Driver[Event, Effect[Sending]](
+            f"partition {partition_id} of client {mounter.client_id}",
+            self.machine,
+            self._carry_out,
+            self._give_up,
+            heavy=HEAVY,
+        )
         self._bell = Bell(mounter.shell.post, self._look)
         self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._bell)
         self.fates = Fates(partition_id, self.outbox, sink)
@@ -114,6 +126,9 @@ class PartitionShell:
         self._opened: MountStream | None = None  # that it may be mounted over next
         self._opening: asyncio.Task[None] | None = None
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._pump_again = False  # after the step under way
+        self._given_up = False
+        self._wrong: WireError | None = None  # what the server has sent
         self._effects: dict[type, Callable[[Any], None]] = {
             OpenStream: self._open,
             SendMount: self._send_mount,
@@ -134,8 +149,33 @@ class PartitionShell:
         }
 
     def _tell(self, event: Event) -> None:
-        for effect in self.machine.step(event):
-            self._effects[effect.__class__](effect)
+        try:
+            self._driver.handle(event)
+        except Exception:
+            # It is in the log, and whom it concerns has been told; who calls us serves other partitions, too.
+            if not self._given_up:
+                raise
+        if self._pump_again and not self._driver.stepping:
+            self._pump_again = False
+            self.pump()
+
+    def _carry_out(self, effect: Effect[Sending]) -> None:
+        self._effects[effect.__class__](effect)
+
+    def _give_up(self, why: str) -> None:
+        """A bug of ours: what the machine says from here on could be wrong. Nothing is sent or delivered any more."""
+        error = InvariantBroken(
+            f"{why}: a bug of this client. Appends without a fate may or may not be in the log; "
+            "connect again, and report what the log of this process says"
+        )
+        self._end(error)
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.detach(self.partition_id, self)
+            stream.send(Unmount(self.partition_id, self._mounter.client_id))
+        self._cancel_timers()
+        self._sink.ready_changed()
+        self._given_up = True
 
     # ---- life
 
@@ -146,9 +186,7 @@ class PartitionShell:
     async def stop(self) -> None:
         """Leave; nothing more is sent or delivered."""
         self._tell(Stopped())
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._cancel_timers()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -189,7 +227,8 @@ class PartitionShell:
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug of ours: say so at once, not when the task is collected
             logger.error("partition %d: the client has stopped mounting it", self.partition_id, exc_info=error)
-            self.machine.trouble = error if isinstance(error, Exception) else None
+            if self.error is None:  # else the driver has said so
+                self._give_up(f"partition {self.partition_id}: opening a stream failed: {error!r}")
 
     def _send_mount(self, effect: SendMount) -> None:
         stream = self._stream = self._opened
@@ -210,13 +249,16 @@ class PartitionShell:
     def stream_message(self, stream: MountStream, message: MountMessage, frame_bytes: int) -> None:
         if stream is self._stream:
             self._tell(Received(message, frame_bytes))
+            if self._wrong is not None:
+                wrong, self._wrong = self._wrong, None
+                raise wrong  # to the stream, which ends itself
 
     def stream_lost(self, stream: MountStream, error: Exception) -> None:
         if stream is self._stream:
             self._tell(StreamLost(error))
 
     def _broken(self, effect: StreamBroken) -> None:
-        raise effect.error  # to the stream, which ends itself
+        self._wrong = effect.error
 
     # ---- what becomes of appends, and the feed
 
@@ -243,9 +285,13 @@ class PartitionShell:
         self.outbox.forget(old)
 
     def _found_ahead(self, effect: FoundAhead) -> None:
-        for append in self.outbox.close(effect.error):
-            append.fail(effect.error)
-        self._sink.client_ahead(effect.error)
+        self._end(effect.error)
+
+    def _end(self, error: WaltzError) -> None:
+        self.error = error
+        for append in self.outbox.close(error):
+            append.fail(error)
+        self._sink.never_ready(error)
 
     # ---- sending
 
@@ -273,6 +319,9 @@ class PartitionShell:
 
     def pump(self) -> None:
         """Send what waits, in the largest batches allowed, while the wire is free."""
+        if self._driver.stepping:
+            self._pump_again = True  # each batch is a step of its own
+            return
         stream, outbox, most = self._stream, self.outbox, self._config.batch_records
         while outbox.waiting and stream is not None and not stream.busy:
             room = self.machine.room
@@ -287,6 +336,11 @@ class PartitionShell:
         self._stream.send_parts(effect.batch.encode(address, effect.first_sequence))
 
     # ---- timers
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _set_timer(self, effect: SetTimer) -> None:
         delay_s = effect.delay_s * self._mounter.shell.jitter() if effect.jittered else effect.delay_s

@@ -84,7 +84,7 @@ def settle(
 
 
 class Engine:
-    """See the module. What is not said to be for the loop is for any thread.
+    """What both clients do, without a thread of its own. What is not said to be for the loop is for any thread.
 
     ``ready_changed`` is called on the loop when a partition may have become ready, or never will be.
     """
@@ -126,7 +126,7 @@ class Engine:
     # ---- partitions
 
     def mount_all(self) -> None:
-        """Those that the application has marks of."""
+        """Mount every partition that the application has a mark of."""
         for partition, mark in self.membership.marks.items():
             self._attach(partition, mark)
 
@@ -166,9 +166,9 @@ class Engine:
         return attachment.queue.mark if attachment is not None else NO_TRANSACTION
 
     def is_ready(self, partition: PartitionShell) -> bool:
-        """ClientAhead if it never will be, ClientClosed if the client ends before."""
-        if partition.machine.error is not None:
-            raise partition.machine.error
+        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client ends before."""
+        if partition.error is not None:
+            raise partition.error
         if partition.machine.state is MountingState.READY:
             return True
         if self.closed:
@@ -176,7 +176,7 @@ class Engine:
         return False
 
     def statistics(self) -> dict[str, int]:
-        """See ``WaltzClient.statistics``."""
+        """Counts since the start, by the names of ``WaltzClient.statistics``."""
         mounted = [attachment.partition for attachment in list(self.attachments.values())]
         return {
             "appends": sum(p.outbox.appends for p in mounted),

@@ -80,7 +80,7 @@ class Fates:
         self._outbox.forget(appends)
 
     def refused(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:
-        """These would be refused again."""
+        """Fail these appends for good: they are not in the log and would be refused again."""
         appends = _still_open(_of_appends(pieces))
         self._outbox.free(appends)
         for append in appends:
@@ -88,7 +88,7 @@ class Fates:
         self._outbox.forget(appends)
 
     def failed(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:
-        """These are known not to be in the log: again, unless the caller does not want that."""
+        """Send these appends again, unless the caller does not want that: they are known not to be in the log."""
         again: list[Unsent] = []
         contexts: list[AppendCall] = []
         given_up: list[AppendCall] = []

@@ -72,7 +72,7 @@ class FeedFrame:
         self.end_id = feed.first_id + len(feed)
 
     def transaction(self, transaction_id: int) -> Transaction:
-        """One of them."""
+        """The frame's transaction of that ID."""
         index = transaction_id - self._base
         return Transaction(self._partition_id, transaction_id, int(self._headers[index]), self._source, index)
 
@@ -100,7 +100,7 @@ class Transactions(Sequence[Transaction]):
         return self._frames[-1].end_id - 1
 
     def after(self, transaction_id: int) -> Transactions:
-        """Those with higher IDs."""
+        """The transactions with IDs above ``transaction_id``."""
         return Transactions([_rest(frame, transaction_id) for frame in self._frames])
 
     @property

@@ -26,13 +26,13 @@ _LOCK = threading.Lock()
 
 
 class Fate(Protocol[Given]):
-    """Where whoever has asked is told the result, once."""
+    """The place at which whoever has asked is told the result, once."""
 
     def done(self) -> bool:
-        """It has been told, whether or not anybody still listens."""
+        """Whether the result has been told; nobody may listen any more."""
 
     def set_result(self, result: Given) -> None:
-        """Tell it."""
+        """Tell the result to whoever has asked."""
 
     def set_exception(self, exception: BaseException) -> None:
         """Tell what went wrong."""

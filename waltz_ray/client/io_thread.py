@@ -107,7 +107,7 @@ class IoThread:
 
     @property
     def is_current(self) -> bool:
-        """This is the IO thread: it must not wait for itself."""
+        """Whether the caller runs in the IO thread, which must not wait for itself."""
         return threading.get_ident() == self._thread_id
 
     def post(self, function: Callable[..., object], *args: object) -> None:

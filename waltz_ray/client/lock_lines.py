@@ -19,7 +19,7 @@ __all__ = ["LockLines", "Place"]
 
 
 class Place:
-    """Where one context stands; made when an attempt is refused."""
+    """One context's places in the lines of its locks; made when an attempt is refused."""
 
     __slots__ = ("_action", "_held", "_left", "_wanted", "after", "hashes")
 
@@ -41,7 +41,7 @@ class LockLines:
         self._lines: dict[int, deque[Place]] = {}  # lock hash -> who holds it, then who waits for it
 
     def enter(self, place: Place) -> None:
-        """Its action is called when it stands first in all of its lines: now, or when others have left."""
+        """Let ``place`` stand in its lines; its action is called when it is first in all, now or later."""
         with self._lock:
             first = not place._left and self._advance(place)
         if first:

@@ -34,7 +34,7 @@ class Bell:
         """The loop is going to look: nobody needs to ring."""
 
     def ring(self) -> None:
-        """From any thread."""
+        """Have the loop look at the outbox soon; from any thread."""
         self.rung = True
         self._post(self._look)
 
@@ -94,7 +94,7 @@ class Outbox:
                 self._when_room.remove(when_room)
 
     def no_room_error(self) -> PartitionNotReady:
-        """For who has waited for room as long as may be."""
+        """The error for whoever has waited for room as long as may be."""
         return PartitionNotReady(
             f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
             f"and none got one within {self._timeout_ms} ms; this one was not sent"
@@ -164,7 +164,7 @@ class Outbox:
         return Piece(append, start, fitting, 0)
 
     def put_back(self, pieces: Iterable[Unsent]) -> None:
-        """These are known not to be in the log: send them again, before what waits."""
+        """Send these appends again, before what waits: they are known not to be in the log."""
         now = self._monotonic()
         for one in reversed(list(pieces)):
             _append_of(one).since = now
@@ -199,7 +199,7 @@ class Outbox:
         return True
 
     def free(self, appends: Iterable[AppendCall]) -> None:
-        """These have their fates: their room is for others. Once for each."""
+        """Give the room of these appends to others, once for each: they have their fates."""
         told: list[Callable[[], None]] = []
         with self._lock:
             for append in appends:

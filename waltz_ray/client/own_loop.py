@@ -47,7 +47,7 @@ class AwaitedFate(Generic[T]):
 
 
 class OwnLoop:
-    """See the module and ``shell.Shell``. The loop that runs now; from construction until ``stop``."""
+    """The shell of ``AsyncWaltzClient`` (``shell.Shell``): the loop that runs now, from construction until ``stop``."""
 
     monotonic = staticmethod(time.monotonic)
 

@@ -5,15 +5,14 @@ For Spark's Python workers and the command line, which want bytes and not a clie
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
+from waltz_ray.client.persist import persist
 from waltz_ray.client.rpc import READ_BYTES, checked_batch
 from waltz_ray.client.stream import check_version, greeting
-from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError, WireError
-from waltz_ray.net.backoff import Backoff
+from waltz_ray.errors import DataUnavailable, InvalidInput, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
@@ -138,25 +137,22 @@ class RangeReader:
 
     def _until_answered(self, partition_id: int, ask: Callable[[_Connection, float], T], anew: bool = False) -> T:
         """``anew``: a server that has been replaced without noticing must not be asked."""
-        deadline = time.monotonic() + self._timeout_s
-        pauses = Backoff()
-        trouble: Exception = DataUnavailable("no server owns it")
-        while (left_s := deadline - time.monotonic()) > 0:
-            endpoint = None if anew else self._owners.get(partition_id)
+        if anew:
+            self._owners.pop(partition_id, None)
+
+        def attempt(left_s: float) -> T:
+            endpoint = self._owners.pop(partition_id, None) or self._resolve(partition_id)
+            if endpoint is None:
+                raise DataUnavailable("no server owns it")
             try:
-                if endpoint is None and (endpoint := self._resolve(partition_id)) is not None:
-                    self._owners[partition_id] = endpoint
-                if endpoint is not None:
-                    return ask(self._connection(endpoint, left_s), left_s)
-            except (OSError, WaltzError) as error:
-                trouble = error
-                if endpoint is not None:
-                    self._forget(endpoint)
-                    self._owners.pop(partition_id, None)
-            time.sleep(max(0.0, min(pauses.next_s(), deadline - time.monotonic())))
-        raise DataUnavailable(
-            f"partition {partition_id} could not be read within {self._timeout_s} s: {trouble or repr(trouble)}"
-        )
+                answer = ask(self._connection(endpoint, left_s), left_s)
+            except BaseException:
+                self._forget(endpoint)
+                raise
+            self._owners[partition_id] = endpoint
+            return answer
+
+        return persist(f"partition {partition_id}", self._timeout_s, attempt)
 
     def _connection(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
         if endpoint not in self._connections:

@@ -74,7 +74,7 @@ class AppendCall:
         self.size_bytes += _LOCK_BYTES * sum(map(len, locks))
 
     def fail(self, error: WaltzError) -> None:
-        """This append ends here, unless it has ended."""
+        """End this append with ``error``, unless it has ended."""
         if self.run is not None:
             self.run.fail(error)
         elif not self.future.done():
@@ -117,7 +117,7 @@ class ManyAppend(AppendCall):
         return max(1, min(size, max_records, int(np.searchsorted(sizes, max_bytes, side="right"))))
 
     def fail(self, error: WaltzError) -> None:
-        """This append ends here, unless it has ended. What of it is in the log is said."""
+        """End this append with ``error``, unless it has ended; the error says how much of it is in the log."""
         if self.missing < self.count:
             known = self.ids[self.ids != NO_TRANSACTION]
             error = AppendFailed(

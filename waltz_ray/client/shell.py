@@ -19,7 +19,7 @@ Turn = Callable[[], float | None]
 
 
 class Shell(Protocol):
-    """See the module. A client's core calls ``post`` from any thread; the rest is said with each."""
+    """What runs a client's core: a loop, a clock, somewhere for the application's code. ``post`` is for any thread."""
 
     def monotonic(self) -> float:
         """Seconds, from any thread."""

@@ -20,7 +20,7 @@ from waltz_ray.wire.primitives import BytesLike
 
 __all__ = ["ClientStream", "StreamPool", "check_version", "greeting"]
 
-_HELLO_TIMEOUT_S = 5.0
+_HELLO_TIMEOUT_MS = 5000
 _BUSY_BYTES = 1024 * 1024
 _JOINED_BYTES = 16 * 1024  # parts that are smaller on the average are joined
 
@@ -40,7 +40,7 @@ class ClientStream(GreetedStream, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
     def __init__(self, max_frame_bytes: int) -> None:
-        patience = Patience(busy_bytes=_BUSY_BYTES)
+        patience = Patience(first_ms=_HELLO_TIMEOUT_MS, busy_bytes=_BUSY_BYTES)
         super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
@@ -50,17 +50,11 @@ class ClientStream(GreetedStream, ABC):
         """Connect and greet; ``OSError`` or ``WireError`` if that fails."""
         try:
             await transport.connect(location, self)
-            await self._greeted_in_time()
+            await self._hello
         except BaseException as error:
             self._hello.cancel()
             self.close(error if isinstance(error, Exception) else None)
             raise
-
-    async def _greeted_in_time(self) -> None:
-        try:
-            await asyncio.wait_for(asyncio.shield(self._hello), _HELLO_TIMEOUT_S)
-        except TimeoutError as error:
-            raise TimeoutError(f"{self.peer}: no HELLO for {_HELLO_TIMEOUT_S:g} s") from error
 
     def send(self, message: ClientMessage) -> None:
         """Send one message; nothing happens on a stream that has ended (``stream_lost`` says so)."""

@@ -11,7 +11,7 @@ from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
 from waltz_ray.client.requests import AppendCall
-from waltz_ray.errors import ClientAhead, WaltzError
+from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
 
@@ -68,7 +68,7 @@ class Subscription:
     def ready_changed(self) -> None:
         """Nobody waits for it."""
 
-    def client_ahead(self, error: ClientAhead) -> None:
+    def never_ready(self, error: WaltzError) -> None:
         self.end(error)
 
     def lock_failed(self, append: AppendCall, transaction_id: int) -> None:

@@ -10,7 +10,7 @@ __all__ = ["TcpTransport"]
 
 
 class TcpTransport:
-    """Opens TCP connections."""
+    """The transport that opens TCP connections to servers."""
 
     def __init__(self, connect_timeout_ms: int = 5_000) -> None:
         self._connect_timeout_s = connect_timeout_ms / 1000

@@ -32,7 +32,7 @@ _CONTEXT_THREADS = "waltz-context"
 
 
 class Threads:
-    """See the module and ``shell.Shell``. One client's, from construction until ``stop``."""
+    """The shell of one ``WaltzClient`` (``shell.Shell``), from construction until ``stop``."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class Threads:
 
     @property
     def on_loop(self) -> bool:
-        """This is the thread that brings fates and answers: it must not wait for any."""
+        """Whether the caller runs in the thread that brings fates and answers, which must not wait for any."""
         return self._io.is_current
 
     def put(self, outbox: Outbox, append: AppendCall) -> None:

@@ -15,7 +15,7 @@ __all__ = ["Opening", "Transport"]
 
 
 class Transport(Protocol):
-    """Opens connections."""
+    """What opens a client's connections to servers."""
 
     async def connect(self, location: Location, stream: Opening) -> None:
         """Connect ``stream`` to the server at ``location``; ``OSError`` if that cannot be had."""

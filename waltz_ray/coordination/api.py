@@ -70,7 +70,7 @@ class Watch:
         self._last: object = _UNSEEN
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Call back no more. Idempotent."""
         self.cancelled = True
         self._forget(self)
 
@@ -108,7 +108,7 @@ class ZooKeeper(Protocol):
         ...
 
     def get(self, path: str) -> tuple[bytes, int]:
-        """(data, version). NoNode."""
+        """The node's data and version. NoNode."""
         ...
 
     def set(self, path: str, data: bytes, version: int) -> int:
@@ -128,7 +128,7 @@ class ZooKeeper(Protocol):
         ...
 
     def children(self, path: str) -> list[str]:
-        """Sorted names. NoNode."""
+        """The names of the node's children, sorted. NoNode."""
         ...
 
     def children_version(self, path: str) -> int:

@@ -75,7 +75,7 @@ def to_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def to_fields(path: str, data: bytes) -> dict[str, Any]:
-    """The other way; CoordinationError names the node."""
+    """What ``to_json`` was given, from a node's bytes; CoordinationError names the node."""
     with naming(path):
         fields = json.loads(data)
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:

@@ -35,7 +35,7 @@ __all__ = ["ClusterInfo", "ClusterStore", "AnnouncedReplica", "Watches"]
 
 
 class AnnouncedReplica(NamedTuple):
-    """Where a replica listens; ``incarnation`` differs for every start of its actor."""
+    """The endpoint at which a replica listens; ``incarnation`` differs for every start of its actor."""
 
     endpoint: Endpoint
     incarnation: str
@@ -305,7 +305,7 @@ class ClusterStore:
             self._zookeeper.create(path, data)
 
     def replicas(self) -> dict[int, AnnouncedReplica]:
-        """Where the replicas listen that were ever announced."""
+        """What was announced last of each replica that has ever started."""
         found = {}
         for replica_id in self.info().replica_ids:
             path = self._replica_path(replica_id)

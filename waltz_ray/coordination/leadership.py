@@ -40,7 +40,7 @@ class Leadership:
 
     @property
     def leading(self) -> bool:
-        """As far as this client knows."""
+        """Whether this candidate leads, as far as its ZooKeeper client knows."""
         return self._leading
 
     def cancel(self) -> None:

@@ -54,7 +54,7 @@ class OriginalNodes:
         threading.Thread(target=self._run, name="original-nodes", daemon=True).start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Keep the nodes up to date no more. Idempotent."""
         self._closing.set()
         self._wake.set()
         for watch in self._watches:

@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import CoordinationError
+from waltz_ray.runtime.status import ZooKeeperStatus
 
 __all__ = ["ZooKeeperPulse"]
 
@@ -40,13 +40,9 @@ class ZooKeeperPulse:
         self._thread = threading.Thread(target=self._run, name="zookeeper-pulse", daemon=True)
         self._thread.start()
 
-    def view(self) -> dict[str, Any]:
-        """As JSON: the connection's state, seconds since the last answer, and what the last request met."""
-        return {
-            "state": self._zookeeper.state.value,
-            "silent_s": round(self._clock() - self._answered, 1),
-            "error": self._error,
-        }
+    def view(self) -> ZooKeeperStatus:
+        """The connection's state, seconds since the last answer, and what the last request met."""
+        return ZooKeeperStatus(self._zookeeper.state.value, round(self._clock() - self._answered, 1), self._error)
 
     def close(self) -> None:
         """Idempotent. Does not wait: a request may be under way, and ends when the client is closed."""

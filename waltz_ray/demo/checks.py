@@ -40,7 +40,7 @@ class SparkFacts:
 
 
 def tally(legs: Iterable[Leg]) -> Tally:
-    """Count one source."""
+    """The counts and sums of one source's flights."""
     counted = Tally()
     for row, tail, leg, carrier, miles in legs:
         counted.transactions += 1

@@ -56,7 +56,7 @@ class FlightClient:
         self._client.wait_ready(_READY_TIMEOUT_S)
 
     def start(self) -> None:
-        """Begin to submit."""
+        """Begin to submit this client's flights."""
         self._thread.start()
 
     def progress(self) -> tuple[int, bool]:

@@ -78,18 +78,19 @@ class LoadPhase:
             time.sleep(_POLL_S)
 
     def _kill_replica(self, at_transaction: int) -> None:
-        status = cluster_status(self._cluster)
-        replica_id = max(map(int, status["replicas"]))
-        pid = int(status["replicas"][str(replica_id)]["pid"])
-        self._kill("replica", replica_id, pid, at_transaction)
+        replicas = cluster_status(self._cluster).replicas
+        replica_id = max(replicas)
+        self._kill("replica", replica_id, replicas[replica_id].pid, at_transaction)
 
     def _kill_server(self, at_transaction: int) -> None:
         status = cluster_status(self._cluster)
-        owners = [partition["server"] for partition in status["partitions"]]
+        owners = [each.server for each in status.partitions if each.server is not None]
         server_id = max(set(owners), key=owners.count)
-        self._kill("server", server_id, int(status["servers"][str(server_id)]["pid"]), at_transaction)
+        self._kill("server", server_id, status.servers[server_id].pid, at_transaction)
 
-    def _kill(self, kind: str, number: int, pid: int, at_transaction: int) -> None:
+    def _kill(self, kind: str, number: int, pid: int | None, at_transaction: int) -> None:
+        if pid is None:
+            raise PartitionNotReady(f"{kind} {number} does not tell its process, so it cannot be killed; run it again")
         what = {"replica": "storage replica", "server": "partition server"}[kind] + f" {number} killed"
         self._events.append((what, at_transaction, kill_process(pid)))
         self._killed[kind] = number, pid
@@ -100,7 +101,15 @@ class LoadPhase:
         if kind not in self._killed:
             return False
         number, pid = self._killed[kind]
-        return wait_until(lambda: _is_back(cluster_status(self._cluster), kind, number, pid), _COME_BACK_S)
+        return wait_until(lambda: self._is_back(kind, number, pid), _COME_BACK_S)
+
+    def _is_back(self, kind: str, number: int, killed_pid: int) -> bool:
+        status = cluster_status(self._cluster)
+        if kind == "server":
+            return status.servers[number].pid not in (None, killed_pid) and number in status.registered_servers
+        replica = status.replicas[number]
+        members = all(number in each.members for each in status.partitions)
+        return replica.pid not in (None, killed_pid) and replica.serving and members
 
     def reports(self, high_water_marks: dict[int, int], timeout_s: float) -> list[ClientReport]:
         """Of every client, once it has applied the whole log."""
@@ -124,13 +133,3 @@ class LoadPhase:
         for client in self._clients:
             ray.kill(client)
         self._clients = []
-
-
-def _is_back(status: dict[str, Any], kind: str, number: int, killed_pid: int) -> bool:
-    actor = status["replicas" if kind == "replica" else "servers"][str(number)]
-    if actor.get("pid") in (None, killed_pid):
-        return False
-    if kind == "server":
-        return str(number) in status["registered_servers"]
-    members = all(number in partition["members"] for partition in status["partitions"])
-    return actor["state"] == "SERVING" and members

@@ -36,7 +36,7 @@ _APPLY_TIMEOUT_S = 120.0
 
 
 class Screen(Protocol):
-    """Where the demo shows what it does."""
+    """What the demo shows its doings on."""
 
     def say(self, text: str) -> None:
         """One line that stays."""

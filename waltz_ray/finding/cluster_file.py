@@ -65,11 +65,11 @@ class ClusterFile:
 
     @property
     def running(self) -> bool:
-        """As far as this machine can tell: our head lives, or the cluster is on a Ray that is not ours."""
+        """Whether it runs, as far as can be told here: our head lives, or the cluster is on a Ray that is not ours."""
         return self.ray.process() is not None if self.ray else bool(self.address)
 
     def stopped(self) -> ClusterFile:
-        """The same cluster, not running."""
+        """What the file says of this cluster once it does not run."""
         return replace(self, address="", ray=None)
 
 

@@ -33,5 +33,5 @@ class Backoff:
         return pause_s * self._uniform(1.0 - self._spread, 1.0) if self._spread else pause_s
 
     def reset(self) -> None:
-        """It has worked: the next pause is the first one again."""
+        """Begin with the first pause again, after what was tried has worked."""
         self._pause_s = self._first_s

@@ -182,7 +182,7 @@ class BlockingStream:
         return True
 
     def settimeout(self, timeout_s: float) -> None:
-        """For each of the following sends and receives, in seconds."""
+        """Limit each of the following sends and receives to that many seconds."""
         self._socket.settimeout(max(0.001, timeout_s))
 
     def turn(self, most_bytes: int) -> list[memoryview]:

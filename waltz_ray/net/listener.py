@@ -18,23 +18,105 @@ from collections.abc import Callable
 from waltz_ray.net.connector import keep_alive
 from waltz_ray.net.limit import ConnectionLimit
 
-__all__ = ["BlockingListener", "listen"]
+__all__ = ["BlockingListener", "LoopListener", "listen"]
 
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
 _HANDSHAKE_S = 5.0
+_BACKLOG = 128
+_A_TURN = 32  # connections accepted before others have their turn
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
-async def listen(
-    make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
-) -> asyncio.Server:
-    """Accept in the running loop: ``make`` makes what serves each connection. OSError if the port cannot be had.
+class LoopListener:
+    """Accepts in the loop that runs now: ``make`` makes what serves each connection. Until ``close``.
 
-    Both kinds of loop survive a lack of handles on their own. How many connections there may be is ``net.stream``'s.
+    The accept loop is our own: that of uvloop closes the listening socket for good when the kernel lacks memory, and
+    that of asyncio logs a hundred tracebacks a second when there are no handles. Here new connections wait in the
+    kernel until there is room again, which is looked for every ``_PAUSE_S``, and there is one line when that begins
+    and one when it is over.
     """
-    return await asyncio.get_running_loop().create_server(make, host, port, ssl=tls)
+
+    def __init__(
+        self, name: str, make: Callable[[], asyncio.Protocol], listening: socket.socket, tls: ssl.SSLContext | None
+    ) -> None:
+        """``listening``: does not block, and is closed with this."""
+        self._name = name
+        self._make = make
+        self._socket = listening
+        self._tls = tls
+        self.port = int(listening.getsockname()[1])
+        """Where it listens."""
+        self._loop = asyncio.get_running_loop()
+        self._lacking = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._beginning: set[asyncio.Task[object]] = set()
+        self._loop.add_reader(listening.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Accept nothing more; what has been accepted stays. Idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _accept(self) -> None:
+        for _ in range(_A_TURN):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue  # it had gone before we came to it
+            except OSError as error:
+                if error.errno not in _NO_RESOURCES:
+                    raise  # to the loop's handler: nobody knows why
+                self._wait(error)
+                return
+            if self._lacking:
+                log.warning("%s: accepts connections again", self._name)
+            self._lacking = False
+            connection.setblocking(False)
+            task = self._loop.create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    def _wait(self, error: OSError) -> None:
+        if not self._lacking:
+            log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
+        self._lacking = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._pause = self._loop.call_later(_PAUSE_S, self._again)
+
+    def _again(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        timeout_s = None if self._tls is None else _HANDSHAKE_S
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
+        except (OSError, MemoryError) as error:
+            connection.close()
+            log.info("%s: a connection was lost before it began: %s", self._name, error)
+
+
+async def listen(
+    name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
+) -> LoopListener:
+    """Accept in the running loop. OSError if the port cannot be had.
+
+    How many connections there may be is ``net.stream``'s.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listening = socket.create_server((host, port), family=found[0][0], backlog=_BACKLOG)
+    listening.setblocking(False)
+    return LoopListener(name, make, listening, tls)
 
 
 class BlockingListener:
@@ -62,7 +144,7 @@ class BlockingListener:
         self._limit = limit
         self._on_fatal = on_fatal
         self._tls = tls
-        self._socket = socket.create_server((host, port), backlog=128)
+        self._socket = socket.create_server((host, port), backlog=_BACKLOG)
         if receive_buffer_bytes:
             # Inherited by accepted sockets, and only before they are accepted does it set the window.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -74,7 +156,7 @@ class BlockingListener:
         self._acceptor = threading.Thread(target=self._accept, name=f"{name}-accept", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept connections, in a thread."""
         self._acceptor.start()
 
     def stop(self) -> None:

@@ -98,10 +98,14 @@ class Stream(Opening, Generic[F]):
         """The peer does not take what it is sent: what can wait should."""
 
     def on_writable(self) -> None:
-        """It has taken most of it."""
+        """Called when the peer has taken most of what was waiting to be written."""
 
     def on_protocol_error(self, error: WireError) -> None:
         """The peer broke the protocol; the connection is closed right after, once what is unsent has left."""
+
+    def on_impatience(self, reason: str) -> None:
+        """The peer has taken too long and the connection is closed right after: a line for the log."""
+        log.warning("closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
         """The connection is gone, because of ``error``; who it was is in it. Called once."""
@@ -161,7 +165,7 @@ class Stream(Opening, Generic[F]):
         """Abort after so long, unless ``_wait_no_more(what)``."""
 
         def end() -> None:
-            log.warning("closing the connection with %s: %s", self.peer, reason)
+            self.on_impatience(reason)
             self.abort(reason)
 
         if timeout_ms and what not in self._timers:

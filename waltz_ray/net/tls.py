@@ -8,7 +8,10 @@ __all__ = ["client_context", "server_context"]
 
 
 def server_context(certificate: str, key: str, clients: str | None = None) -> ssl.SSLContext:
-    """For who accepts: PEM files. ``clients`` is whom a client's own certificate has to be from; None: nobody."""
+    """The context of who accepts, from PEM files.
+
+    ``clients`` is whom a client's own certificate has to be from; None: it needs none.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
@@ -20,7 +23,7 @@ def server_context(certificate: str, key: str, clients: str | None = None) -> ss
 def client_context(
     servers: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
-    """For who opens: ``servers`` is whom the server's certificate has to be from; None: whom the system trusts.
+    """The context of who opens: ``servers`` is whom the server's certificate has to be from, None: the system's choice.
 
     It has to name the host that is connected to. ``certificate`` and ``key`` say who the client is, if that is asked.
     """

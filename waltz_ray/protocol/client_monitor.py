@@ -64,7 +64,8 @@ class ClientMonitor(Generic[Token]):
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
         self._pending = 0
-        self._next = 0
+        self.next_number = 0
+        """The sequence number of the record that is registered next."""
         # Parallel, ascending: first sequence number of a span, and (token, start, count) of that span.
         self._firsts: list[int] = []
         self._spans: list[tuple[Token, int, int]] = []
@@ -100,17 +101,17 @@ class ClientMonitor(Generic[Token]):
         if not self._pending:
             # What has not been sent yet gets an ID above every mark heard of so far.
             self._resume_mark = max(self._resume_mark, self._server_mark)
-        first = self._next
+        first = self.next_number
         self._firsts.append(first)
         self._spans.append((token, start, count))
-        self._next += count
+        self.next_number += count
         self._pending += count
         return first
 
     def expand(self, wire: Int32s) -> Int64s:
         """64-bit sequence numbers from those on the wire."""
-        distance: Int64s = (wire.astype(np.int64) - self._next).astype(np.int32).astype(np.int64)
-        return distance + self._next
+        distance: Int64s = (wire.astype(np.int64) - self.next_number).astype(np.int32).astype(np.int64)
+        return distance + self.next_number
 
     def mark_seen(self, high_water_mark: int) -> None:
         """The server told its high-water mark."""
@@ -128,7 +129,7 @@ class ClientMonitor(Generic[Token]):
         failed: list[Piece[Token]] = []
         for first, end, offset in self._runs(wire):
             if gapless:
-                failed += self._fail_before(first)
+                failed += self.fail_before(first)
             done += self._take(first, end, offset)
         if len(transaction_ids):
             last = int(transaction_ids[-1])
@@ -148,13 +149,27 @@ class ClientMonitor(Generic[Token]):
     def mounted_ready(self, high_water_mark: int) -> list[Piece[Token]]:
         """The feed has passed everything sent before this mount: what is still pending is not in the log."""
         self.mark_seen(high_water_mark)
-        return self._fail_before(self._next)
+        return self.fail_before(self.next_number)
 
     def drain(self) -> list[Piece[Token]]:
         """Take everything out although its fate is open: the client is being closed."""
-        return self._fail_before(self._next)
+        return self.fail_before(self.next_number)
 
-    def _fail_before(self, end: int) -> list[Piece[Token]]:
+    def broken(self) -> str | None:
+        """Which invariant does not hold; looks at every span."""
+        end = count = 0
+        for first, (_, start, size) in zip(self._firsts, self._spans, strict=True):
+            if first < end or start < 0 or size <= 0:
+                return f"the span of {size} records from sequence number {first} on follows one that ends before {end}"
+            end, count = first + size, count + size
+        if count != self._pending or count > self._max_pending:
+            return f"{self._pending} records of {self._max_pending} are pending, the spans have {count}"
+        if end > self.next_number:
+            return f"sequence number {end - 1} is pending, the next one is {self.next_number}"
+        return None
+
+    def fail_before(self, end: int) -> list[Piece[Token]]:
+        """Take out what is pending below ``end``: it is not in the log, nor will it be."""
         if not self._firsts or self._firsts[0] >= end:
             return []  # nearly always
         return [piece._replace(offset=0) for piece in self._take(0, end, 0)]
@@ -164,7 +179,7 @@ class ClientMonitor(Generic[Token]):
         if len(wire) > _FEW:
             return _runs(self.expand(wire))
         runs: list[tuple[int, int, int]] = []
-        nearest = self._next - _HALF
+        nearest = self.next_number - _HALF
         first = end = start = 0
         for position, low in enumerate(wire.tolist()):
             number = ((low - nearest) & _LOW_BITS) + nearest

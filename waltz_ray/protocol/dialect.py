@@ -61,7 +61,7 @@ class _Mounted:
 
 @value(eq=False)
 class ToPartition:
-    """This has happened to a partition of the server."""
+    """An event for one of the server's partitions."""
 
     partition_id: int
     event: AppendReceived | CreditReceived | MountReceived

@@ -25,7 +25,7 @@ class ReqId(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a data-plane socket listens."""
+    """The host and port at which a data-plane socket listens; as text "host:port"."""
 
     host: str
     port: int
@@ -62,7 +62,7 @@ def _java_string_hash(text: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # at run time, too: applications make them and keep them in sets
 class LockId:
     """A lock: a name and a signed 64-bit number, scoped to one partition."""
 

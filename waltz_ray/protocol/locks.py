@@ -110,7 +110,7 @@ class LockTable:
 
 
 class OneByOne:
-    """The same table for a few transactions in turn, with plain integers: ``estimate``, ``update`` if it passes."""
+    """A lock table for a few transactions in turn, with plain integers: ``estimate``, ``update`` if it passes."""
 
     def __init__(self, table: LockTable) -> None:
         self._table = table
@@ -128,7 +128,7 @@ class OneByOne:
         return estimate
 
     def update(self, hashes: Iterable[int], transaction_id: int) -> None:
-        """This transaction has these locks now."""
+        """Note that ``transaction_id`` has the locks of these hashes now."""
         for lock_hash in hashes:
             for slot in self._slots_of(lock_hash):
                 self._marks[slot] = transaction_id

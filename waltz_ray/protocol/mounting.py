@@ -33,6 +33,7 @@ import numpy as np
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
+from waltz_ray.protocol import mounting_rules as rules
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
 from waltz_ray.protocol.messages.client import (
@@ -106,9 +107,12 @@ _MOUNT_IS_GONE = (
 
 _SEND_WAITING = SendWaiting()
 
+_MOUNTED = (MountingState.READY, MountingState.MOUNTING)
+_MAY_RECOVER = (*_MOUNTED, MountingState.LOCATING)
+
 
 class Mounting(Generic[Token]):
-    """See the module. ``Token`` is a batch of appends, as whoever sends it has it."""
+    """The machine of one partition of one client. ``Token``: a batch of appends, as whoever sends it has it."""
 
     def __init__(self, partition_id: int, client_id: int, mode: FeedMode, position: int, config: ClientConfig) -> None:
         self.partition_id = partition_id
@@ -164,18 +168,26 @@ class Mounting(Generic[Token]):
             "says what it lacks (a full disk, too few replicas)"
         )
 
-    def check(self) -> None:
-        """What is true between any two steps; AssertionError otherwise."""
-        mounted = self.state in (MountingState.MOUNTING, MountingState.READY)
-        assert (self._mounted_at is not None) == mounted, (self.state, self._mounted_at)
-        assert self._opening is None or self.state in (MountingState.LOCATING, MountingState.CLOSED), self.state
-        assert not (self._pausing and (mounted or self._opening is not None)), self.state
-        assert self._held_bytes >= 0, self._held_bytes
-        assert (self.error is None) or self.state in (MountingState.AHEAD, MountingState.CLOSED), self.state
-        assert self.room <= self.monitor.room <= self._config.outstanding_appends
-        if self.state in (MountingState.LOCATING, MountingState.MOUNTING):
-            waits = self._pausing or self._opening is not None or mounted
-            assert waits or self._endpoint_of(self._location) is None, "nothing will ever make it go on"
+    def broken(self) -> str | None:
+        """Which invariant does not hold; cheap, for after every step (``monitor.broken`` is not)."""
+        state, opening = self.state, self._opening
+        if self._held_bytes < 0:
+            return f"{self._held_bytes} bytes of the feed are held"
+        if self.error is not None and state in _MAY_RECOVER:
+            return f"it is {state.value} after {self.error}"
+        if self._mounted_at is not None:
+            if state not in _MOUNTED or opening is not None or self._pausing:
+                return f"it is {state.value}, mounted at {self._mounted_at}, on its way to {opening}"
+        elif state in _MOUNTED:
+            return f"it is {state.value} and mounted nowhere"
+        elif self._pausing and opening is not None:
+            return f"it pauses and is on its way to {opening}"
+        elif state is MountingState.LOCATING:
+            if not self._pausing and opening is None and self._endpoint_of(self._location) is not None:
+                return "nothing will ever make it go on"
+        elif state is MountingState.AHEAD and (self._pausing or opening is not None):
+            return f"it is {state.value} and on its way to {opening}"
+        return None
 
     # ---- life
 
@@ -189,7 +201,6 @@ class Mounting(Generic[Token]):
         return [*left, *self._enter(MountingState.CLOSED)]
 
     def _located(self, event: Located) -> Sequence[Effect[Token]]:
-        """A mount elsewhere ends: a hung server would keep it for ever."""
         location, mounted_at = event.location, self._mounted_at
         if location == self._location:
             return ()
@@ -197,11 +208,10 @@ class Mounting(Generic[Token]):
         if mounted_at is None:
             return self._try_at_once()
         self._hurry = True
-        if location is None or location.endpoint is None or location == mounted_at:
+        if not rules.has_moved(mounted_at, location):
             return ()
-        if location.generation < mounted_at.generation:
-            return ()
-        return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {location.endpoint}"))
+        where = self._endpoint_of(location)
+        return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {where}"))
 
     def _rewound(self, event: Rewound) -> Sequence[Effect[Token]]:
         self.position = event.position
@@ -266,7 +276,7 @@ class Mounting(Generic[Token]):
             mark = self.monitor.resume_mark if self.monitor.pending else FROM_NOW
         req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
         self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
-        credit_bytes = max(0, self._config.feed_credit_bytes - self._held_bytes)
+        credit_bytes = rules.mount_credit_bytes(self._config.feed_credit_bytes, self._held_bytes)
         return Mount(req_id, mark, self._mode, credit_bytes)
 
     def _stream_lost(self, event: StreamLost) -> Sequence[Effect[Token]]:
@@ -319,8 +329,8 @@ class Mounting(Generic[Token]):
         return _ANSWERS[event.message.__class__](self, event.message, event.frame_bytes)
 
     def _on_mounted(self, message: Mounted, frame_bytes: int) -> Sequence[Effect[Token]]:
-        if message.req_id.sequence_number != self._mount_number or message.req_id.client_id != self.client_id:
-            return ()  # an answer to an earlier mount over the same stream
+        if not rules.answers_newest_mount(message, self.client_id, self._mount_number):
+            return ()
         if message.state == MountState.NOT_READY:
             return self._end(
                 PartitionNotReady(
@@ -367,9 +377,7 @@ class Mounting(Generic[Token]):
                 return ()  # the rest of an earlier mount over the same stream, from before a rewind
             jump = f"the feed jumps from transaction {self.position} to {first_id}"
             return [StreamBroken(WireError(f"partition {self.partition_id}: {jump}"))]
-        if first_id == self._mount_mark + 1:
-            # The feed begins here: what has come since the mount was sent for an earlier one, over the same stream.
-            # Its credit ended with that, and must not be given to this one.
+        if rules.begins_newest_feed(first_id, self._mount_mark):
             self._credit_bytes -= self._mount_bytes
             self._mount_bytes = 0
         self._mount_bytes += frame_bytes

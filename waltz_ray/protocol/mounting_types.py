@@ -25,6 +25,7 @@ from waltz_ray.protocol.records import Int64s, RecordBatch
 from waltz_ray.protocol.value import value
 
 __all__ = [
+    "HEAVY",
     "TRANSITIONS",
     "AppendsTaken",
     "Applied",
@@ -118,7 +119,7 @@ class StreamOpened:
 
 @value()
 class OpenFailed:
-    """It could not be had, or had ended at once."""
+    """The stream that was ordered could not be had, or had ended at once."""
 
     error: Exception
 
@@ -277,7 +278,7 @@ class RefuseLocks(Generic[Token]):
 
 @value(eq=False)
 class FailAppends(Generic[Token]):
-    """These are known not to be in the log; they may be sent again."""
+    """Say of these appends that they are known not to be in the log; they may be sent again."""
 
     pieces: Sequence[Piece[Token]]
     reason: str
@@ -285,7 +286,7 @@ class FailAppends(Generic[Token]):
 
 @value(eq=False)
 class RefuseAppends(Generic[Token]):
-    """These are not in the log and would be refused again."""
+    """Say of these appends that they are not in the log and would be refused again."""
 
     pieces: Sequence[Piece[Token]]
     reason: str
@@ -337,3 +338,11 @@ Effect = (
     | StateChanged
     | StreamBroken
 )
+
+HEAVY: frozenset[type] = frozenset(
+    (
+        *(Received, AppendsTaken, OpenFailed, StreamLost),
+        *(Deliver, SendAppends, FailAppends, RefuseAppends, RefuseLocks, StreamBroken),
+    )
+)
+"""Those that hold records, columns or a traceback."""

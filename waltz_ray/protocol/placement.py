@@ -8,7 +8,7 @@ without an owner keeps its last generation, so that a generation never comes twi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from waltz_ray.errors import ConfigError
@@ -24,14 +24,14 @@ class Owner(NamedTuple):
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ServerInfo:
     """What placement needs to know of a live server: the partitions it should have if it can."""
 
     preferred: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Assignment:
     """``owners``: partition -> owner. ``unassigned``: partition -> last generation, where nobody owns it now.
 

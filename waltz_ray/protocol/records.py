@@ -306,7 +306,7 @@ def build_records(
 def few_records(
     partition_id: int, first_id: int, rows: Sequence[tuple[int, int, int, int, int, bytes | memoryview]]
 ) -> RecordBatch:
-    """The same of rows (client ID, generation, sequence number, header, data checksum, data)."""
+    """A batch of rows (client ID, generation, sequence number, header, data checksum, data), made one by one."""
     parts: list[bytes | memoryview] = []
     lengths: list[int] = []
     origins: list[tuple[int, int]] = []

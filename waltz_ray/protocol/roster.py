@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
+from waltz_ray.protocol.value import value
 
 __all__ = ["UNRESOLVED", "Roster", "ReplicaEntry"]
 
@@ -21,7 +21,7 @@ UNRESOLVED: None = None
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ReplicaEntry:
     """One replica's last published session, and where its valid log ends.
 
@@ -33,7 +33,7 @@ class ReplicaEntry:
     closing_mark: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Roster:
     """``session_id`` is the last one *taken* (perhaps never published); ``replicas`` the last published truth.
 
@@ -72,7 +72,7 @@ class Roster:
         return frozenset(replica_id for replica_id, entry in self.replicas.items() if entry == member)
 
     def with_replicas(self, replica_ids: Iterable[int]) -> Roster:
-        """The same partition assigned to another set of replicas, to be written by compare-and-set.
+        """The record with the partition assigned to another set of replicas, to be written by compare-and-set.
 
         It rules from the next opening on. Replicas that are new must be empty or hold a copy of this log; they never
         joined, so they are cut to their own low-water mark and filled. Each member that is taken away makes the next
@@ -110,7 +110,7 @@ class Roster:
         return cls(0, 0, {replica_id: ReplicaEntry(NO_SESSION, UNRESOLVED) for replica_id in sorted(replica_ids)})
 
     def to_json(self) -> str:
-        """For ZooKeeper; people read it too."""
+        """The record as JSON, as ZooKeeper keeps it; people read it too."""
         replicas = {
             str(replica_id): {"session": entry.session_id, "closing_mark": entry.closing_mark}
             for replica_id, entry in sorted(self.replicas.items())

@@ -34,5 +34,5 @@ class RosterWrite:
         return None
 
     def written(self, version: int) -> RosterWritten:
-        """It has happened."""
+        """The fact that the write has happened, as ``version``."""
         return RosterWritten(self._session_id, version)

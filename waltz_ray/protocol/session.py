@@ -1,4 +1,5 @@
-"""One session: recovery, publication, quorum commits, late joiners. Rule 1: all of it is here.
+"""One session: recovery, publication, quorum commits, late joiners; when what happens. Who votes, what is cut and what
+is committed is decided in ``session_rules.py``.
 
 Why each step is as it is: docs/design.md, "Sessions and recovery".
 
@@ -27,13 +28,12 @@ log, cut again next time if they were not members; published - the joined replic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
-
+from waltz_ray.protocol import session_rules as rules
 from waltz_ray.protocol.ids import NO_TRANSACTION, quorum_of
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
-from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.protocol.roster import Roster
+from waltz_ray.protocol.session_replica import Phase, SessionReplica
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     Committed,
@@ -63,44 +63,11 @@ from waltz_ray.protocol.session_types import (
     WriteRoster,
 )
 
-__all__ = ["GRACE_TIMER", "READ_TIMER", "Phase", "Session"]
+__all__ = ["GRACE_TIMER", "READ_TIMER", "Session"]
 
 GRACE_TIMER = "grace"
 READ_TIMER = "read"
 _READ_RETRY_MS = 500
-
-
-class Phase(Enum):
-    """Where a replica is in this session (drawing above)."""
-
-    LOST = "lost"
-    OPENING = "opening"
-    OPENED = "opened"
-    TRUNCATING = "truncating"
-    COPYING = "copying"
-    HOLDING = "holding"
-    LIVE = "live"
-    MEMBER = "member"
-
-
-@dataclass(slots=True)
-class _Replica:
-    replica_id: int
-    phase: Phase = Phase.OPENING
-    last_id: int = NO_TRANSACTION  # on its disk, as far as it has told this session
-    voted: bool = False
-    cut: int | None = None  # keep only IDs <= cut, once X is known
-    local_low_water_mark: int = NO_TRANSACTION
-    pruned: bool = False  # whatever it holds up to X is of the log's true line
-    damaged: bool = False  # has bad records beyond last_id
-    unreadable: bool = False  # as a source of copies, for a while
-    reading: bool = False  # a peer is being read for it
-    sent_to: int = NO_TRANSACTION  # the last ID of the piece that is being copied to it
-
-    @property
-    def busy(self) -> bool:
-        """On its way to holding X."""
-        return not self.damaged and self.phase in (Phase.OPENING, Phase.TRUNCATING, Phase.COPYING, Phase.OPENED)
 
 
 class Session:
@@ -130,6 +97,11 @@ class Session:
         self.roster = roster
         self.version = version
         self.retained = retained
+        self.replicas = {replica_id: SessionReplica(replica_id) for replica_id in roster.replicas}
+        self.quorum = quorum_of(len(self.replicas))
+        self.voters = roster.members
+        self.published_quorum = roster.published_quorum  # not ours: replicas may have come and gone since
+        self.joining: frozenset[int] = frozenset()  # by the write of the roster under way; none = there is no such
         self.low_water_mark: int | None = None  # X
         self.high_water_mark = NO_TRANSACTION
         self.piece_bytes = piece_bytes
@@ -137,22 +109,17 @@ class Session:
         self.over = False
         self._retained_bytes = retained_bytes
         self._join_grace_ms = join_grace_ms
-        self._replicas = {replica_id: _Replica(replica_id) for replica_id in roster.replicas}
-        self.quorum = quorum_of(len(self._replicas))
-        self._voters = roster.members
-        self._published_quorum = roster.published_quorum  # not ours: replicas may have come and gone since
         self._grace_over = False
         self._grace_started = False
         self._reopen_wanted = False
-        self._writing: frozenset[int] | None = None  # the replicas that join by the write under way
-        self._written = roster  # what that write asks for
+        self._written = roster  # what the write under way asks for
         self._effects: list[SessionEffect] = []
 
     # ---- the surface ------------------------------------------------------------------------------------
 
     def start(self) -> list[SessionEffect]:
         """Fence every assigned replica."""
-        for replica_id in self._replicas:
+        for replica_id in self.replicas:
             self._order_open(replica_id)
         return self._take()
 
@@ -162,23 +129,23 @@ class Session:
             return []
         match event:
             case ReplicaAppended(_, replica_id, last_id):
-                self._on_appended(self._replicas[replica_id], last_id)
+                self._on_appended(self.replicas[replica_id], last_id)
             case ReplicaOpened():
-                self._on_opened(self._replicas[event.replica_id], event)
-            case ReplicaLost(_, replica_id, reason) if replica_id in self._replicas:
-                self._on_lost(self._replicas[replica_id], reason)
-            case ReplicaAvailable(_, replica_id) if replica_id in self._replicas:
-                self._on_available(self._replicas[replica_id])
+                self._on_opened(self.replicas[event.replica_id], event)
+            case ReplicaLost(_, replica_id, reason) if replica_id in self.replicas:
+                self._on_lost(self.replicas[replica_id], reason)
+            case ReplicaAvailable(_, replica_id) if replica_id in self.replicas:
+                self._on_available(self.replicas[replica_id])
             case ReplicaFenced(_, _, current):
                 self._end(SessionFenced(self.session_id, current))
             case ReplicaTruncated(_, replica_id, last_id):
-                replica = self._replicas[replica_id]
+                replica = self.replicas[replica_id]
                 if replica.phase is Phase.TRUNCATING:
-                    replica.phase, replica.cut, replica.last_id = Phase.OPENED, None, last_id
+                    replica.phase, replica.pruned, replica.last_id = Phase.OPENED, True, last_id
             case RangeRead(_, _, target_id, batch):
-                self._on_range_read(self._replicas[target_id], batch)
+                self._on_range_read(self.replicas[target_id], batch)
             case RangeReadFailed(_, source_id, target_id, reason):
-                self._on_read_failed(self._replicas[source_id], self._replicas[target_id], reason)
+                self._on_read_failed(self.replicas[source_id], self.replicas[target_id], reason)
             case RosterWritten(_, version):
                 self._on_written(version)
             case RosterConflict():
@@ -202,66 +169,50 @@ class Session:
 
     def phases(self) -> dict[int, tuple[Phase, int]]:
         """Replica -> (phase, last ID it is known to have on disk); for the operator."""
-        return {r.replica_id: (r.phase, r.last_id) for r in self._replicas.values()}
+        return {r.replica_id: (r.phase, r.last_id) for r in self.replicas.values()}
 
     # ---- facts ------------------------------------------------------------------------------------------
 
-    def _on_opened(self, replica: _Replica, event: ReplicaOpened) -> None:
+    def _on_opened(self, replica: SessionReplica, event: ReplicaOpened) -> None:
         if replica.phase is not Phase.OPENING:
             return
         replica.phase, replica.last_id = Phase.OPENED, event.last_id
-        replica.damaged, replica.unreadable, replica.cut, replica.reading = event.damaged, False, None, False
+        replica.damaged, replica.unreadable, replica.reading = event.damaged, False, False
         replica.local_low_water_mark, replica.pruned = event.local_low_water_mark, False
-        entry = self.roster.replicas[replica.replica_id]
+        replica.voted = rules.may_vote(self, replica)
         if event.damaged:
-            replica.voted = False  # what it voted with before is not there any more
             self._effects.append(Warn(self.session_id, f"replica {replica.replica_id} is damaged: no vote, re-copied"))
-        elif self._writing is not None and replica.replica_id in self._writing:
-            pass  # ZooKeeper may call it a member already: all it has is ours, and it must go on holding X
-        elif entry.closing_mark is not None:
-            replica.cut = entry.closing_mark
-        elif entry.session_id == self.session_id:
-            pass  # a member of this very session that came back: all it has is ours
-        elif replica.replica_id not in self._voters:
-            replica.cut = event.local_low_water_mark
-        elif self.low_water_mark is None:
-            replica.voted = True
-        else:
-            replica.cut = self.low_water_mark  # a member that answers after X is chosen
 
     def _order_open(self, replica_id: int) -> None:
-        joining = self._writing is not None and replica_id in self._writing
-        # ZooKeeper may call it a member already: without its files it must not be taken for one that never joined.
-        joined = self.session_id if joining else self.roster.replicas[replica_id].session_id
+        joined = rules.joined_session(self, replica_id)
         self._effects.append(OpenReplica(self.session_id, replica_id, joined, self.roster.owner))
 
-    def _on_lost(self, replica: _Replica, reason: str) -> None:
-        was, replica.phase = replica.phase, Phase.LOST
-        # A replica that was to join by the write under way is as good as a member: its entry may be written.
-        if was is Phase.MEMBER or (self._writing is not None and replica.replica_id in self._writing):
+    def _on_lost(self, replica: SessionReplica, reason: str) -> None:
+        if rules.reopens_when_lost(self, replica):
             self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
+        replica.phase = Phase.LOST
 
-    def _on_available(self, replica: _Replica) -> None:
+    def _on_available(self, replica: SessionReplica) -> None:
         if replica.phase is Phase.LOST:
             replica.phase = Phase.OPENING
             self._order_open(replica.replica_id)
 
-    def _on_appended(self, replica: _Replica, last_id: int) -> None:
+    def _on_appended(self, replica: SessionReplica, last_id: int) -> None:
         if last_id > replica.last_id:
             replica.last_id = last_id
-        if replica.phase is Phase.MEMBER:
+        if replica.phase in rules.COUNTED:
             if last_id > self.high_water_mark:  # else the others were faster
                 self._commit()
-        elif replica.phase is Phase.COPYING and not replica.reading and last_id >= replica.sent_to:
+        elif replica.phase is Phase.COPYING and rules.has_all_that_was_sent(replica):
             replica.phase = Phase.OPENED
 
-    def _on_range_read(self, target: _Replica, batch: RecordBatch) -> None:
+    def _on_range_read(self, target: SessionReplica, batch: RecordBatch) -> None:
         wanted = target.reading and target.phase is Phase.COPYING and batch.first_id == target.last_id + 1
         if wanted:  # if not, it was ordered before the target was lost and came back
             target.reading = False
             self._send_piece(target, [batch])
 
-    def _on_read_failed(self, source: _Replica, target: _Replica, reason: str) -> None:
+    def _on_read_failed(self, source: SessionReplica, target: SessionReplica, reason: str) -> None:
         source.unreadable = True
         if target.reading and target.phase is Phase.COPYING:
             target.phase, target.reading = Phase.OPENED, False
@@ -272,19 +223,19 @@ class Session:
         if name == GRACE_TIMER:
             self._grace_over = True
         elif name == READ_TIMER:
-            for replica in self._replicas.values():
+            for replica in self.replicas.values():
                 replica.unreadable = False
 
     def _on_written(self, version: int) -> None:
-        assert self._writing is not None
-        joined, self._writing = self._writing, None
+        assert self.joining
+        joined, self.joining = self.joining, frozenset()
         self.version = version
         self.roster = self._written
         if not self.published:
             self._open(joined)
             return
         for replica_id in joined:
-            self._become_member(self._replicas[replica_id])
+            self._become_member(self.replicas[replica_id])
         self._commit()
 
     def _open(self, joined: frozenset[int]) -> None:
@@ -294,15 +245,15 @@ class Session:
         if self.retained is None:
             self.retained = RetainedRecords(self.low_water_mark + 1, self._retained_bytes)
         for replica_id in sorted(joined):
-            self._become_member(self._replicas[replica_id])
-        for replica in self._replicas.values():
+            self._become_member(self.replicas[replica_id])
+        for replica in self.replicas.values():
             if replica.phase is Phase.HOLDING:  # was ready too late for this publication: a late joiner
                 replica.phase = Phase.OPENED
         self._effects.append(SessionOpen(self.session_id, self.low_water_mark))
         for batch in self.retained.since(self.low_water_mark + 1):  # in flight when the session before ended
             self._effects += self.append(batch)
 
-    def _become_member(self, replica: _Replica) -> None:
+    def _become_member(self, replica: SessionReplica) -> None:
         if replica.phase in (Phase.HOLDING, Phase.LIVE):
             replica.phase = Phase.MEMBER
             assert self.low_water_mark is not None
@@ -313,11 +264,12 @@ class Session:
     def _advance(self) -> None:
         if self.over or (self.published and self._everybody_is_member()):
             return
-        self._choose_low_water_mark()
+        if self.low_water_mark is None:
+            self.low_water_mark = rules.low_water_mark(self)
         if self.low_water_mark is None:
             return
         # Longest first: who holds X now is a source for those after it, and no further event need come for them.
-        for replica in sorted(self._replicas.values(), key=lambda r: -r.last_id):
+        for replica in sorted(self.replicas.values(), key=lambda r: -r.last_id):
             if replica.phase is Phase.OPENED:
                 self._advance_replica(replica, self.low_water_mark)
         if self.published:
@@ -328,57 +280,33 @@ class Session:
             self._end(SessionFailed(self.session_id, "the replica with the log's end was lost again"))
 
     def _everybody_is_member(self) -> bool:
-        for replica in self._replicas.values():  # noqa: SIM110 - once per acknowledgement; all() costs three times as much
+        for replica in self.replicas.values():  # noqa: SIM110 - once per acknowledgement; all() costs three times as much
             if replica.phase is not Phase.MEMBER:
                 return False
         return True
 
-    def _choose_low_water_mark(self) -> None:
-        """X: the largest of more than |M| - quorum votes (any such set meets every committing quorum in M).
-
-        The quorum meant is that of the last published session, which may have had other replicas than this one.
-        """
-        votes = [r.last_id for r in self._replicas.values() if r.voted]
-        if self.low_water_mark is None and len(votes) > len(self._voters) - self._published_quorum and votes:
-            self.low_water_mark = max(votes)
-
-    def _advance_replica(self, replica: _Replica, low_water_mark: int) -> None:
-        if replica.damaged:
-            self._repair(replica)
+    def _advance_replica(self, replica: SessionReplica, low_water_mark: int) -> None:
+        if replica.damaged and not rules.may_be_repaired(self, replica):
             return
-        if replica.cut is not None:
-            keep = min(replica.cut, low_water_mark)
-            if replica.last_id > keep:
-                replica.phase = Phase.TRUNCATING
-                self._effects.append(TruncateReplica(self.session_id, replica.replica_id, keep))
+        if not replica.pruned:
+            right_id = rules.right_up_to(self, replica, low_water_mark)
+            if replica.damaged or replica.last_id > right_id:
+                replica.damaged, replica.phase = False, Phase.TRUNCATING
+                cut_id = min(right_id, replica.last_id)
+                self._effects.append(TruncateReplica(self.session_id, replica.replica_id, cut_id))
                 return
-            replica.cut = None
-        replica.pruned = True
-        if not self.published and replica.last_id == low_water_mark:
+            replica.pruned = True
+        if not self.published and rules.holds_the_beginning(replica, low_water_mark):
             replica.phase = Phase.HOLDING
         elif self._memory_reaches(replica.last_id + 1):
             self._send_from_memory(replica, low_water_mark)
         else:
             self._copy_from_a_peer(replica, low_water_mark)
 
-    def _repair(self, replica: _Replica) -> None:
-        """Cut a damaged replica before the damage, but only once a session is published without it.
-
-        Earlier, its entry would still make it a voter of the next opening, now with a short log and no damage
-        to show for it: records that it had acknowledged could be lost.
-        """
-        joining = self._writing is not None and replica.replica_id in self._writing
-        if replica.replica_id in self.roster.members or joining:
-            return
-        closing_mark = self.roster.replicas[replica.replica_id].closing_mark
-        right = replica.local_low_water_mark if closing_mark is None else closing_mark
-        replica.damaged, replica.phase = False, Phase.TRUNCATING
-        self._effects.append(TruncateReplica(self.session_id, replica.replica_id, min(right, replica.last_id)))
-
     def _memory_reaches(self, first_id: int) -> bool:
         return self.retained is not None and self.retained.first_id <= first_id <= self.retained.end_id
 
-    def _send_from_memory(self, replica: _Replica, low_water_mark: int) -> None:
+    def _send_from_memory(self, replica: SessionReplica, low_water_mark: int) -> None:
         """The next piece. With the one that reaches the end of the log a late joiner is on the live stream."""
         assert self.retained is not None
         end_id = self.retained.end_id if self.published else low_water_mark + 1
@@ -387,13 +315,13 @@ class Session:
         replica.phase = Phase.LIVE if self.published and reaches_end else Phase.COPYING
         self._send_piece(replica, batches)
 
-    def _send_piece(self, replica: _Replica, batches: list[RecordBatch]) -> None:
+    def _send_piece(self, replica: SessionReplica, batches: list[RecordBatch]) -> None:
         for batch in batches:
             replica.sent_to = batch.last_id
             self._effects.append(AppendToReplicas(self.session_id, (replica.replica_id,), batch))
 
-    def _copy_from_a_peer(self, replica: _Replica, low_water_mark: int) -> None:
-        source = self._source_for(replica)
+    def _copy_from_a_peer(self, replica: SessionReplica, low_water_mark: int) -> None:
+        source = rules.source_for(self, replica)
         if source is not None:
             end_id = low_water_mark + 1 if not self.published else min(source.last_id + 1, self._memory_begin())
             replica.phase, replica.reading = Phase.COPYING, True
@@ -407,66 +335,34 @@ class Session:
         assert self.retained is not None
         return self.retained.first_id
 
-    def _source_for(self, target: _Replica) -> _Replica | None:
-        """A replica of the log's true line that has the next record ``target`` needs."""
-        trusted = (Phase.MEMBER,) if self.published else (Phase.HOLDING,)
-        able = [
-            r for r in self._replicas.values() if r.phase in trusted and not r.unreadable and r.last_id > target.last_id
-        ]
-        return max(able, key=lambda r: r.last_id) if able else None
-
     def _publish_if_ready(self) -> None:
-        holding = self._in(Phase.HOLDING)
-        if self._writing is not None or len(holding) < self.quorum:
+        if self.writing or not rules.may_be_published(self):
             return
-        if self._grace_over or not any(r.busy for r in self._replicas.values()):
-            self._write(frozenset(holding))
+        if self._grace_over or not any(r.busy for r in self.replicas.values()):
+            self._write(frozenset(self._in(Phase.HOLDING)))
         elif not self._grace_started:
             self._grace_started = True
             self._effects.append(StartTimer(self.session_id, GRACE_TIMER, self._join_grace_ms))
 
     def _register_late_joiners(self, low_water_mark: int) -> None:
-        ready = {r.replica_id for r in self._replicas.values() if r.phase is Phase.LIVE and r.last_id >= low_water_mark}
-        if ready and self._writing is None and not self._reopen_wanted:
+        ready = {r.replica_id for r in self.replicas.values() if rules.may_become_member(r, low_water_mark)}
+        if ready and not self.writing and not self._reopen_wanted:
             self._write(frozenset(ready))
 
     def _write(self, joined: frozenset[int]) -> None:
-        self._writing, self._written = joined, self._record_with(joined)
+        self.joining, self._written = joined, rules.next_roster(self, joined)
         self._effects.append(WriteRoster(self.session_id, self._written, self.version))
 
-    def _record_with(self, joined: frozenset[int]) -> Roster:
-        """The roster with ``joined`` in this session and, at publication, a closing mark for the others.
-
-        One that never joined gets none before this session has cut it: it may hold what an older session left there,
-        and a closing mark would vouch for that.
-        """
-        entries: dict[int, ReplicaEntry] = {}
-        for replica_id, entry in self.roster.replicas.items():
-            if replica_id in joined:
-                entries[replica_id] = ReplicaEntry(self.session_id, None)
-            elif entry.closing_mark is None and entry.session_id != self.session_id and self._vouched_for(replica_id):
-                entries[replica_id] = replace(entry, closing_mark=self.low_water_mark)
-            else:
-                entries[replica_id] = entry
-        return replace(self.roster, replicas=entries, published_quorum=self.quorum)
-
-    def _vouched_for(self, replica_id: int) -> bool:
-        return replica_id in self._voters or self._replicas[replica_id].pruned
-
     def _commit(self) -> None:
-        """The high-water mark is the quorum-th highest last ID among the members."""
-        if not self.published:
-            return
-        acked = [r.last_id for r in self._replicas.values() if r.phase is Phase.MEMBER]
-        acked.sort(reverse=True)
-        if len(acked) >= self.quorum and acked[self.quorum - 1] > self.high_water_mark:
-            self.high_water_mark = acked[self.quorum - 1]
-            self._effects.append(Committed(self.session_id, self.high_water_mark))
+        mark = rules.committed_mark(self)
+        if self.published and mark > self.high_water_mark:
+            self.high_water_mark = mark
+            self._effects.append(Committed(self.session_id, mark))
 
     @property
     def writing(self) -> bool:
         """Whether a compare-and-set of the roster is under way."""
-        return self._writing is not None
+        return bool(self.joining)
 
     def stop_registering(self) -> None:
         """The next session is being taken: late joiners wait for it."""
@@ -482,7 +378,7 @@ class Session:
         self._effects.append(effect)
 
     def _in(self, *phases: Phase) -> tuple[int, ...]:
-        return tuple(r.replica_id for r in self._replicas.values() if r.phase in phases)
+        return tuple(r.replica_id for r in self.replicas.values() if r.phase in phases)
 
     def _take(self) -> list[SessionEffect]:
         effects, self._effects = self._effects, []

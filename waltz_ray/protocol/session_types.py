@@ -251,7 +251,7 @@ class ReopenWanted:
 
 @value()
 class SessionFailed:
-    """This attempt leads nowhere; a new session must be taken."""
+    """An attempt to open a session leads nowhere; a new one must be taken."""
 
     session_id: int
     reason: str
@@ -267,7 +267,7 @@ class SessionFenced:
 
 @value()
 class Warn:
-    """For the operator's log."""
+    """A line for the operator's log."""
 
     session_id: int
     message: str

@@ -39,8 +39,8 @@ class Driver(Generic[EventT, EffectT]):
     """Drives ``machine``. For one thread.
 
     When a step raises, or leaves an invariant broken, ``on_fatal`` is called and the error goes on to the caller:
-    half a step is done, and whatever the machine said from here on could be wrong. The log has the last hundred events
-    and effects then.
+    half a step is done, and whatever the machine said from here on could be wrong. So it is never asked again: later
+    events are let go. The log has the last events and effects then.
     """
 
     def __init__(
@@ -56,39 +56,47 @@ class Driver(Generic[EventT, EffectT]):
         events and effects that hold records (see ``Story``)."""
         self.machine = machine
         self.story = Story(heavy)
+        self.stepping = False
+        """A step is under way, or the last one has failed: an event waits, or is let go."""
         self._name = name
         self._carry_out = carry_out
         self._on_fatal = on_fatal
         self._watchdog = watchdog
         self._events: deque[EventT] = deque()
-        self._stepping = False
+        self._failed = False
 
     def handle(self, event: EventT) -> None:
         """One fact; everything that follows from it is carried out before this returns (or has been started)."""
-        self._events.append(event)
-        if self._stepping:
+        if self.stepping:
+            self._events.append(event)
             return
-        self._stepping = True
+        self.stepping = True
         try:
+            self._step(event)
             while self._events:
                 self._step(self._events.popleft())
         except Exception as error:
+            self._failed, self._events = True, deque(maxlen=0)
             message = f"{self._name}: a step of its machine failed"
             log.critical("%s; its last steps:\n%s", message, self.story.text(), exc_info=error)
             self._on_fatal(message)
             raise
         finally:
-            self._stepping = False
+            self.stepping = self._failed
 
     def _step(self, event: EventT) -> None:
-        started = time.monotonic()
-        told = self.story.begin(event)
-        effects = self.machine.step(event)
-        self.story.tell(told, effects)
-        broken = self.machine.broken()
+        machine, watchdog = self.machine, self._watchdog
+        started = 0.0 if watchdog is None else time.monotonic()
+        try:
+            effects = machine.step(event)
+        except Exception:
+            self.story.tell(event, ())
+            raise
+        self.story.tell(event, effects)
+        broken = machine.broken()
         if broken is not None:
             raise InvariantBroken(f"{self._name}: {broken}")
         for effect in effects:
             self._carry_out(effect)
-        if self._watchdog is not None and (seconds := time.monotonic() - started) > SLOW_S:
-            self._watchdog.slow(f"{self._name}: {type(event).__name__}", seconds)
+        if watchdog is not None and (seconds := time.monotonic() - started) > SLOW_S:
+            watchdog.slow(f"{self._name}: {type(event).__name__}", seconds)

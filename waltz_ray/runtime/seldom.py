@@ -16,7 +16,7 @@ class Seldom:
         self._unsaid = 0
 
     def due(self) -> int:
-        """It has happened again: how often since the last line, this time included; 0 if it is too early for one."""
+        """Note that it has happened again; how often since the last line, 0 if it is too early for another one."""
         self._unsaid += 1
         now = time.monotonic()
         if now < self._silent_until:

@@ -43,6 +43,7 @@ __all__ = [
     "convert_original",
     "create_control_file",
     "read_control_image",
+    "slots_to_write",
 ]
 
 log = logging.getLogger(__name__)
@@ -254,6 +255,16 @@ def convert_original(disk: DurableDisk, directory: str, image: ControlImage) -> 
     return read_control_image(disk.disk, directory)
 
 
+def slots_to_write(old: ControlEntry, new: ControlEntry, current: int) -> tuple[int, ...]:
+    """Where ``new`` is written, in this order, so that the next start finds it and not ``old`` of slot ``current``.
+
+    Never the only good slot first. The other one, too, if the old entry would still win at the next start, or tie.
+    """
+    if new == old:
+        return ()
+    return (1 - current, current) if new[:2] <= old[:2] else (1 - current,)
+
+
 class ControlFile:
     """The control file of an open store. Different partitions may be written by different threads at once."""
 
@@ -301,21 +312,14 @@ class ControlFile:
 
     def write(self, partition_id: int, entry: ControlEntry) -> None:
         """``entry`` is current, durably, when this returns."""
-        old = self.entry(partition_id)
-        if entry == old:
-            return
-        self._write(partition_id, entry)
-        if entry[:2] <= old[:2]:
-            # The old slot would still win at the next start (or tie): it must go too.
-            self._write(partition_id, entry)
+        for slot in slots_to_write(self.entry(partition_id), entry, self._current[partition_id]):
+            self._write_slot(partition_id, slot, entry)
+        self._entries[partition_id] = entry
 
     def make_anew(self, partition_id: int, entry: ControlEntry) -> None:
         """``entry``, durably, where neither slot was valid. A crash leaves it so, or the new entry."""
         for slot in (0, 1):
             self._write_slot(partition_id, slot, entry)
-
-    def _write(self, partition_id: int, entry: ControlEntry) -> None:
-        self._write_slot(partition_id, 1 - self._current[partition_id], entry)
 
     def _write_slot(self, partition_id: int, slot: int, entry: ControlEntry) -> None:
         offset = self._image.slot_offset(partition_id, slot)

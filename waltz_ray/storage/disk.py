@@ -79,7 +79,7 @@ class Disk(Protocol):
         """The directory's entries survive a crash when this returns."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces ``new``."""
+        """Give ``old`` the name ``new``, at once, in place of what had it."""
 
     def unlink(self, path: str) -> None: ...
 

@@ -43,6 +43,7 @@ from typing import NamedTuple
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import DiskFull, OutOfResources
 from waltz_ray.protocol.checksum import crc32
+from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.layout import segment_path
 
@@ -150,7 +151,7 @@ class _File:
 
 
 class Journal:
-    """See the module's docstring. Any thread may call; takes no lock but its own.
+    """One storage directory's journal: one sync for many partitions. Any thread may call; takes no lock but its own.
 
     The files, of ``config.journal_bytes`` each, are made when first needed.
     """
@@ -297,7 +298,7 @@ class Journal:
                 self._disk.check()
                 continue
             self._syncing = True
-            covered = (file.number, file.end)
+            begun = (file.number, file.end)
             self._changed.release()
             try:
                 self._disk.fdatasync(file.handle, file.path)
@@ -305,7 +306,7 @@ class Journal:
                 self._changed.acquire()
                 self._syncing = False
                 self._changed.notify_all()
-            self._durable = max(self._durable, covered)
+            self._durable = max(self._durable, rules.proven_by_sync(begun, (file.number, file.end)))
 
     def _flush_some(self, size_bytes: int) -> None:
         """Sync as many segments of the other file as are due, so that none is left when its space is needed.
@@ -325,7 +326,7 @@ class Journal:
         done = 0
         try:
             for path in paths:
-                self._flush_segment(path)
+                self.flush_segment(path)
                 done += 1
         except OutOfResources as error:
             log.warning("the journal's segments are synced later: %s", error)
@@ -337,10 +338,11 @@ class Journal:
 
     def _flush(self, file: _File) -> None:
         for path in file.dirty:
-            self._flush_segment(path)
+            self.flush_segment(path)
         file.dirty.clear()
 
-    def _flush_segment(self, path: str) -> None:
+    def flush_segment(self, path: str) -> None:
+        """Make a segment durable that entries stand in for: only then may their space be used again."""
         with enough_resources(path):
             handle = self._disk.disk.open(path, "write")
         try:

@@ -29,6 +29,7 @@ __all__ = [
     "all_zero_from",
     "crc32_at_rest",
     "index_path",
+    "is_whole",
     "scan_records",
     "segment_ids",
     "segment_path",
@@ -190,11 +191,16 @@ def _check_record(
     if offset + length > file_size:
         return f"record {expected_id} is cut off: {length} bytes long, {file_size - offset} are there", 0
     record = window.bytes_at(offset, length)
-    if crc32_at_rest(record[:-4]) != _CRC.unpack(record[-4:])[0]:
+    if not is_whole(record):
         return f"record {expected_id} has a wrong checksum", 0
     if data_checksums and crc32_at_rest(record[RECORD_HEADER_BYTES:-4]) != data_crc:
         return f"the data of record {expected_id} has a wrong checksum", 0
     return None, length
+
+
+def is_whole(record: memoryview) -> bool:
+    """Whether a record has the checksum that it ends with: no crash has torn it, no bit has rotted."""
+    return bool(crc32_at_rest(record[:-4]) == _CRC.unpack(record[-4:])[0])
 
 
 def all_zero_from(disk: Disk, handle: int, offset: int) -> int:

@@ -49,59 +49,28 @@ from waltz_ray.config import StorageConfig
 from waltz_ray.errors import (
     Corruption,
     DiskFull,
-    Fenced,
     InvalidInput,
-    NotContiguous,
     OutOfResources,
     PartitionDamaged,
 )
-from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk, enough_resources
-from waltz_ray.storage.journal import Journal, JournalEntry
+from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
+from waltz_ray.storage.pending_sync import PendingSync
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
 
-__all__ = ["MOST_SESSIONS_MISSED", "PartitionLog", "PendingSync"]
-
-MOST_SESSIONS_MISSED = 1_000_000_000
-"""How far ahead of its own a replica takes a session number. ZooKeeper counts sessions one by one, so a real one can be
-ahead only by what the replica has missed: so many are one a millisecond for eleven days. A number further ahead is a
-stranger's or a bug's, and would fence every real session off for ever (``waltz fence`` lowers what was accepted)."""
+__all__ = ["PartitionLog"]
 
 _ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
 
 
-class PendingSync:
-    """Records of the active segment that are written and not durable. Used inside ``PartitionLog.syncing``."""
-
-    def __init__(
-        self, disk: DurableDisk, partition_id: int, segment: ActiveSegment, first_id: int, last_id: int
-    ) -> None:
-        """With the log's lock."""
-        self.segment, self.last_id = segment, last_id
-        self._disk, self._partition_id = disk, partition_id
-        # Older segments were synced when they were finished.
-        self._start, self._end = segment.offset_of(max(first_id, segment.first_id)), segment.end
-
-    @property
-    def size_bytes(self) -> int:
-        return self._end - self._start
-
-    def flush(self) -> None:
-        """Sync the segment."""
-        self._disk.fdatasync(self.segment.handle, self.segment.path)
-
-    def entry(self) -> JournalEntry:
-        """The same bytes for the journal."""
-        data = self._disk.disk.pread(self.segment.handle, self.size_bytes, self._start)
-        return JournalEntry(self._partition_id, self.segment.first_id, self._start, data)
-
-
 class PartitionLog:
-    """See the module's docstring. Made by ``ReplicaStore.partition``; every method may be called by any thread.
+    """One partition of one replica. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
     ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
     ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
@@ -165,11 +134,6 @@ class PartitionLog:
     def local_low_water_mark(self) -> int:
         return self._entry.local_low_water_mark
 
-    @property
-    def ever_opened(self) -> bool:
-        """Whether any session was ever opened on this copy."""
-        return self._entry.session_id >= 0
-
     def open_session(self, session_id: int) -> int:
         """Fence off every lower session, durably; the records held become durable too, for they are a vote.
 
@@ -179,8 +143,8 @@ class PartitionLog:
         with self._quiet():
             self.check_fence()
             previous = self.session_id
-            self._check_plausible(session_id, previous)
-            self._sync_here()
+            rules.check_new_session(self, session_id)
+            self.prove_vote()
             if self.damaged is None:
                 self._make_writable()
             entry = self._entry._replace(session_id=session_id)
@@ -188,6 +152,10 @@ class PartitionLog:
             self._entry = entry
             self.is_open = True
             return previous
+
+    def prove_vote(self) -> None:
+        """The records held become durable, for they are a vote. With the lock held and nothing else going on."""
+        self._sync_here()
 
     def make_anew(self, session_id: int) -> None:
         """Begin again with ``session_id`` and no records, where the fence was lost. ZooKeeper's word that this replica
@@ -198,7 +166,7 @@ class PartitionLog:
         with self._quiet():
             self._disk.check()
             assert self.fence_lost is not None
-            self._check_plausible(session_id, self.session_id)
+            rules.check_new_session(self, session_id)
             self._adopt(self._cut(-1))  # before there is a fence: nothing that is left may ever vote
             entry = ControlEntry(session_id, -1, -1)
             self._control.make_anew(self.partition_id, entry)
@@ -212,15 +180,6 @@ class PartitionLog:
                 "replica serves it no more; let it be copied from its peers: waltz replace-replica"
             )
 
-    def _check_plausible(self, session_id: int, previous: int) -> None:
-        if session_id < previous or session_id < 0:
-            raise Fenced(self.partition_id, session_id, previous)
-        if session_id > max(previous, 0) + MOST_SESSIONS_MISSED:
-            raise InvalidInput(
-                f"partition {self.partition_id}: session {session_id} is refused: it is more than "
-                f"{MOST_SESSIONS_MISSED} ahead of {previous}, the highest so far, so ZooKeeper cannot have given it"
-            )
-
     def append(self, session_id: int, batch: RecordBatch) -> int:
         """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.
 
@@ -228,9 +187,10 @@ class PartitionLog:
         DiskFull, OutOfResources: in each case nothing of the batch is left and a later append may succeed.
         """
         with self._lock:
-            while self._syncing and self._may_roll(batch):
+            while self._syncing and self._must_wait(batch):
                 self._wait()
-            self._check_append(session_id, batch)
+            self._disk.check()
+            rules.check_append(self, session_id, batch)
             if not len(batch):
                 return self._line
             started = self._make_writable()
@@ -254,23 +214,6 @@ class PartitionLog:
         with self._lock:
             return line == self._line and last_id <= self.synced_id and session_id == self.session_id
 
-    def _check_append(self, session_id: int, batch: RecordBatch) -> None:
-        self._disk.check()
-        self._check_session(session_id)
-        if self.damaged is not None:
-            raise PartitionDamaged(f"partition {self.partition_id} is damaged and takes no records: {self.damaged}")
-        if batch.partition_id != self.partition_id:
-            raise InvalidInput(f"partition {self.partition_id} was given records of partition {batch.partition_id}")
-        if batch.first_id != self.last_id + 1:
-            raise NotContiguous(self.partition_id, batch.first_id, self.last_id)
-        if len(batch) == 1:
-            fits = RECORD_OVERHEAD_BYTES <= batch.lengths[0] == batch.size_bytes
-        else:
-            shortest = int(batch.lengths.min(initial=batch.size_bytes))
-            fits = not len(batch) or (shortest >= RECORD_OVERHEAD_BYTES and batch.offsets[-1] == batch.size_bytes)
-        if not fits:
-            raise InvalidInput(f"partition {self.partition_id}: the lengths of an append do not fit its bytes")
-
     def _make_writable(self) -> ActiveSegment:
         """The active segment: made for a new partition, opened again where a full disk interrupted a roll or a cut."""
         if self._active is None:
@@ -280,13 +223,9 @@ class PartitionLog:
                 raise self.damaged
         return self._active
 
-    def _check_session(self, session_id: int) -> None:
-        self.check_fence()
-        if session_id != self.session_id or session_id < 0:
-            raise Fenced(self.partition_id, session_id, self.session_id)
-
-    def _may_roll(self, batch: RecordBatch) -> bool:
-        return self._active is not None and self._active.end + batch.size_bytes > self._config.segment_size_bytes
+    def _must_wait(self, batch: RecordBatch) -> bool:
+        limit = self._config.segment_size_bytes
+        return self._active is not None and rules.must_wait_for_sync(self._active.end, batch.size_bytes, limit)
 
     def _write(self, batch: RecordBatch) -> None:
         """A piece per segment: the record that takes a segment past its size is the last one in it."""
@@ -351,7 +290,7 @@ class PartitionLog:
                 self._quiet_again.notify_all()
 
     def synced(self, pending: PendingSync) -> None:
-        """It is durable. Without the lock: until ``end_sync`` the segment's files are not closed or cut."""
+        """Note that ``pending`` is durable. No lock: until ``end_sync`` the segment's files are not closed or cut."""
         active, durable_id = pending.segment, pending.last_id
         with self._lock:
             self.synced_id = min(max(self.synced_id, durable_id), self.last_id)
@@ -383,6 +322,10 @@ class PartitionLog:
         """With the lock held: until no sync is running."""
         while self._syncing:
             self._wait()
+
+    def wait_to_change_files(self) -> None:
+        """With the lock held: a running sync ends before any file is closed, shortened or removed."""
+        self.wait_until_quiet()
 
     def _wait(self) -> None:
         self._waiters += 1
@@ -433,7 +376,7 @@ class PartitionLog:
     def _explain(self, damage: Corruption, epoch: int, position: int, first_id: int, mended: bool) -> None:
         """A read failed. Returns if it is worth another try: the log was cut meanwhile, or only the index was wrong."""
         with self._quiet():
-            if self._epoch != epoch:
+            if self.was_cut_since(epoch):
                 return
             active = self._active if position == len(self._segments) - 1 else None
             good_id, rotten = first_id - 1, damage
@@ -453,6 +396,10 @@ class PartitionLog:
             self._shorten(min(self.last_id, good_id))
             raise rotten
 
+    def was_cut_since(self, epoch: int) -> bool:
+        """Whether files were cut or made anew since a reader looked at ``epoch``: what it met is then no damage."""
+        return self._epoch != epoch
+
     def _mend_index(self, active: ActiveSegment | None, position: int, offsets: np.typing.NDArray[np.int64]) -> None:
         if active is not None:
             active.rewrite_index(offsets)
@@ -469,7 +416,7 @@ class PartitionLog:
         """
         with self._quiet():
             self._disk.check()
-            self._check_session(session_id)
+            rules.check_session(self, session_id)
             if last_id < -1:
                 raise InvalidInput(f"partition {self.partition_id}: cannot be cut to transaction {last_id}")
             if last_id > self.last_id or (last_id == self.last_id and self.damaged is None and self._active):
@@ -493,14 +440,7 @@ class PartitionLog:
         """
         with self._quiet():
             self._disk.check()
-            self._check_session(session_id)
-            if self.damaged is not None and local_low > self.last_id:
-                raise PartitionDamaged(f"partition {self.partition_id} has lost records below the mark: {self.damaged}")
-            if not -1 <= local_low <= self.last_id or low < -1:
-                raise InvalidInput(
-                    f"partition {self.partition_id}: low-water marks {low}, {local_low} do not fit the log, "
-                    f"which ends with {self.last_id}"
-                )
+            rules.check_marks(self, session_id, low, local_low)
             self._sync_here()
             if self._active is not None:
                 self._complete(self._active)
@@ -555,7 +495,7 @@ class _Quiet:
 
     def __enter__(self) -> None:
         self._log._lock.acquire()
-        self._log.wait_until_quiet()
+        self._log.wait_to_change_files()
 
     def __exit__(self, *error: object) -> None:
         self._log._lock.release()

@@ -14,19 +14,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 from waltz_ray.errors import (
-    Corruption,
-    DiskFull,
-    Fenced,
-    InvalidInput,
-    NotContiguous,
     OutOfResources,
-    PartitionDamaged,
 )
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.messages.replica import (
@@ -50,6 +45,8 @@ from waltz_ray.protocol.messages.replica import (
     Truncated,
 )
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage import order_rules as rules
+from waltz_ray.storage.order_rules import OrderRefused
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
 
@@ -57,14 +54,6 @@ __all__ = ["ReplicaService"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class _No(Exception):
-    """A refusal on its way to becoming a reply."""
-
-    def __init__(self, code: RefusalCode, message: str) -> None:
-        super().__init__(code, message)
-        self.code, self.message = code, message
 
 
 class ReplicaService:
@@ -88,6 +77,10 @@ class ReplicaService:
         self._owners: dict[int, str] = {}  # of the sessions that are open
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
+    def guard(self, partition_id: int) -> AbstractContextManager[object]:
+        """While it is held nobody else opens the partition or changes it."""
+        return self._guards[partition_id]
+
     def handle(self, requests: Sequence[ReplicaRequest], connection: object = None) -> list[ReplicaReply]:
         """Do one turn of ``connection`` (any object that names it; by default all calls are one connection).
 
@@ -101,8 +94,8 @@ class ReplicaService:
 
     def open(self, log: PartitionLog, request: Open, connection: object) -> StateReply:
         """Accept a session; from now on its changes come over ``connection``."""
-        with self._guards[log.partition_id]:
-            self._check_owner(log, request)
+        with self.guard(log.partition_id):
+            rules.check_owner(log, request, self._owners.get(log.partition_id))
             reply = _open(self.store, log, request)
             self._connections[log.partition_id] = connection
             self._owners[log.partition_id] = request.owner
@@ -111,20 +104,11 @@ class ReplicaService:
     def state(self, log: PartitionLog, request: State, connection: object) -> StateReply:
         """The partition's state; of a session only to the connection that opened it last, whom it tells that no
         higher one has been accepted."""
-        with self._guards[log.partition_id]:
+        with self.guard(log.partition_id):
             if request.session_id != NO_SESSION:
                 self._check_change(log, request, connection)
             log.sync()
             return _state(log, request.session_id, log.session_id)  # others may append: it tells what is durable
-
-    def _check_owner(self, log: PartitionLog, request: Open) -> None:
-        open_here = log.is_open and log.session_id == request.session_id
-        if open_here and self._owners.get(log.partition_id) != request.owner:
-            raise _No(
-                RefusalCode.OTHER_OWNER if request.owner else RefusalCode.FENCED,  # code 9 came with the owner
-                f"partition {log.partition_id}: session {request.session_id} was opened by another process, which had "
-                "taken the same number; take a higher one",
-            )
 
     def change(
         self,
@@ -134,20 +118,16 @@ class ReplicaService:
         action: Callable[[], T],
     ) -> T:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
-        with self._guards[log.partition_id]:
+        with self.guard(log.partition_id):
             self._check_change(log, request, connection)
-            with _refusing:
+            with rules.refusing:
                 return action()
 
     def _check_change(
         self, log: PartitionLog, request: State | Append | Truncate | SetLowWaterMark, connection: object
     ) -> None:
-        _check_session(log, request)
-        if self._connections.get(log.partition_id) is not connection:
-            raise _No(
-                RefusalCode.NOT_OPEN,
-                f"partition {log.partition_id}: session {request.session_id} was opened again elsewhere",
-            )
+        rules.check_session(log, request)
+        rules.check_connection(log, request, connection, self._connections.get(log.partition_id))
 
 
 @dataclass
@@ -180,7 +160,7 @@ class _Turn:
         self.settle()
         try:
             self.replies.append(self._answer(request))
-        except _No as no:
+        except OrderRefused as no:
             self.replies.append(self._refusal(request, no))
 
     def _answer(self, request: Open | State | Read | Truncate | SetLowWaterMark | Close) -> ReplicaReply:
@@ -200,7 +180,7 @@ class _Turn:
             marks = request.low_water_mark, request.local_low_water_mark
             self._service.change(log, request, self._connection, lambda: log.set_low_water_mark(session_id, *marks))
             return LowWaterMarkSet(partition_id, session_id)
-        _check_session(log, request)
+        rules.check_session(log, request)
         log.sync()
         return Closed(partition_id, session_id)
 
@@ -217,7 +197,7 @@ class _Turn:
             if written.log.is_durable(session_id, written.line, written.last_id):
                 self.replies.append(Appended(partition_id, session_id, written.last_id))
             else:
-                no = _taken_away(written.log, session_id)
+                no = rules.taken_away(written.log, session_id)
                 self.replies += [self._refusal(append, no) for append in written.appends]
         self._written = {}
 
@@ -230,7 +210,7 @@ class _Turn:
             log = _log_of(self._store, first)
             batch = _merge(appends)
             line = self._service.change(log, first, self._connection, lambda: log.append(first.session_id, batch))
-        except _No as no:
+        except OrderRefused as no:
             self._acknowledge()  # what came before these is answered before them
             self.replies += [self._refusal(append, no) for append in appends]
         else:
@@ -239,7 +219,7 @@ class _Turn:
             written.last_id = batch.last_id
             written.appends += appends
 
-    def _refusal(self, request: ReplicaRequest, no: _No) -> Refused:
+    def _refusal(self, request: ReplicaRequest, no: OrderRefused) -> Refused:
         current, last_id = NO_SESSION, NO_TRANSACTION
         if request.partition_id in self._store.partition_ids and no.code is not RefusalCode.WRONG_CLUSTER:
             try:
@@ -249,19 +229,6 @@ class _Turn:
                 pass  # not recovered yet, so nothing is known
         kind = REPLICA_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
-
-
-def _taken_away(log: PartitionLog, session_id: int) -> _No:
-    """Why what this session has written is not there any more."""
-    if log.session_id > session_id:
-        return _No(RefusalCode.FENCED, str(Fenced(log.partition_id, session_id, log.session_id)))
-    if log.damaged is not None:
-        return _No(RefusalCode.DAMAGED, f"partition {log.partition_id} was found damaged meanwhile: {log.damaged}")
-    return _No(
-        RefusalCode.NOT_OPEN,
-        f"partition {log.partition_id}: session {session_id} was opened again elsewhere, and the log was cut, before "
-        "these records were durable",
-    )
 
 
 def _follows(before: Append, request: Append) -> bool:
@@ -281,63 +248,20 @@ def _merge(appends: list[Append]) -> RecordBatch:
     return RecordBatch(appends[0].partition_id, appends[0].first_id, lengths, records)
 
 
-class _Refusing:
-    """``with _refusing:`` what storage refuses becomes a refusal. SyncFailed is none and passes."""
-
-    def __init__(self, invalid: RefusalCode) -> None:
-        self._invalid = invalid
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        match error:
-            case None:
-                return
-            case Fenced():
-                code = RefusalCode.FENCED
-            case NotContiguous():
-                code = RefusalCode.NOT_CONTIGUOUS
-            case InvalidInput():
-                code = self._invalid
-            case PartitionDamaged() | Corruption():
-                code = RefusalCode.DAMAGED
-            case DiskFull():
-                code = RefusalCode.DISK_FULL
-            case OutOfResources():
-                code = RefusalCode.NO_RESOURCES
-            case _:
-                return
-        raise _No(code, str(error)) from error
-
-
-_refusing = _Refusing(RefusalCode.NOT_CONTIGUOUS)
-_refusing_open = _Refusing(RefusalCode.INVALID_REQUEST)
-
-
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
     if request.partition_id not in store.partition_ids:
         count = len(store.partition_ids)
-        raise _No(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
-    with _refusing:
+        raise OrderRefused(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
+    with rules.refusing:
         log = store.partition(request.partition_id)
         if not isinstance(request, Open):
             log.check_fence()
         return log
 
 
-def _check_session(log: PartitionLog, request: ReplicaRequest) -> None:
-    if request.session_id < log.session_id:
-        raise _No(RefusalCode.FENCED, str(Fenced(log.partition_id, request.session_id, log.session_id)))
-    if request.session_id > log.session_id or not log.is_open:
-        raise _No(
-            RefusalCode.NOT_OPEN,
-            f"partition {log.partition_id}: session {request.session_id} has not been opened since the replica started",
-        )
-
-
 def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
     if request.cluster_key != store.cluster_key:
-        raise _No(
+        raise OrderRefused(
             RefusalCode.WRONG_CLUSTER,
             # Whoever does not have the key is told nothing from which it could be learned.
             f"this replica belongs to another cluster than the one with key {request.cluster_key}; "
@@ -345,16 +269,10 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
         )
     if log.fence_lost is not None and request.joined_session_id == NO_SESSION:
         return _open_anew(log, request)
-    with _refusing:
+    with rules.refusing:
         log.check_fence()
-    if log.session_id < request.joined_session_id:
-        raise _No(
-            RefusalCode.LOST_FILES,
-            f"{store.directory} has lost the files of partition {log.partition_id}: it had joined session "
-            f"{request.joined_session_id} and remembers {log.session_id}; it may neither vote nor join until an "
-            "operator says `waltz replace-replica`",
-        )
-    with _refusing_open:
+    rules.check_files(log, request, store.directory)
+    with rules.refusing_open:
         previous = log.open_session(request.session_id)
     return _state(log, request.session_id, previous)
 
@@ -362,7 +280,7 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
 def _open_anew(log: PartitionLog, request: Open) -> StateReply:
     """The fence is lost, and ZooKeeper says that nobody counts on what this replica has: it may begin empty."""
     _log.warning("%s; it has joined no session, so session %d makes it anew", log.fence_lost, request.session_id)
-    with _refusing_open:
+    with rules.refusing_open:
         log.make_anew(request.session_id)
     return _state(log, request.session_id, NO_SESSION)
 
@@ -379,10 +297,10 @@ def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:
     if request.session_id == NO_SESSION:
         end_id = min(end_id, log.low_water_mark + 1)
     else:
-        _check_session(log, request)
+        rules.check_session(log, request)
         if end_id > log.synced_id + 1:
             log.sync()  # another replica may store what we answer, so it must be durable here first
             end_id = min(end_id, log.synced_id + 1)  # others may append meanwhile
-    with _refusing:
+    with rules.refusing:
         batch = log.read(request.first_id, end_id, max_bytes)
     return Records(request.partition_id, request.session_id, batch.first_id, batch.lengths, batch.records)

@@ -29,6 +29,7 @@ import numpy as np
 from waltz_ray.errors import Corruption, DiskFull, OutOfResources
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int64s
+from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.disk import Disk, DurableDisk
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
@@ -79,7 +80,7 @@ class ActiveSegment:
         self.count = 0  # records
         self.end = HEADER_BYTES  # where the next record goes
         self.flushed_count = 0  # entries the index file has
-        self._unproven = HEADER_BYTES  # what a start has found from here on may be in the page cache only
+        self._unproven = range(0)  # bytes that a start has found and that may be in the page cache only
         self._index_header_is_ours = True
         self._checkpointed, self._kept = 0, _NO_OFFSETS  # entries a start has found in the index: from where, which
         self._allocated = HEADER_BYTES  # length of the file
@@ -166,9 +167,9 @@ class ActiveSegment:
             trusted = trusted[: before if tries < 8 else before // 2]
         self.flushed_count = start
         self._checkpointed, self._kept = base, trusted[:before]
-        self._unproven = offset if self._index_header_is_ours else HEADER_BYTES
         self.count = start + len(scan.offsets)
         self.end = scan.end
+        self._unproven = rules.unproven(offset, self.end, self._index_header_is_ours)
         self._tail = [(0, scan.offsets)]
         return scan.reason
 
@@ -202,11 +203,11 @@ class ActiveSegment:
         if disk.disk.size(self.handle) != self.end:
             disk.truncate(self.handle, self.path, self.end)
         disk.pwrite(self.handle, self.path, self.header.encode(), 0)
-        for offset in range(self._unproven, self.end, _COPY_BYTES):
-            data = disk.disk.pread(self.handle, min(_COPY_BYTES, self.end - offset), offset)
+        for offset in self._unproven[::_COPY_BYTES]:
+            data = disk.disk.pread(self.handle, min(_COPY_BYTES, self._unproven.stop - offset), offset)
             disk.pwrite(self.handle, self.path, data, offset)
         disk.fsync(self.handle, self.path)
-        self._unproven = self._allocated = self.end
+        self._unproven, self._allocated = range(0), self.end
         self.cut_index()
         disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
         self.write_index(self._checkpointed, self._kept)
@@ -250,7 +251,7 @@ class ActiveSegment:
         )
 
     def mark(self) -> tuple[int, int]:
-        """For ``undo``."""
+        """What ``undo`` goes back to: the number of records and the offset of the end."""
         return self.count, self.end
 
     def undo(self, before: tuple[int, int]) -> None:
@@ -272,7 +273,7 @@ class ActiveSegment:
         return self._tail[0][1]
 
     def offset_of(self, transaction_id: int) -> int:
-        """Where a record begins that the index file does not have yet, or the next one will."""
+        """The offset of a record that the index file does not have yet, or of the next one."""
         position, before = transaction_id - self.first_id, self.count
         if position == before:
             return self.end

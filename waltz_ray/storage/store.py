@@ -27,7 +27,8 @@ from waltz_ray.storage.control_file import (
 )
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, replay
-from waltz_ray.storage.partition_log import PartitionLog, PendingSync
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.pending_sync import PendingSync
 
 __all__ = ["ReplicaStore", "lock_directory"]
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.value import value
 from waltz_ray.wire.primitives import BytesLike
 
 __all__ = [
@@ -225,7 +225,7 @@ class FrameDecoder(_Decoder):
             raise
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Hello:
     """The first frame of each side: the versions it can speak, and who it is, for the other side's log."""
 

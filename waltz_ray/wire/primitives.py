@@ -111,7 +111,7 @@ class Reader:
             self.fail(f"{count} {what} do not fit in the {self.left} bytes that are left")
 
     def read_bytes_or_null(self) -> memoryview | None:
-        """Not copied: a view of the payload."""
+        """The next bytes, not copied but a view of the payload; None for a null."""
         length = self.read_int()
         if length == -1:
             return None
@@ -138,7 +138,7 @@ class Reader:
         return value if value is not None else self.fail("a string is null where it must not be")
 
     def read_ints(self) -> tuple[int, ...]:
-        """An int array."""
+        """The next array of ints, with its count before it."""
         count = self.read_count("ints", 4)
         return struct.unpack_from(f">{count}i", self.payload, self.need(4 * count))
 
@@ -153,7 +153,7 @@ class Reader:
         return self.int_column(rows * count).reshape(rows, count)
 
     def long_column(self, count: int) -> Int64s:
-        """``count`` longs, native-endian."""
+        """The next ``count`` longs as a column in the machine's byte order."""
         if count == 1:
             return np.array(_LONG.unpack_from(self.payload, self.need(8)), np.int64)
         return np.frombuffer(self.payload, _WIRE_LONG, count, self.need(8 * count)).astype(np.int64)

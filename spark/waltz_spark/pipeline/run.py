@@ -52,13 +52,13 @@ _APPEND_TIMEOUT_S = 120.0
 
 
 class PipelineScreen(Protocol):
-    """Where the pipeline shows what it does."""
+    """What the pipeline shows its doings on."""
 
     def stage(self, text: str) -> None:
         """What is going on now."""
 
     def committed(self, records: int) -> None:
-        """So far."""
+        """Show how many records are committed so far."""
 
 
 @dataclass

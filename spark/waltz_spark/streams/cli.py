@@ -20,16 +20,17 @@ from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import decode_collector
-from waltz_spark.streams.collector_status import collector_nodes, collector_status
+from waltz_spark.streams.collector_status import CollectorStatus, collector_nodes, collector_status
 from waltz_spark.streams.configuration import StreamsConfig
 from waltz_spark.streams.files import Files, FilesOf, local_files
 from waltz_spark.streams.services import StreamService, check_file_systems
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import decode_node
-from waltz_spark.streams.status import status
+from waltz_spark.streams.status import ThreadStatus, status
 
 __all__ = [
     "StreamsPlace",
+    "StreamsStatus",
     "SparkKind",
     "check_roots",
     "in_flight",
@@ -46,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StreamsPlace:
-    """Where services run: the connect string of their ZooKeeper, a Spark if any needs one, the gates to the roots."""
+    """What services run with: their ZooKeeper's connect string, a Spark if any needs one, the gates to the roots."""
 
     hosts: str
     spark: Any
@@ -107,7 +108,7 @@ def opened_place(
 
 
 def in_flight(config: StreamsConfig, hosts: str) -> bool:
-    """For ``recover``: whether a collector of the file has a plan to carry through."""
+    """Whether a collector of the file has a plan that ``recover`` has to carry through."""
     zookeeper = KazooZooKeeper(hosts)
     try:
         nodes = collector_nodes(zookeeper, config.zookeeper_root)
@@ -290,16 +291,25 @@ def _service_state(data: bytes) -> str:
     return decode_node("of the service", data).state.value
 
 
-def streams_status(place: StreamsPlace, zookeeper_root: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """``services`` and ``collectors``, () = all that ever ran. CoordinationError, ZooKeeperUnreachable."""
+@dataclass(frozen=True, slots=True)
+class StreamsStatus:
+    """What every thread of one ZooKeeper is doing; the fields are the keys of ``waltz streams status --json``."""
+
+    zookeeper: str
+    services: list[ThreadStatus]
+    collectors: list[CollectorStatus]
+
+
+def streams_status(place: StreamsPlace, zookeeper_root: str, names: Sequence[str] = ()) -> StreamsStatus:
+    """The services and collectors of these names, () = all that ever ran. CoordinationError, ZooKeeperUnreachable."""
     zookeeper = KazooZooKeeper(place.hosts)
     try:
         services = status(zookeeper, place.files_of, place.clock, zookeeper_root)
         collectors = collector_status(zookeeper, place.hosts, place.clock, zookeeper_root)
     finally:
         zookeeper.close()
-    return {
-        "zookeeper": place.hosts,
-        "services": [each.to_json() for each in services if not names or each.name in names],
-        "collectors": [each.to_json() for each in collectors if not names or each.name in names],
-    }
+    return StreamsStatus(
+        place.hosts,
+        [each for each in services if not names or each.name in names],
+        [each for each in collectors if not names or each.name in names],
+    )

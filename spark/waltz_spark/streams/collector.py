@@ -146,7 +146,7 @@ class Written(NamedTuple):
 
 
 class Feed(Protocol):
-    """Where the transactions come from."""
+    """What a collector reads its transactions from."""
 
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         """All committed transactions from ``position`` (partition -> ID, 0 where it says nothing) on, in ranges of

@@ -1,11 +1,10 @@
-"""What the collectors are doing, as plain values for people and JSON. Reads only; needs neither lock nor Spark."""
+"""What the collectors are doing, for people and JSON. Reads only; needs neither lock nor Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.reading import Marks, Reading
@@ -43,10 +42,6 @@ class CollectorStatus:
     high_water_marks: dict[int, int]
     lag_records: int | None
     trouble: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for ``json.dumps``."""
-        return asdict(self)
 
 
 def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> dict[str, CollectorNode]:

@@ -66,7 +66,7 @@ _NUMBERS = tuple[int, ...]
 
 @dataclass(frozen=True)
 class CollectorSection:
-    """``[collectors.NAME]``."""
+    """The section ``[collectors.NAME]`` of the TOML file."""
 
     root: str = ""
     category: str = ""
@@ -79,7 +79,7 @@ class CollectorSection:
 
 @dataclass(frozen=True)
 class ServiceSection:
-    """``[services.NAME]``."""
+    """The section ``[services.NAME]`` of the TOML file."""
 
     kind: str = ""
     root: str = ""
@@ -131,7 +131,7 @@ class StreamsConfig:
         return list(dict.fromkeys([*own, *sources]))
 
     def only(self, names: Sequence[str]) -> StreamsConfig:
-        """The same with these threads only, () = all. ConfigError for a name that is not in it."""
+        """The configuration of these threads only, () = all. ConfigError for a name that is not in it."""
         for name in names:
             if name not in self.names:
                 raise ConfigError(f"there is no service {name!r} in the file{_nearest(name, self.names)}")

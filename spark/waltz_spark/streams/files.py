@@ -57,7 +57,7 @@ class Files(Protocol):
         ...
 
     def copy(self, path: str, target: str) -> None:
-        """The same bytes at ``target``, durable like those of ``write``. FileNotFoundError."""
+        """Copy the file's bytes to ``target``, durable like those of ``write``. FileNotFoundError."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -65,7 +65,7 @@ class Files(Protocol):
         ...
 
     def replace(self, source: str, target: str) -> None:
-        """Like ``rename`` for a file, but a file at ``target`` is replaced."""
+        """Rename a file, in place of one at ``target`` if there is one."""
         ...
 
     def delete(self, path: str) -> None:
@@ -116,7 +116,7 @@ def directory_of(path: str) -> str:
 
 
 def copy_file(source: Files, path: str, target: Files, target_path: str) -> None:
-    """The same bytes, durable at the target; between any two gates. FileNotFoundError."""
+    """Copy a file from one gate to another, durable at the target. FileNotFoundError."""
     if source is target:
         target.copy(path, target_path)
     else:
@@ -124,7 +124,7 @@ def copy_file(source: Files, path: str, target: Files, target_path: str) -> None
 
 
 class LocalFiles:
-    """The operating system's."""
+    """The gate to the operating system's own files."""
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)

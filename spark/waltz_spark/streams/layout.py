@@ -102,12 +102,12 @@ def minute_of(time: datetime) -> datetime:
 
 
 def minute_name(minute: datetime) -> str:
-    """``yyyyMMddHHmm``."""
+    """The minute as ``yyyyMMddHHmm``."""
     return minute_of(minute).strftime("%Y%m%d%H%M")
 
 
 def hour_name(time: datetime) -> str:
-    """``yyyyMMddHH``."""
+    """The hour as ``yyyyMMddHH``."""
     return minute_name(time)[:10]
 
 
@@ -191,12 +191,12 @@ class PublishedPath(NamedTuple):
         return join(root, self.relative)
 
     def to_stream(self, stream: str) -> PublishedPath:
-        """The same part in another stream."""
+        """The path of this part in another stream."""
         return self._replace(stream=stream)
 
 
 def parse_published(relative: str) -> PublishedPath:
-    """The other way of ``PublishedPath.relative``. InvalidInput."""
+    """The path that ``PublishedPath.relative`` has written. InvalidInput for any other text."""
     found = _PUBLISHED.fullmatch(relative)
     if found is None:
         raise InvalidInput(f"{relative!r} is not <stream>/<category>/yyyy/MM/dd/HH/mm/<local>.<collector>")

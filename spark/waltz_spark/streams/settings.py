@@ -63,7 +63,7 @@ class StreamSettings:
 
     @property
     def stream(self) -> str:
-        """``streams_local`` or ``streams``."""
+        """The stream that it publishes to: ``streams_local`` or ``streams``."""
         return LOCAL if self.kind == "local" else STREAMS
 
     @property

@@ -49,7 +49,7 @@ _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 
 
 class StreamState(enum.Enum):
-    """Where the commit of a thread is; the value is what stands in the node."""
+    """How far the commit of a thread is; the value is what stands in the node."""
 
     START = "TRANS_COMMIT_START"
     MOVED = "TRANS_MV_COMPLETE"
@@ -91,7 +91,7 @@ RECOVERY: Mapping[StreamState, Row] = MappingProxyType(
 
 
 def parse_state(name: str) -> StreamState:
-    """Also the other spellings in use: with or without ``TRANS_``, MOVE_COMPLETE. InvalidInput for another word."""
+    """The state of a word in any spelling in use, MOVE_COMPLETE too, with or without ``TRANS_``. InvalidInput else."""
     known = {state.value.removeprefix("TRANS_"): state for state in StreamState} | {"MOVE_COMPLETE": StreamState.MOVED}
     state = known.get(name.removeprefix("TRANS_")) if isinstance(name, str) else None
     if state is None:

@@ -1,11 +1,10 @@
-"""What the threads are doing, as plain values for people and JSON. Reads only; needs no lock."""
+"""What the threads are doing, for people and JSON (``runtime.status.to_json``). Reads only; needs no lock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_spark.streams.consumer import pending_names
@@ -38,10 +37,6 @@ class ThreadStatus:
     lag_minutes: int | None
     pending: dict[str, int]
     quarantined: list[QuarantineRecord]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for ``json.dumps``."""
-        return asdict(self)
 
 
 def status(

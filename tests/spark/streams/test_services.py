@@ -22,6 +22,7 @@ from tests.spark.streams.world import CHAIN, FIRST, NOW, World, walk
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, CoordinationError, StorageError, VersionConflict
+from waltz_ray.runtime.status import to_json
 
 NOTHING: Callable[[str], None] = lambda point: None  # noqa: E731
 
@@ -63,7 +64,7 @@ class Bench:
 
     def status(self) -> dict[str, dict[str, Any]]:
         found = status(self.zookeeper, lambda root: self.files, lambda: self.now)
-        return {one.name: json.loads(json.dumps(one.to_json())) for one in found}
+        return {one.name: json.loads(json.dumps(to_json(one))) for one in found}
 
     def quarantined(self, name: str) -> list[dict[str, Any]]:
         return list(self.status()[name]["quarantined"])

@@ -72,7 +72,7 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str] = COLUMNS, chosen: Posit
 
 
 def headers_to_arrow(batch: FeedBatch, columns: Sequence[str], chosen: Positions | None = None) -> Any:
-    """The same of a feed without data; ``columns`` must not name "data"."""
+    """The Arrow columns of a feed without data; ``columns`` must not name "data"."""
     values: dict[str, npt.NDArray[Any]] = {
         "partition_id": np.full(len(batch), batch.partition_id, dtype=np.int32),
         "transaction_id": np.arange(batch.first_id, batch.first_id + len(batch), dtype=np.int64),

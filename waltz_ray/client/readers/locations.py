@@ -103,7 +103,7 @@ class Locations:
 
     @property
     def resolve(self) -> Callable[[int], Endpoint | None]:
-        """For ``RangeReader``: the endpoint of a partition's server, None if it has none now."""
+        """The endpoint of a partition's server, None if it has none now; what ``RangeReader`` asks."""
         return self._from_store if self._store else self._fixed.get
 
     def _from_store(self, partition_id: int) -> Endpoint | None:

@@ -59,7 +59,7 @@ def _resolve(name: str, bound: Bound, partition_id: int, mark: int) -> int:
 
 
 def split_ranges(ranges: list[Range], record_bytes: Mapping[int, float], bytes_per_task: int) -> list[Range]:
-    """The same transactions in consecutive ranges of about ``bytes_per_task``, nearly equal within a partition.
+    """The ranges cut into consecutive ones of about ``bytes_per_task``, nearly equal within a partition.
 
     ``record_bytes``: average size of a record of each partition.
     """

@@ -59,7 +59,7 @@ def checked_header(header: HeaderFilter | None) -> range | frozenset[int] | None
 
 
 def positions_of(header: range | frozenset[int] | None, headers: npt.NDArray[Any]) -> Positions | None:
-    """Where the headers pass the filter; None: no filter, all do."""
+    """The positions at which the headers pass the filter; None: there is no filter, all do."""
     if header is None:
         return None
     if not isinstance(header, range):

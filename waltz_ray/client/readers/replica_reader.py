@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from waltz_ray.client.persist import persist
 from waltz_ray.client.readers.locations import ReplicaView
-from waltz_ray.client.readers.sockets import open_stream, persist
+from waltz_ray.client.readers.sockets import open_stream
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint

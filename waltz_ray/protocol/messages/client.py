@@ -101,7 +101,7 @@ class AppendedBatch:
 
 @value(eq=False)
 class Rejected:
-    """These appends were not taken. ``generation`` is the partition's current one, -1 if this server can't say."""
+    """Appends that were not taken. ``generation`` is the partition's current one, -1 if this server can't say."""
 
     partition_id: int
     generation: int
@@ -112,7 +112,7 @@ class Rejected:
 
 @value(eq=False)
 class LockFailureBatch:
-    """These appends failed their lock check, each against the transaction of the same position."""
+    """Appends that failed their lock check, each against the transaction of the same position."""
 
     partition_id: int
     sequence_numbers: Int32s

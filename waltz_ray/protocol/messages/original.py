@@ -182,7 +182,7 @@ class AssignmentResponse:
 
 @value()
 class AddPreferredRequest:
-    """From version 2."""
+    """A server is to have these partitions whenever it lives; from version 2."""
 
     req_id: ReqId
     partitions: tuple[int, ...]
@@ -196,7 +196,7 @@ class AddPreferredResponse:
 
 @value()
 class RemovePreferredRequest:
-    """From version 2."""
+    """A server has no claim to these partitions any more; from version 2."""
 
     req_id: ReqId
     partitions: tuple[int, ...]

@@ -132,7 +132,7 @@ class SetLowWaterMark:
 
 @value()
 class Close:
-    """This server has done with the partition: ``Closed``."""
+    """The server has done with the partition; answered by ``Closed``."""
 
     partition_id: int
     session_id: int

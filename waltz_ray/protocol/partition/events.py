@@ -66,7 +66,7 @@ class Assigned:
 
 @value()
 class Unassigned:
-    """It does not (any more)."""
+    """The partition does not belong to this server, or does not any more."""
 
     reason: str
 
@@ -126,7 +126,7 @@ class FeedPaused:
 
 @value()
 class FeedResumed:
-    """It has taken most of it."""
+    """A connection that had fallen behind has taken most of what was waiting for it."""
 
     connection_id: int
 
@@ -201,7 +201,7 @@ class SendMessage:
 
 @value()
 class SendFeed:
-    """The same feed frame, encoded once, to all of ``connection_ids``."""
+    """Send one feed frame, encoded once, to all of ``connection_ids``."""
 
     connection_ids: tuple[int, ...]
     mode: FeedMode

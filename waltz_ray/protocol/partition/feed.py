@@ -35,6 +35,7 @@ __all__ = [
     "feed_batch_bytes",
     "feed_frame_bytes",
     "own_entries",
+    "receivers",
 ]
 
 FEED_READ_BYTES = 1024 * 1024
@@ -118,6 +119,11 @@ class Subscriber:
     reads: int = 0  # ordered and not yet there
     ordered_to: int = NO_TRANSACTION  # the last ID of these, while there are any
     read_records: int = 0  # how many a read brings, a little less than the last one did; 0 = not known
+
+
+def receivers(group: list[Subscriber], batch: RecordBatch) -> list[Subscriber]:
+    """Who of ``group`` is sent ``batch`` now: it is what comes next for them, and they have credit left."""
+    return [s for s in group if s.credit_bytes > 0 and s.position + 1 == batch.first_id]
 
 
 class FeedHub:
@@ -335,13 +341,13 @@ class FeedHub:
         if group[0].mode is FeedMode.OWN:
             return self._send_own(group, batch, high_water_mark)
         cost = feed_frame_bytes(group[0].mode, batch)
-        receivers = [s for s in group if s.credit_bytes > 0 and s.position + 1 == batch.first_id]
-        for subscriber in receivers:
+        told = receivers(group, batch)
+        for subscriber in told:
             subscriber.credit_bytes -= cost
             subscriber.position = batch.last_id
-        if not receivers:
+        if not told:
             return []
-        return [SendFeed(tuple(s.connection_id for s in receivers), group[0].mode, batch)]
+        return [SendFeed(tuple(s.connection_id for s in told), group[0].mode, batch)]
 
     def _send_own(self, group: list[Subscriber], batch: RecordBatch, high_water_mark: int) -> list[Effect]:
         members = {subscriber.client_id: subscriber for subscriber in group}

@@ -25,7 +25,7 @@ class _Flush:
 
 
 class Flushes:
-    """See the module. Methods return the effects."""
+    """The flushes that have no answer yet. Methods return the effects."""
 
     def __init__(self, state: PartitionState, intake: Intake) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class Flushes:
         return len(self._held)
 
     def flush(self, connection_id: int, req_id: ReqId) -> list[Effect]:
-        """A client asks."""
+        """A client asks to be told when all that was proposed so far has its fate."""
         flush, waiting = _Flush(connection_id, req_id), chain(self._held, self._behind)
         if self._state.log is None or sum(each.connection_id == connection_id for _, each in waiting) >= _MOST:
             return [SendMessage(connection_id, NotReady(self._state.partition_id, self._state.generation))]

@@ -40,7 +40,7 @@ class LockFailures:
     conflicts: Int64s
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> LockFailures:
-        """Those whose position ``which`` is true for."""
+        """The failures at whose position ``which`` is true."""
         return LockFailures(self.connection_id, self.client_id, self.sequence_numbers[which], self.conflicts[which])
 
 

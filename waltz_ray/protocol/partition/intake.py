@@ -34,7 +34,7 @@ def _queued_bytes(batch: AppendBatch) -> int:
 
 
 class Intake:
-    """See the module. Methods that tell somebody something return the effects."""
+    """What clients propose to one partition, until it has its fate. Methods that tell somebody return the effects."""
 
     def __init__(self, state: PartitionState, queue: Pool) -> None:
         """``queue``: for what is in flight, of all partitions of the server."""
@@ -176,7 +176,7 @@ class Intake:
         self._held_failures.forget(connection_ids=(connection_id,))
 
     def forget_client(self, client_id: int) -> None:
-        """It mounts anew, and learns every fate from its feed."""
+        """Hold no answers for the client: it mounts anew, and learns every fate from its feed."""
         self._held_failures.forget(client_ids=(client_id,))
 
     def log_lost(self, reason: str) -> list[Effect]:

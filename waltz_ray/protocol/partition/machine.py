@@ -76,13 +76,24 @@ from waltz_ray.protocol.session_types import (
     Warn,
 )
 
-__all__ = ["Partition"]
+__all__ = ["Partition", "orders_first"]
 
 _RECENT_BATCHES = 1024  # in one answer to a reader, however small they are
 _FEED_TIMER, _FEED_RETRY_MS = "feed", 200
 
 _NEWS = (Committed, SessionOpen, ReopenWanted, SessionFailed, SessionFenced)
 """What a session tells its partition; everything else that it says is an order for the shell."""
+
+
+def orders_first(effects: list[SessionEffect]) -> list[SessionEffect]:
+    """What a session orders is handed on before anything follows from what it tells.
+
+    For a reaction may admit appends: they must leave behind the records that the session has just ordered to be sent,
+    or a replica would be given the newer ones first and refuse them.
+    """
+    if len(effects) < 2:  # nearly always
+        return effects
+    return sorted(effects, key=lambda effect: isinstance(effect, _NEWS))
 
 
 class Partition:
@@ -115,7 +126,7 @@ class Partition:
 
     @property
     def session(self) -> Session | None:
-        """The running one."""
+        """The session that is running, None if there is none."""
         return self.state.session
 
     @property
@@ -221,21 +232,16 @@ class Partition:
         self._effects += self.mounts.confirm()  # the round under way may have lost an answer
 
     def _run(self, effects: list[SessionEffect]) -> None:
-        """Hand on what a session orders, then react to what it tells.
-
-        In this order, for a reaction may admit appends: they must leave behind the records that the session has just
-        ordered to be sent, or a replica would be given the newer ones first and refuse them.
-        """
-        news: list[SessionEffect] = []
-        for effect in effects:
-            (news if isinstance(effect, _NEWS) else self._effects).append(effect)
-        for one in news:
-            if self.stage is Stage.IDLE:
+        """Hand on what a session orders, and react to what it tells."""
+        for effect in orders_first(effects):
+            if not isinstance(effect, _NEWS):
+                self._effects.append(effect)
+            elif self.stage is Stage.IDLE:
                 return  # dropped by one of these
-            if isinstance(one, Committed):
-                self._on_committed(one.high_water_mark)
+            elif isinstance(effect, Committed):
+                self._on_committed(effect.high_water_mark)
             else:
-                self._obey(self.reign.hear(one))  # type: ignore[arg-type]  # the rest of _NEWS
+                self._obey(self.reign.hear(effect))
 
     def _obey(self, rulings: list[Ruling]) -> None:
         """Hand on what the reign orders, and let the other parts know what it tells."""
@@ -299,12 +305,8 @@ class Partition:
         self._effects += self.flushes.committed()
         log.retained.trim(high_water_mark)
         self._admit_next()
-        if self.stage is Stage.OPEN and self._beyond_checkpoint(high_water_mark):
+        if self.stage is Stage.OPEN and self.reign.checkpoint_is_due(high_water_mark):
             self._obey(self.reign.reopen())
-
-    def _beyond_checkpoint(self, high_water_mark: int) -> bool:
-        start = None if self.session is None else self.session.low_water_mark
-        return start is not None and high_water_mark - start >= self.state.config.checkpoint_interval
 
     # ---- clients ----------------------------------------------------------------------------------------
 

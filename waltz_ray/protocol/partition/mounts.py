@@ -17,9 +17,10 @@ from waltz_ray.protocol.partition.events import ConfirmSession, Effect, SendMess
 from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES, FeedHub, Subscriber
 from waltz_ray.protocol.partition.intake import Intake
 from waltz_ray.protocol.partition.state import Log, PartitionState, Stage
+from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.value import value
 
-__all__ = ["Mounts"]
+__all__ = ["Mounts", "confirmations_needed"]
 
 
 @value()
@@ -39,8 +40,13 @@ class _HeldMount:
         return replace(self, mount=replace(self.mount, credit_bytes=credit_bytes))
 
 
+def confirmations_needed(session: Session) -> int:
+    """How many members must know of no higher session before a mount is answered: a successor has fenced one."""
+    return session.quorum
+
+
 class Mounts:
-    """See the module. Methods return the effects."""
+    """The mounts that have no answer yet. Methods return the effects."""
 
     def __init__(self, state: PartitionState, feed: FeedHub, intake: Intake) -> None:
         self._state = state
@@ -82,13 +88,17 @@ class Mounts:
 
         The round before is over in any case: its answers may be lost, and the next mount must not wait for them.
         """
-        self._confirmed = None
+        self.end_round()
         session = self._state.session
         if not self._held or session is None or not session.published:
             return []
         self._round += 1
         self._confirmed = set()
-        return [ConfirmSession(session.session_id, session.members, self._round)]
+        return [ConfirmSession(session.session_id, session.members, self._round), *self._attach_confirmed(session)]
+
+    def end_round(self) -> None:
+        """What its members answer counts no more; the next mount begins another one."""
+        self._confirmed = None
 
     def confirmed(self, session_id: int, replica_id: int, number: int) -> list[Effect]:
         """A replica has answered: it knows of no higher session."""
@@ -97,13 +107,16 @@ class Mounts:
             return []
         if replica_id in session.members:
             self._confirmed.add(replica_id)
-        if len(self._confirmed) < session.quorum:
+        return self._attach_confirmed(session)
+
+    def _attach_confirmed(self, session: Session) -> list[Effect]:
+        if self._confirmed is None or len(self._confirmed) < confirmations_needed(session):
             return []
         self._confirmed = None
         mounts, self._held = self._held, {}
         effects: list[Effect] = []
         for key, held in mounts.items():
-            if held.after_round >= number:
+            if held.after_round >= self._round:
                 self._held[key] = held
             elif self._intake.is_waiting:
                 self._wait_behind(held)
@@ -166,7 +179,7 @@ class Mounts:
         mounts = [*self._held.values(), *(held for _, held in self._behind)]
         self._held.clear()
         self._behind.clear()
-        self._confirmed = None
+        self.end_round()
         return [self._answer(held, MountState.NOT_READY) for held in mounts]
 
 

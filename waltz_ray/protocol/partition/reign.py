@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
@@ -32,7 +33,7 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.protocol.value import value
 
-__all__ = ["BACKOFF_TIMER", "LogLost", "LogOpened", "Reign", "Ruling", "SessionNews"]
+__all__ = ["BACKOFF_TIMER", "LogLost", "LogOpened", "Reign", "Ruling", "SessionNews", "locks_of_a_new_log"]
 
 BACKOFF_TIMER = "backoff"
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 50, 2_000
@@ -59,8 +60,13 @@ SessionNews = SessionOpen | ReopenWanted | SessionFailed | SessionFenced
 """What a session tells its reign."""
 
 
+def locks_of_a_new_log(config: ServerConfig, start: int) -> LockTable:
+    """Nobody here knows which locks the log up to ``start`` has taken: each counts as taken by ``start``."""
+    return LockTable(config.lock_table_size, config.lock_table_probes, start)
+
+
 class Reign:
-    """See the module. Methods return what follows, in its order."""
+    """Decides which session a partition has on this server. Methods return what follows, in its order."""
 
     def __init__(self, state: PartitionState, owner: str) -> None:
         """``owner`` names the process: no other one, before or after it, has the same."""
@@ -99,7 +105,7 @@ class Reign:
         return self._read_roster()
 
     def drop(self, reason: str) -> list[Ruling]:
-        """It is not any more."""
+        """Give the partition up: it is not this server's any more."""
         if self._state.stage is Stage.IDLE:
             return []
         lost = self._lose_log(reason)
@@ -137,7 +143,7 @@ class Reign:
         if roster.generation > state.generation:
             return self.drop(f"generation {roster.generation} is recorded, this server was given {state.generation}")
         rulings: list[Ruling] = []
-        if state.log is not None and roster.last_published_session != state.log.published_session:
+        if state.log is not None and not state.log.is_up_to(roster):
             rulings.append(self._lose_log("another server has opened a session in between"))
         return [*rulings, self._take(roster, version)]
 
@@ -202,8 +208,7 @@ class Reign:
         state.session, self._backoff_ms = session, _FIRST_BACKOFF_MS
         state.enter(Stage.OPEN)
         if state.log is None:
-            locks = LockTable(state.config.lock_table_size, state.config.lock_table_probes, start)
-            state.log = Log(session.retained, locks, start, session.session_id)
+            state.log = Log(session.retained, locks_of_a_new_log(state.config, start), start, session.session_id)
         elif not state.log.high_water_mark <= start < state.log.next_id:
             return self.drop(
                 f"session {session.session_id} begins at {start}, but this server has committed up to "
@@ -224,6 +229,12 @@ class Reign:
             return self._read_roster()
         self._reopen_again = True
         return []
+
+    def checkpoint_is_due(self, high_water_mark: int) -> bool:
+        """So much is committed in the running session that another one should raise the replicas' low-water marks."""
+        session = self._state.session
+        start = None if session is None else session.low_water_mark
+        return start is not None and high_water_mark - start >= self._state.config.checkpoint_interval
 
     def files_are_lost(self) -> list[Ruling]:
         """A replica has lost its files: has an operator declared it replaced meanwhile?"""

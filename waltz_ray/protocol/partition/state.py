@@ -9,13 +9,14 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Session
 
 __all__ = ["STAGES", "Log", "Stage", "PartitionState"]
 
 
 class Stage(Enum):
-    """Where the next session is; one may be running meanwhile."""
+    """How far the next session is; one may be running meanwhile."""
 
     IDLE = "idle"  # not this server's partition
     READING = "reading"  # the roster, from ZooKeeper
@@ -61,6 +62,10 @@ class Log:
     def next_id(self) -> int:
         """The ID the next admitted transaction gets."""
         return self.retained.end_id
+
+    def is_up_to(self, roster: Roster) -> bool:
+        """Whether no other server has published a session since: only then is this still the partition's log."""
+        return roster.last_published_session == self.published_session
 
 
 @dataclass(slots=True)

@@ -1,0 +1,100 @@
+"""What the gauges are set to, from a status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.runtime.test_status import SERVED
+from waltz_ray.actors import metrics
+from waltz_ray.actors.metrics import Gauges, ServerGauges
+from waltz_ray.runtime.status import ActorState, EndpointStatistics, ReplicaStatus, ServerStatus, StoredPartition
+
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+class Recorded:
+    """As ``ray.util.metrics.Gauge``; the last value of each name and its tags."""
+
+    values: dict[Sample, float]
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        assert description
+        self._name, self._keys, self._tags = name, set(tag_keys), dict[str, str]()
+
+    def set_default_tags(self, tags: Mapping[str, str]) -> None:
+        self._tags = dict(tags)
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        told = self._tags | tags
+        assert told.keys() == self._keys, "Ray refuses a tag that was not declared, or that is missing"
+        self.values[self._name, frozenset(told.items())] = value
+
+
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> dict[Sample, float]:
+    recorded: dict[Sample, float] = {}
+    monkeypatch.setattr(Recorded, "values", recorded, raising=False)
+    monkeypatch.setattr(metrics, "Gauge", Recorded)
+    return recorded
+
+
+def of(values: dict[Sample, float], **tags: str) -> dict[str, float]:
+    """Those with exactly these tags, without what all names begin with."""
+    return {name.removeprefix("waltz_"): value for (name, own), value in values.items() if own == set(tags.items())}
+
+
+REPLICA: dict[str, Any] = {"state": ActorState.SERVING, "disk_use_bytes": 10, "disk_free_bytes": 20}
+
+
+def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
+    partitions = {3: StoredPartition(session=5, last_id=0, low_water_mark=-1), 4: StoredPartition(damaged="rot")}
+    traffic = EndpointStatistics(connections=1, turns=2, records=3, record_bytes=4)
+    Gauges("c", "0").replica(ReplicaStatus(**REPLICA, partitions=partitions, traffic=traffic))
+    assert of(values, cluster="c", replica="0") == {
+        "replica_serving": 1,
+        "replica_disk_use_bytes": 10,
+        "replica_disk_free_bytes": 20,
+        "replica_connections": 1,
+        "replica_turns": 2,
+        "replica_records": 3,
+        "replica_record_bytes": 4,
+    }
+    assert of(values, cluster="c", replica="0", partition="3") == {
+        "replica_last_id": 0,
+        "replica_low_water_mark": -1,
+        "replica_session": 5,
+        "replica_damaged": 0,
+    }
+    assert of(values, cluster="c", replica="0", partition="4") == {"replica_damaged": 1}
+
+
+def test_what_is_not_known_leaves_the_old_value(values: dict[Sample, float]) -> None:
+    gauges = Gauges("c", "0")
+    gauges.replica(ReplicaStatus(**REPLICA, traffic=EndpointStatistics(turns=2)))
+    gauges.replica(ReplicaStatus(state=ActorState.REFUSED))
+    told = of(values, cluster="c", replica="0")
+    assert (told["replica_serving"], told["replica_disk_use_bytes"], told["replica_turns"]) == (0, 10, 2)
+
+
+def test_a_servers_gauges(values: dict[Sample, float]) -> None:
+    status = ServerStatus(
+        state=ActorState.SERVING, connections=3, slow_steps=2, longest_step_ms=25.5, partitions={0: SERVED}
+    )
+    ServerGauges("c", "1").server(status)
+    assert of(values, cluster="c", server="1") == {
+        "server_connections": 3,
+        "server_slow_steps": 2,
+        "server_longest_step_ms": 25.5,
+    }
+    assert of(values, cluster="c", server="1", partition="0") == {
+        "partition_ready": 1,
+        "partition_high_water_mark": 7,
+        "partition_session": 3,
+        "partition_generation": 4,
+        "partition_members": 2,
+        "partition_in_flight_bytes": 11,
+        "partition_subscribers": 1,
+    }

@@ -1,0 +1,40 @@
+"""The rules of a client's partition, each by its name: when a mount ends, what belongs to it, what it may be sent.
+
+They look and decide; what follows from it is ``mounting.py``'s, and which append has which fate is decided in
+``client_monitor.py``. ``tests/simulation/mutations_client.py`` breaks them.
+"""
+
+from __future__ import annotations
+
+from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.messages.client import Mounted
+
+__all__ = ["answers_newest_mount", "begins_newest_feed", "has_moved", "mount_credit_bytes"]
+
+
+def has_moved(mounted_at: Location, location: Location | None) -> bool:
+    """Whether a mount ends because the partition is elsewhere now: a hung server would keep it for ever.
+
+    What is known of the location may be older than the mount.
+    """
+    if location is None or location.endpoint is None or location == mounted_at:
+        return False
+    return location.generation >= mounted_at.generation
+
+
+def mount_credit_bytes(limit_bytes: int, held_bytes: int) -> int:
+    """How much feed a new mount may be sent at first: not what is held already, delivered and not applied."""
+    return max(0, limit_bytes - held_bytes)
+
+
+def answers_newest_mount(message: Mounted, client_id: int, mount_number: int) -> bool:
+    """Whether it is not an answer to an earlier mount over the same stream: mounts are numbered."""
+    return message.req_id.sequence_number == mount_number and message.req_id.client_id == client_id
+
+
+def begins_newest_feed(first_id: int, mount_mark: int) -> bool:
+    """Whether the feed of the mount from ``mount_mark`` begins with a frame from ``first_id``.
+
+    What has come since the mount was sent for an earlier one then, and its credit has ended with that.
+    """
+    return first_id == mount_mark + 1

@@ -1,0 +1,306 @@
+"""What the parts of a cluster say of themselves: frozen classes, which travel from actors, and ``to_json`` of any.
+
+The fields' names are the keys of ``waltz status --json``. None, and an empty mapping of an actor that does not serve,
+mean: not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+from waltz_ray.protocol.ids import Endpoint
+
+if TYPE_CHECKING:  # whoever only shows a status needs no machines for it
+    from waltz_ray.config import ClusterConfig
+    from waltz_ray.protocol.messages.replica import RefusalCode
+    from waltz_ray.protocol.partition.state import Stage
+    from waltz_ray.protocol.session_replica import Phase
+
+__all__ = [
+    "ActorState",
+    "ActorStatus",
+    "ClusterStatus",
+    "EmbeddedZooKeeperStatus",
+    "EndpointStatistics",
+    "LinkStatus",
+    "ManagerStatus",
+    "PartitionAssignment",
+    "Readiness",
+    "ReplicaProgress",
+    "ReplicaStatus",
+    "ServedPartition",
+    "ServerStatus",
+    "StoredPartition",
+    "ZooKeeperStatus",
+    "ZooKeeperView",
+    "to_json",
+]
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class ActorState(StrEnum):
+    """What an actor does, in its own words, or in those of who asked it (NO_ANSWER, ABSENT)."""
+
+    STARTING = "STARTING"  # it needs time or somebody else, and no person
+    SERVING = "SERVING"
+    REFUSED = "REFUSED"  # it cannot start as things are, says why, and looks again
+    STOPPED = "STOPPED"
+    DOWN = "DOWN"  # its process has ended and is started again
+    NO_ANSWER = "NO ANSWER"  # within the time it was given
+    ABSENT = "ABSENT"  # Ray knows no actor of that name
+
+
+class Readiness(StrEnum):
+    """Whether a partition takes appends on the server that has it."""
+
+    READY = "READY"
+    NOT_READY = "NOT_READY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStatus:
+    """What every actor's status has.
+
+    ``reason``: why it does not serve, "" else. ``silent_s``: seconds since it answered last, told of one that is
+    silent. ``pid``: of the process that does the work.
+    """
+
+    state: ActorState
+    reason: str = ""
+    silent_s: float | None = None
+    pid: int | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Whether it does its work."""
+        return self.state is ActorState.SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperStatus:
+    """How ZooKeeper is seen by one of its clients.
+
+    ``state``: the connection's (``coordination.api.ConnectionState``), which may say connected of a server that hangs;
+    ``silent_s``: seconds since its last answer; ``error``: what the last request met, "" if it was answered.
+    """
+
+    state: str
+    silent_s: float
+    error: str
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self.state == "connected"
+
+    def answers(self, within_s: float) -> bool:
+        """Whether it is connected and has answered within the last ``within_s`` seconds."""
+        return self.connected and self.silent_s < within_s
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperView(ZooKeeperStatus):
+    """The manager's, with the age of what it shows of ZooKeeper: ``view_age_s`` in seconds, None = never read.
+
+    ``view_error``: why it could not be read just now, "" if it was, or is still being read.
+    """
+
+    view_age_s: float | None
+    view_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """A server's link to one replica: whether it works, where it leads, how often the replica has said no."""
+
+    up: bool
+    endpoint: Endpoint | None
+    refusals: Mapping[RefusalCode, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProgress:
+    """How far one replica is in a session, as its server knows it; ``last_id`` is on its disk."""
+
+    phase: Phase
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPartition:
+    """A partition on the server that has it. ``session``, ``low_water_mark``: None while no session is open.
+
+    ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
+    committed; ``subscribers``: mounted clients.
+    """
+
+    generation: int
+    state: Readiness
+    stage: Stage
+    session: int | None
+    low_water_mark: int | None
+    high_water_mark: int
+    members: tuple[int, ...]
+    replicas: Mapping[int, ReplicaProgress]
+    in_flight_bytes: int
+    subscribers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus(ActorStatus):
+    """A partition server's. ``links``: by replica; ``zookeeper``: as this server sees it.
+
+    ``slow_steps``: steps of its event loop that took too long since it started (``runtime.watchdog``), and the longest.
+    """
+
+    server_id: int | None = None
+    incarnation: str | None = None
+    endpoint: Endpoint | None = None
+    connections: int | None = None
+    slow_steps: int | None = None
+    longest_step_ms: float | None = None
+    links: Mapping[int, LinkStatus] = field(default_factory=dict)
+    partitions: Mapping[int, ServedPartition] = field(default_factory=dict)
+    zookeeper: ZooKeeperStatus | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPartition:
+    """A partition on a replica's disk. ``damaged``: why it is not served, None if it is.
+
+    All marks are None of one whose control entry is lost.
+    """
+
+    session: int | None = None
+    last_id: int | None = None
+    synced_id: int | None = None
+    low_water_mark: int | None = None
+    local_low_water_mark: int | None = None
+    damaged: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStatistics:
+    """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit."""
+
+    connections: int = 0
+    turns: int = 0
+    requests: int = 0
+    records: int = 0
+    record_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus(ActorStatus):
+    """A storage replica's. ``node``: Ray's ID of the node it runs on; ``since_ms``: when its state began, Unix time.
+
+    ``problem``: what is wrong although it serves (a full disk), "" = nothing. ``traffic``: None without an endpoint.
+    """
+
+    replica: int | None = None
+    node: str | None = None
+    since_ms: int | None = None
+    problem: str = ""
+    incarnation: str | None = None
+    directory: str | None = None
+    endpoint: Endpoint | None = None
+    disk_use_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
+    traffic: EndpointStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedZooKeeperStatus(ActorStatus):
+    """The embedded ZooKeeper's, as its keeper tells it: where it listens, and how often it was started again.
+
+    ``problem``: what is wrong although it serves (a full disk), "" = nothing.
+    """
+
+    endpoint: str = ""
+    restarts: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatus:
+    """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
+
+    ``supervision_error``: why it cannot make sure of the actors, "" if it can.
+    """
+
+    pid: int | None
+    leading: bool | None
+    supervision_error: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAssignment:
+    """What ZooKeeper says of a partition: which server has it (None: nobody), and who was in its last session.
+
+    Before ZooKeeper was read for the first time nobody has it and its session is -1. ``session`` None: it was asked of
+    a server that has none open (``ClusterStatus``, without the manager).
+    """
+
+    partition: int
+    server: int | None = None
+    generation: int = 0
+    session: int | None = -1
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """The whole: what ZooKeeper says, and what every actor says of itself. All by number.
+
+    ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
+    Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
+    partitions are those that servers have then.
+    """
+
+    cluster: str
+    cluster_key: UUID | None = None
+    zookeeper: str | None = None
+    zookeeper_state: ZooKeeperView | None = None
+    zookeeper_server: EmbeddedZooKeeperStatus | None = None
+    manager: ManagerStatus
+    partitions: tuple[PartitionAssignment, ...]
+    registered_servers: Mapping[int, Endpoint] = field(default_factory=dict)
+    announced_replicas: Mapping[int, Endpoint] = field(default_factory=dict)
+    servers: Mapping[int, ServerStatus] = field(default_factory=dict)
+    replicas: Mapping[int, ReplicaStatus] = field(default_factory=dict)
+    placement: Mapping[int, str] = field(default_factory=dict)
+    config: ClusterConfig | None = None
+
+    def served(self, partition: PartitionAssignment) -> ServedPartition | None:
+        """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
+        server = None if partition.server is None else self.servers.get(partition.server)
+        return None if server is None else server.partitions.get(partition.partition)
+
+
+def to_json(value: object) -> Json:
+    """``value`` as ``json.dumps`` takes it: classes as objects by field, mappings with their keys as text.
+
+    An enum is its word (its value if that is text, else its name), an endpoint "host:port". TypeError for anything else
+    that JSON has no word for.
+    """
+    match value:
+        case Enum():
+            return value.value if isinstance(value.value, str) else value.name
+        case None | bool() | int() | float() | str():
+            return value
+        case Endpoint() | UUID():
+            return str(value)
+        case Mapping():
+            return {str(to_json(key)): to_json(each) for key, each in value.items()}
+        case list() | tuple():
+            return [to_json(each) for each in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
+    raise TypeError(f"JSON has no word for {type(value).__name__}: {value!r}")
