@@ -313,8 +313,8 @@ def test_bad_options(options: dict[str, Any], text: str) -> None:
 
 
 def test_where_is_one_of_two() -> None:
-    assert where_of("bank", "z:1", None) == "z:1"
-    assert where_of("bank", None, {0: "h:1"}) == {0: "h:1"}
+    assert where_of("bank", "z:1", None) == ("z:1", "bank", "")
+    assert where_of("bank", None, {0: "h:1"}) == ({0: "h:1"}, "bank", "")
     with pytest.raises(InvalidInput, match="not both"):
         where_of("bank", "z:1", {0: "h:1"})
 

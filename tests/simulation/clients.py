@@ -16,7 +16,7 @@ from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, T
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
-from waltz_ray.connect import StoreDirectory
+from waltz_ray.connecting import StoreDirectory
 from waltz_ray.errors import (
     AppendFailed,
     ClientAhead,

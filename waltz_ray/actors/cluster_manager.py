@@ -174,6 +174,7 @@ class ClusterManager:
         logging.basicConfig(level=logging.INFO)
         self._cluster, self._connect_string = cluster, zookeeper
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
+        self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
         self._replicas = {r: replica_name(r) for r in self._host.settings.placement}
         self._servers = {s: server_name(s) for s in range(self._host.settings.config.servers)}
@@ -182,9 +183,9 @@ class ClusterManager:
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
 
-    def zookeeper(self) -> str:
-        """The connect string; what a client asks for first."""
-        return self._connect_string
+    def location(self) -> dict[str, str]:
+        """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
+        return {"zookeeper": self._connect_string, "cluster_key": self._key}
 
     def health(self) -> str:
         return "LEADING" if self._host.leading else "FOLLOWING"
@@ -196,10 +197,12 @@ class ClusterManager:
         """
         from waltz_ray.actors.supervision import statuses
 
-        answers = statuses(self._cluster, self._servers, self._replicas)
+        embedded = not self._host.settings.config.zookeeper
+        answers = statuses(self._cluster, self._servers, self._replicas, embedded)
         return replace(
             self._host.view(_VIEW_TIMEOUT_S),
             zookeeper=self._connect_string,
+            zookeeper_server=answers.zookeeper,
             servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
             replicas={r: self._with_silence(self._replicas[r], answer) for r, answer in answers.replicas.items()},
         )
