@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Ray that this process has joined; "127.0.0.1:port"."""
     from waltz_ray.actors import local_ray
-    from waltz_ray.client import ray_lookup
+    from waltz_ray.finding import ray_lookup
 
     head = local_ray.start(tmp_path_factory.mktemp("ray"), dashboard=False)
     try:

@@ -32,7 +32,9 @@ from waltz_ray.errors import (
     LockConflict,
     NodeExists,
     NoNode,
+    NotApplied,
     NotContiguous,
+    OutboxFull,
     OutOfResources,
     PartitionDamaged,
     PartitionNotReady,
@@ -60,7 +62,10 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
 
 # May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
 # and nothing can be in the log twice. Each class has its own verdict here, also where it inherits it.
-AGAIN = {OutOfResources, ZooKeeperUnreachable, PartitionNotReady, AppendFailed, DataUnavailable}
+AGAIN = {
+    *(OutOfResources, ZooKeeperUnreachable, DataUnavailable, NotApplied),
+    *(PartitionNotReady, AppendFailed, OutboxFull),  # it is not in the log
+}
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
     *(InvalidInput, ConfigError),  # would be refused again

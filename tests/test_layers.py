@@ -333,7 +333,7 @@ def test_what_a_row_forbids(package: str, source: str) -> None:
     [
         ("protocol/", "import struct, numpy"),
         ("storage/", "from waltz_ray.errors import Corruption"),
-        ("demo/", "from waltz_ray import Callbacks, connect, cluster_file"),
+        ("demo/", "from waltz_ray import Callbacks, connect, bring_up"),
         ("demo/", "from waltz_ray.errors import InvalidInput"),
     ],
 )
@@ -343,8 +343,8 @@ def test_what_a_row_allows(package: str, source: str) -> None:
 
 def test_a_library_of_one_file() -> None:
     (wanted,) = imports_in("import ray")
-    assert problem(rows()["client/"], wanted, "ray_lookup.py") is None
-    assert problem(rows()["client/"], wanted, "client.py") == "the table has ray in ray_lookup.py only"
+    assert problem(rows()["finding/"], wanted, "ray_lookup.py") is None
+    assert problem(rows()["finding/"], wanted, "find.py") == "the table has ray in ray_lookup.py only"
 
 
 def test_circles_are_found() -> None:

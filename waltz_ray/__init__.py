@@ -1,25 +1,33 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
-``connect`` gives a client, ``connect_async`` one for coroutines;
+``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-``feed_dataset`` (``waltz_ray.client.ray``) is imported when it is asked for: nobody else has to wait for Ray Data.
+Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
-from waltz_ray.client.client import WaltzClient
-from waltz_ray.client.codecs import JsonCodec, MsgpackCodec, TypedCodec, ZstdCodec
-from waltz_ray.client.range_reader import RangeReader
-from waltz_ray.config import ClientConfig
-
-# This also makes sure that ``waltz_ray.connect`` is the function, not the module it is in.
-from waltz_ray.connect import connect, connect_async
-from waltz_ray.protocol.ids import LockId, ReqId
+from waltz_ray import errors
 
 if TYPE_CHECKING:
-    from waltz_ray.client.ray import feed_dataset
+    from waltz_ray.client.aio import AsyncWaltzClient
+    from waltz_ray.client.application import (
+        Callbacks,
+        SubmitResult,
+        Transaction,
+        TransactionBuilder,
+        TransactionContext,
+    )
+    from waltz_ray.client.client import WaltzClient
+    from waltz_ray.client.codecs import JsonCodec, MsgpackCodec, TypedCodec, ZstdCodec
+    from waltz_ray.client.range_reader import RangeReader
+    from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
+    from waltz_ray.config import ClientConfig
+    from waltz_ray.connecting import connect, connect_async, init_ray
+    from waltz_ray.protocol.ids import LockId, ReqId
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AsyncWaltzClient",
@@ -30,21 +38,54 @@ __all__ = [
     "MsgpackCodec",
     "RangeReader",
     "ReqId",
+    "SubmitResult",
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",
     "TypedCodec",
     "WaltzClient",
+    "WaltzDatasink",
     "ZstdCodec",
+    "block_rows",
     "connect",
     "connect_async",
+    "errors",
     "feed_dataset",
+    "init_ray",
+    "read_dataset",
 ]
+
+_MODULES = {
+    "AsyncWaltzClient": "client.aio",
+    "Callbacks": "client.application",
+    "ClientConfig": "config",
+    "JsonCodec": "client.codecs",
+    "LockId": "protocol.ids",
+    "MsgpackCodec": "client.codecs",
+    "RangeReader": "client.range_reader",
+    "ReqId": "protocol.ids",
+    "SubmitResult": "client.application",
+    "Transaction": "client.application",
+    "TransactionBuilder": "client.application",
+    "TransactionContext": "client.application",
+    "TypedCodec": "client.codecs",
+    "WaltzClient": "client.client",
+    "WaltzDatasink": "client.ray",
+    "ZstdCodec": "client.codecs",
+    "block_rows": "client.ray",
+    "connect": "connecting",
+    "connect_async": "connecting",
+    "feed_dataset": "client.ray",
+    "init_ray": "connecting",
+    "read_dataset": "client.ray",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "feed_dataset":
-        from waltz_ray.client.ray import feed_dataset
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
-        return feed_dataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,27 +19,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from waltz_ray import cluster_file
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.cluster_manager import ClusterManager
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.actors.supervision import (
-    MANAGER,
     ZOOKEEPER,
     alive_nodes,
     ask,
     end_actor,
     ensure_actor,
     find_actor,
-    namespace_of,
-    replica_name,
-    restart_actor,
     running_actors,
     statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
-from waltz_ray.client import ray_lookup
-from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
@@ -48,11 +41,16 @@ from waltz_ray.errors import (
     ClusterMismatch,
     ClusterNotFound,
     ConfigError,
+    CoordinationError,
+    InvalidInput,
     PartitionNotReady,
     RayNotRunning,
-    StorageError,
     WaltzError,
 )
+from waltz_ray.finding import cluster_file, ray_lookup
+from waltz_ray.finding.cluster_file import ClusterFile
+from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
+from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import place_replicas
 from waltz_ray.runtime.status import (
     ActorState,
@@ -60,10 +58,18 @@ from waltz_ray.runtime.status import (
     ManagerStatus,
     PartitionAssignment,
     Readiness,
-    ReplicaStatus,
 )
 
-__all__ = ["Cluster", "bring_up", "cluster_status", "missing", "replace_replica", "status_without_manager", "take_down"]
+__all__ = [
+    "Cluster",
+    "bring_up",
+    "cluster_status",
+    "holds_cluster",
+    "missing",
+    "status_without_manager",
+    "take_down",
+    "take_down_in",
+]
 
 Progress = Callable[[str], None]
 
@@ -92,44 +98,117 @@ def bring_up(
     """Have ``config``'s cluster running on the Ray at ``address`` ("host:port", "auto"; "" = one of our own).
 
     ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
-    missing, if it is not up within ``deadline_s``. The process stays connected to Ray.
+    missing, if it is not up within ``deadline_s``: it goes on trying then, and can be looked at. Any other end leaves
+    nothing running that was not running before, also Ctrl-C and SIGTERM, which raise KeyboardInterrupt. The process
+    stays connected to Ray.
     """
     if not os.path.isabs(config.directory):
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
-    Path(config.directory).mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(config.directory):
-        first_time = cluster_file.read(config.directory) is None
-        found = _known(config)
-        known, initialised = found, False
+    with interruptible(), _one_at_a_time(config.directory, progress):
+        attempt = _Attempt(config, progress, time.monotonic() + deadline_s)
         try:
-            known = _with_ray(found, address, progress)
-            cluster_file.write(known)
-            known = _with_zookeeper(known, config, progress)
-            cluster_file.write(known)
-            _initialise(known, config)
-            initialised = True
-            was_running = found.running and find_actor(config.name, MANAGER) is not None
-            status = _start_and_wait(known, progress, deadline_s)
+            return attempt.run(address)
         except PartitionNotReady:
-            raise  # it goes on trying, and can be looked at
-        except BaseException:
-            if known.ray is not None and known.ray != found.ray:
-                take_down(known, progress)  # a Ray that was started for nothing
-            if first_time and not initialised:
-                cluster_file.remove(config.directory)  # there is no such cluster: the next try may be of another shape
             raise
-    return Cluster(
-        name=known.name,
-        directory=known.directory,
-        address=known.address,
-        dashboard=known.ray.dashboard if known.ray else "",
-        zookeeper=known.zookeeper,
-        partitions=known.partitions,
-        replicas=known.replicas,
-        servers=known.servers,
-        was_running=was_running,
-        warnings=tuple(_warnings(status)),
-    )
+        except BaseException as error:
+            with undisturbed():
+                attempt.undo()
+            if isinstance(error, SystemExit):  # what Ray makes of SIGTERM once it has been joined
+                raise KeyboardInterrupt from error
+            raise
+
+
+class _Attempt:
+    """One bring-up: what was found, what is known by now, and how to have it as it was."""
+
+    def __init__(self, config: ClusterConfig, progress: Progress, deadline: float) -> None:
+        self._config = config
+        self._progress = progress
+        self._deadline = deadline
+        self._first_time = cluster_file.read(config.directory) is None
+        self._found = self._known = _known(config)
+        self._others_actors = True  # until it is known that there are none of that name: not ours to end
+        self._initialised = False
+
+    def run(self, address: str) -> Cluster:
+        self._join(address)
+        with interruptible():  # Ray has put a handler of its own in place
+            self._others_actors = self._found.running or bool(running_actors(self._config.name))
+            was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
+            self._note(self._with_zookeeper())
+            self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))
+            self._initialised = True
+            status = _start_and_wait(self._known, self._progress, self._deadline)
+        known = self._known
+        return Cluster(
+            name=known.name,
+            directory=known.directory,
+            address=known.address,
+            dashboard=known.ray.dashboard if known.ray else "",
+            zookeeper=known.zookeeper,
+            partitions=known.partitions,
+            replicas=known.replicas,
+            servers=known.servers,
+            was_running=was_running,
+            warnings=tuple(_warnings(status)),
+        )
+
+    def undo(self) -> None:
+        """What was not running before does not run afterwards."""
+        known = self._known
+        if known.ray is not None and known.ray != self._found.ray:
+            self._progress("ending what was started")
+            _end_processes(known)
+            cluster_file.write(known.stopped())
+        elif known.address and not self._others_actors:
+            take_down(known, self._progress)
+        if self._first_time and not self._initialised:
+            cluster_file.remove(known.directory)  # there is no such cluster: the next try may be of another shape
+
+    def _note(self, known: ClusterFile) -> None:
+        self._known = known
+        cluster_file.write(known)
+
+    def _left_s(self) -> float:
+        return max(1.0, self._deadline - time.monotonic())
+
+    def _join(self, address: str) -> None:
+        """The cluster's Ray, which may have to be started first."""
+        known = self._known
+        if known.running:
+            if address and address != "auto" and reachable(address) != reachable(known.address):
+                raise ClusterMismatch(f"cluster {known.name!r} runs on the Ray at {known.address}, not at {address}")
+            ray_lookup.join(known.address)
+        elif address:
+            self._progress(f"connecting to Ray at {address}")
+            self._note(replace(known, address=ray_lookup.join(address), ray=None))
+        else:
+            self._start_ray()
+            ray_lookup.join(self._known.address)
+
+    def _start_ray(self) -> None:
+        if self._known.ray is not None:
+            local_ray.stop(self._known.ray)  # its head was killed: what it left behind holds the replicas' locks
+        self._progress("starting Ray")
+        with undisturbed_moment():  # no process that is not written down
+            head = local_ray.launch(Path(self._known.directory))
+            self._note(replace(self._known, address=head.address, ray=head))
+        local_ray.wait_until_started(head, self._left_s())
+
+    def _with_zookeeper(self) -> ClusterFile:
+        known = self._known
+        if not known.embedded:
+            return replace(known, zookeeper=self._config.zookeeper)
+        self._progress("starting ZooKeeper")
+        data_dir = os.path.join(known.directory, "zookeeper")
+        arguments, namespace = (data_dir, self._left_s()), namespace_of(known.name)
+        ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, arguments, threads=4, resource="node:__internal_head__")
+        try:
+            return replace(known, zookeeper=str(ask(known.name, ZOOKEEPER, "connect_string", self._left_s())))
+        except ClusterNotFound as error:
+            raise CoordinationError(
+                f"ZooKeeper does not start: {error}; look into {data_dir}/zookeeper.log, or give --timeout more seconds"
+            ) from error
 
 
 def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> None:
@@ -147,16 +226,35 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
     except RayNotRunning as error:
         unreachable = error  # our head may be half dead: its processes are ended below all the same
     finally:
-        ray_lookup.leave()
         if cluster.ray is not None:
             progress("ending Ray")
-            local_ray.stop(cluster.ray)
-        if cluster.embedded and (cluster.ray is not None or unreachable is None):
-            EmbeddedZooKeeper(os.path.join(cluster.directory, "zookeeper")).stop()
+        if cluster.ray is not None or unreachable is None:
+            _end_processes(cluster)
     if unreachable is not None and cluster.ray is None:
         raise unreachable
     if cluster_file.read(cluster.directory) is not None:
         cluster_file.write(cluster.stopped())
+
+
+def holds_cluster(directory: Path) -> bool:
+    """Whether a cluster was ever brought up there."""
+    return cluster_file.read(directory) is not None
+
+
+def take_down_in(directory: Path, progress: Progress = lambda text: None) -> None:
+    """``take_down`` of the cluster in ``directory``; nothing if there is none."""
+    known = cluster_file.read(directory)
+    if known is not None:
+        take_down(known, progress)
+
+
+def _end_processes(cluster: ClusterFile) -> None:
+    """Our Ray, if it is ours, with all actors, and our ZooKeeper."""
+    ray_lookup.leave()
+    if cluster.ray is not None:
+        local_ray.stop(cluster.ray)
+    if cluster.embedded:
+        EmbeddedZooKeeper(os.path.join(cluster.directory, "zookeeper")).stop()
 
 
 def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
@@ -168,7 +266,7 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
 def status_without_manager(name: str, reason: str) -> ClusterStatus:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
     actors = running_actors(name)
-    answers = statuses(name, _numbers(actors, "server"), _numbers(actors, "replica"))
+    answers = statuses(name, _numbers(actors, "server"), _numbers(actors, "replica"), ZOOKEEPER in actors)
     partitions = [
         PartitionAssignment(partition_id, server_id, served.generation, served.session, served.members)
         for server_id, server in answers.servers.items()
@@ -176,6 +274,7 @@ def status_without_manager(name: str, reason: str) -> ClusterStatus:
     ]
     return ClusterStatus(
         cluster=name,
+        zookeeper_server=answers.zookeeper,
         manager=ManagerStatus(pid=None, leading=None, reason=reason),
         partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
         servers=answers.servers,
@@ -187,83 +286,21 @@ def _numbers(actors: Sequence[str], kind: str) -> list[int]:
     return [int(actor.removeprefix(f"{kind}/")) for actor in actors if actor.startswith(f"{kind}/")]
 
 
-def replace_replica(
-    name: str,
-    zookeeper: str,
-    replica_id: int,
-    *,
-    partitions: Sequence[int] | None = None,
-    files_aside: bool = False,
-    progress: Progress = lambda text: None,
-    deadline_s: float = 60.0,
-) -> None:
-    """Let replica ``replica_id`` be rebuilt from its peers: it forgets what it had joined and starts again.
-
-    ``partitions``: only what it has of these. Returns when it serves all of its partitions; one that was damaged is
-    served again when a server has opened a session with it. CoordinationError, and nothing is changed, while the
-    replica is a member of a partition's last session. StorageError, saying why, if it cannot serve with the files that
-    it has; ``files_aside``: those are renamed, and it begins with none.
-    """
-    client = KazooZooKeeper(zookeeper)
-    try:
-        store = ClusterStore(client, name)
-        if replica_id not in store.info().replica_ids:
-            raise ConfigError(f"cluster {name!r} has no replica {replica_id}; it has {list(store.info().replica_ids)}")
-        before = _replica_status(name, replica_id).incarnation
-        with store.admin_lock(f"replace-replica {replica_id}, pid {os.getpid()}"):
-            store.replace_replica(replica_id, partitions)
-    finally:
-        client.close()
-    restart_actor(name, replica_name(replica_id))  # it reads its new standing in ZooKeeper when it starts
-    _wait_until_replaced(name, replica_id, before, files_aside, progress, deadline_s)
-
-
-def _replica_status(name: str, replica_id: int) -> ReplicaStatus:
-    return statuses(name, [], [replica_id]).replicas[replica_id]
-
-
-def _wait_until_replaced(
-    name: str, replica_id: int, before: str | None, files_aside: bool, progress: Progress, deadline_s: float
-) -> None:
-    deadline = time.monotonic() + deadline_s
-    while True:
-        status = _replica_status(name, replica_id)
-        again = status.incarnation not in (None, before)
-        why_not = _why_not_whole(status) if again else "its new process has not answered yet"
-        if not why_not:
-            return
-        lasting = again and status.state is ActorState.REFUSED  # STARTING passes by itself, damage goes with a session
-        if lasting and files_aside:
-            progress(f"set aside: {ask(name, replica_name(replica_id), 'set_files_aside', 30)}")
-            files_aside = False
-        elif lasting:
-            raise StorageError(
-                f"replica {replica_id} was declared replaceable, but it {why_not}; have {status.directory} set "
-                f"aside (renamed, not deleted) with: waltz replace-replica {replica_id} --set-files-aside"
-            )
-        elif time.monotonic() > deadline:
-            raise StorageError(
-                f"replica {replica_id} was declared replaceable, but it does not serve after {deadline_s:g} s: "
-                f"{why_not}; it goes on trying: see waltz status"
-            )
-        progress(f"waiting for replica {replica_id}: {why_not}")
-        time.sleep(_POLL_S)
-
-
-def _why_not_whole(status: ReplicaStatus) -> str:
-    """ "" if the replica serves all of its partitions."""
-    if not status.serving:
-        return f"is {status.state}: {status.reason}"
-    for partition_id, stored in status.partitions.items():
-        if stored.damaged:
-            return f"does not serve partition {partition_id}: {stored.damaged}"
-    return ""
-
-
 @contextmanager
-def _one_at_a_time(directory: str) -> Iterator[None]:
-    with open(os.path.join(directory, "cluster.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
+    """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        lock = open(os.path.join(directory, "cluster.lock"), "w")  # noqa: SIM115 - what fails here has a name
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise InvalidInput(f"{directory} cannot be a cluster's directory: {why}; give another --dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another waltz up of {directory}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -293,38 +330,6 @@ def _known(config: ClusterConfig) -> ClusterFile:
     return found if found.running else replace(found, address="")
 
 
-def _with_ray(known: ClusterFile, address: str, progress: Progress) -> ClusterFile:
-    """Joined to the cluster's Ray, which may have to be started first."""
-    if known.running:
-        if address and address not in ("auto", known.address):
-            raise ClusterMismatch(f"cluster {known.name!r} runs on the Ray at {known.address}, not at {address}")
-        ray_lookup.join(known.address)
-        return known
-    if address:
-        progress(f"connecting to Ray at {address}")
-        return replace(known, address=ray_lookup.join(address))
-    if known.ray is not None:
-        local_ray.stop(known.ray)  # its head was killed: what it left behind holds the replicas' locks
-    progress("starting Ray")
-
-    def named(head: local_ray.LocalRay) -> ClusterFile:
-        return replace(known, address=head.address, ray=head)
-
-    started = named(local_ray.start(Path(known.directory), lambda head: cluster_file.write(named(head))))
-    ray_lookup.join(started.address)
-    return started
-
-
-def _with_zookeeper(known: ClusterFile, config: ClusterConfig, progress: Progress) -> ClusterFile:
-    if not known.embedded:
-        return replace(known, zookeeper=config.zookeeper)
-    progress("starting ZooKeeper")
-    data_dir = os.path.join(known.directory, "zookeeper")
-    namespace = namespace_of(known.name)
-    ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, (data_dir,), threads=4, resource="node:__internal_head__")
-    return replace(known, zookeeper=str(ask(known.name, ZOOKEEPER, "connect_string", 60)))
-
-
 def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
     client = KazooZooKeeper(known.zookeeper)
     try:
@@ -332,6 +337,11 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         try:
             info = store.info()
         except ClusterNotFound:
+            if known.key:
+                raise ClusterMismatch(
+                    f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
+                    "is it the right one, and does it have its data?"
+                ) from None
             replica_ids = tuple(range(config.replicas))
             settings = Settings(replace(config, directory=known.directory), place_replicas(replica_ids, alive_nodes()))
             info = store.initialize(config.partitions, replica_ids, to_json(settings))
@@ -342,6 +352,11 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
 
 
 def _same(known: ClusterFile, info: ClusterInfo) -> None:
+    if known.key and known.key != str(info.cluster_key):
+        raise ClusterMismatch(
+            f"the ZooKeeper at {known.zookeeper} has another cluster {known.name!r} than {known.directory} holds "
+            "(their keys differ); give the right one with --zookeeper"
+        )
     recorded = from_json(info.settings).config
     for what, found, wanted in (
         ("partitions", info.partitions, known.partitions),
@@ -356,8 +371,8 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             )
 
 
-def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -> ClusterStatus:
-    deadline = time.monotonic() + deadline_s
+def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> ClusterStatus:
+    begin = time.monotonic()
     last = ""
     while True:
         ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
@@ -374,8 +389,8 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline_s: float) -
             last = text
         if time.monotonic() > deadline:
             raise PartitionNotReady(
-                f"cluster {known.name!r} was not up after {deadline_s:g} s, still {text}; "
-                f"it goes on trying: see waltz status"
+                f"cluster {known.name!r} was not up in time ({time.monotonic() - begin:.0f} s), still {text}; "
+                "it goes on trying: see waltz status, or wait longer with: waltz up --timeout"
             )
         time.sleep(_POLL_S)
 

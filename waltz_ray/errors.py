@@ -34,6 +34,8 @@
         ├── AppendFailed             retriable: the append is known not to be in the log
         ├── PartlyAppended           of an append_many some records are in the log, or may be
         ├── AppendTimeout            the caller stopped waiting; the append's fate is open
+        ├── OutboxFull               retriable: no room for another append; it was not sent
+        ├── NotApplied               retriable: the application has not been brought up to a transaction
         ├── DataUnavailable          retriable: transaction data could not be read
         ├── DecodingFailed           the client's codec cannot make a value of a transaction's data
         └── ClientClosed
@@ -45,7 +47,9 @@ Fields are passed positionally to ``super().__init__`` so that every error survi
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+import concurrent.futures
+from typing import Any, ClassVar
 
 __all__ = [
     "AppendFailed",
@@ -69,8 +73,10 @@ __all__ = [
     "LockConflict",
     "NoNode",
     "NodeExists",
+    "NotApplied",
     "NotContiguous",
     "OutOfResources",
+    "OutboxFull",
     "PartitionDamaged",
     "PartitionNotReady",
     "PartlyAppended",
@@ -283,8 +289,30 @@ class PartlyAppended(ClientError):
 class AppendTimeout(ClientError):
     """The caller stopped waiting; whether the append commits is not known yet.
 
-    Not retriable: an append that is still open would be there twice. Wait for its future, or flush again.
+    Not retriable: an append that is still open would be there twice. Wait for it, or flush again.
+
+    ``fate`` is a future of the client (asyncio's, of a client for coroutines) that is done when the feed has said so,
+    as the append would have been; None of ``flush``, and in another process.
     """
+
+    def __init__(self, message: str, fate: concurrent.futures.Future[Any] | asyncio.Future[Any] | None = None) -> None:
+        super().__init__(message)
+        self.fate = fate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args
+
+
+class OutboxFull(ClientError):
+    """As many appends of the partition as may be are without a fate. This one was not sent."""
+
+    retriable = True
+
+
+class NotApplied(ClientError):
+    """The client has not applied as far as was asked for."""
+
+    retriable = True
 
 
 class DataUnavailable(ClientError):

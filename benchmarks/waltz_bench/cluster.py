@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from waltz_bench.processes import Processes
-from waltz_ray import cluster_file, connect
+from waltz_ray import connect
 from waltz_ray.actors.supervision import ask, replica_name
-from waltz_ray.bring_up import bring_up, cluster_status, take_down
-from waltz_ray.client import ray_lookup
+from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_ray.runtime.status import ActorStatus, ClusterStatus, ReplicaStatus
 
@@ -104,7 +105,7 @@ def waltz_cluster(
 ) -> Iterator[Waltz]:
     """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``."""
     if running:
-        found = cluster_file.find_cluster(name=running)
+        found = cluster_file.find_running(name=running)
         ray_lookup.join(found.address)
         yield Waltz(found.name, found.directory, found.zookeeper, found.partitions)
         return
@@ -117,9 +118,7 @@ def waltz_cluster(
     finally:
         progress("taking the cluster down")
         with undisturbed():
-            known = cluster_file.read(place) if place.exists() else None
-            if known is not None:
-                take_down(known, progress)
+            take_down_in(place, progress)
 
 
 @contextmanager

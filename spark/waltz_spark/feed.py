@@ -27,11 +27,13 @@ __all__ = ["frame_of", "read_feed", "spark_schema"]
 
 def read_feed(
     spark: SparkSession,
-    cluster: str = "waltz",
+    cluster: str | None = None,
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
     stop: Bound = "latest",
     *,
+    directory: str | None = None,
+    address: str | None = None,
     zookeeper: str | None = None,
     endpoints: Mapping[int, str] | None = None,
     source: Source = "server",
@@ -48,8 +50,8 @@ def read_feed(
     behind the servers' high-water marks. ``start`` and ``stop`` may be transaction IDs, or partition -> ID. A range is
     cut into tasks of about ``bytes_per_task``.
 
-    The cluster is found by its name through Ray, as ``waltz_ray.connect`` finds it, or in ``zookeeper`` (a connect
-    string), or, where Spark cannot reach that, in ``endpoints`` (partition ID -> "host:port" of its server; not
+    The cluster is found as ``waltz_ray.connect`` finds it, by ``cluster``, ``directory``, ``address`` or ``zookeeper``;
+    or, where Spark cannot reach its ZooKeeper, it is in ``endpoints`` (partition ID -> "host:port" of its server; not
     followed when a partition moves).
 
     ``source="replica"`` reads from the storage replicas' committed ranges: the partition servers are asked for the
@@ -65,8 +67,8 @@ def read_feed(
     ClusterNotFound; InvalidInput for an unknown partition, column, source, or a bound that makes no sense;
     DataUnavailable if a partition can be read from nobody.
     """
-    where = where_of(cluster, zookeeper, endpoints)
-    reading = Reading.of(where, cluster, source, columns, header, decoder)
+    place = where_of(cluster, zookeeper, endpoints, directory, address)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
     schema = spark_schema(spark, reading, decoder_schema)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
     return frame_of(spark, reading, ranges, schema)

@@ -19,6 +19,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from waltz_ray.coordination.java import find_java
+from waltz_ray.finding import ray_lookup
+from waltz_ray.finding.find import join_cluster
 
 __all__ = ["start_spark", "stop_spark", "use_java"]
 
@@ -74,14 +76,22 @@ def start_spark(
     executor_cores: int = 1,
     executor_memory: str = "1g",
     configs: Mapping[str, str] | None = None,
+    *,
+    cluster: str | None = None,
+    directory: str | None = None,
+    address: str | None = None,
 ) -> SparkSession:
-    """Start Spark on the Ray this process is connected to; once per process, takes 10 to 30 seconds.
+    """Start Spark on the Ray of a waltz_ray cluster; once per process, takes 10 to 30 seconds.
 
+    A process that belongs to a Ray already stays there; another one joins that of the cluster that is found as
+    ``waltz_ray.connect`` finds it, by ``cluster``, ``directory`` or Ray's ``address``.
     ``configs`` are further Spark settings. Python workers run in this process's virtual environment. Under PySpark 4
     the session also knows ``format("waltz")``.
     """
     import raydp  # imports Ray, which Spark's Python workers (they import this package, too) can do without
 
+    if ray_lookup.is_loopback(join_cluster(cluster, directory, address)):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     use_java()
     settings = {

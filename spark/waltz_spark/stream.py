@@ -45,7 +45,7 @@ Sink = Callable[[DataFrame, int], None]
 
 def stream_feed(
     spark: SparkSession,
-    cluster: str,
+    cluster: str | None = None,
     *,
     checkpoint: str | Path,
     sink: Sink | str | Path,
@@ -54,6 +54,8 @@ def stream_feed(
     max_bytes_per_trigger: int | None = None,
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
+    directory: str | None = None,
+    address: str | None = None,
     zookeeper: str | None = None,
     source: Source = "server",
     columns: Sequence[str] | None = None,
@@ -77,7 +79,8 @@ def stream_feed(
     stream. InvalidInput and ClusterNotFound at once; ForeignStorage, StorageLocked and Corruption for the checkpoint
     when it begins.
     """
-    reading = Reading.of(where_of(cluster, zookeeper, None), cluster, source, columns, header, decoder)
+    place = where_of(cluster, zookeeper, None, directory, address)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
     schema = spark_schema(spark, reading, decoder_schema)
     with Marks(reading) as marks:
         info = marks.locations.store.info()
@@ -86,7 +89,7 @@ def stream_feed(
         raise InvalidInput(f"a path sink is a directory, not {sink!r}; write to {sink!r} in a function sink")
     settings = RunSettings(
         Path(checkpoint).absolute(),
-        StreamOf(cluster, str(info.cluster_key), info.partitions, chosen),
+        StreamOf(place.cluster, str(info.cluster_key), info.partitions, chosen),
         trigger,
         Limits(max_records_per_trigger, max_bytes_per_trigger),
         start,

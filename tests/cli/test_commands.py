@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,12 +14,13 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from waltz_ray import cluster_file
-from waltz_ray.actors.local_ray import LocalRay
+from waltz_ray.actors import local_ray
 from waltz_ray.cli import main
-from waltz_ray.cluster_file import ClusterFile
-from waltz_ray.config import StorageConfig
-from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.cli.up import cluster_name
+from waltz_ray.config import ClusterConfig, StorageConfig
+from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
+from waltz_ray.finding import cluster_file
+from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.protocol.records import build_records
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.store import ReplicaStore
@@ -85,6 +87,20 @@ def test_interrupted_is_130_and_quiet(
     monkeypatch.setattr(cluster_file, "read", interrupted)
     assert run("up", "--dir", str(tmp_path)) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_fails_while_an_interrupted_command_cleans_up_is_told_and_still_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(directory: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise InvalidInput("the lock cannot be given back")
+
+    monkeypatch.setattr(cluster_file, "read", interrupted)
+    assert run("up", "--dir", str(tmp_path)) == 130
+    assert capsys.readouterr().err == "waltz: the lock cannot be given back\n"
 
 
 def test_verify_is_ok_for_a_cluster_and_for_one_replica(
@@ -229,18 +245,98 @@ def test_a_damaged_cluster_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_not_finding_a_cluster_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterNotFound, match="holds no cluster; make one with: waltz up"):
-        cluster_file.find_cluster(str(tmp_path))
+        cluster_file.find_running(str(tmp_path))
     cluster_file.write(cluster(tmp_path))
     with pytest.raises(ClusterNotFound, match="not running; start it with: waltz up"):
-        cluster_file.find_cluster(str(tmp_path))
+        cluster_file.find_running(str(tmp_path))
     with pytest.raises(ClusterNotFound, match="holds cluster 'c', not 'd'"):
-        cluster_file.find_cluster(str(tmp_path), "d")
+        cluster_file.find_running(str(tmp_path), "d")
     running = [cluster(tmp_path / "a", name="a"), cluster(tmp_path / "b", name="b")]
     monkeypatch.setattr(cluster_file, "running_clusters", lambda: running)
-    assert cluster_file.find_cluster(name="b") is running[1]
-    with pytest.raises(ClusterNotFound, match=r"several clusters run here: a .*, b .*; say which with --dir"):
-        cluster_file.find_cluster()
+    assert cluster_file.find_running(name="b") is running[1]
+    with pytest.raises(
+        ClusterNotFound, match=r"several clusters run here: a .*, b .*; say which by its directory \(--dir, WALTZ_DIR\)"
+    ):
+        cluster_file.find_running()
     with pytest.raises(ClusterNotFound, match=r"no cluster 'x'"):
-        cluster_file.find_cluster(name="x")
+        cluster_file.find_running(name="x")
     monkeypatch.setattr(cluster_file, "running_clusters", lambda: running[:1])
-    assert cluster_file.find_cluster() is running[0]
+    assert cluster_file.find_running() is running[0]
+
+
+@pytest.mark.parametrize(
+    ("directory", "why"),
+    [
+        ("{tmp}/file", "it is a file"),
+        ("{tmp}/file/below", "it is a file"),
+        ("/proc/waltz", "No such file or directory"),
+    ],
+)
+def test_up_where_no_cluster_can_be(
+    tmp_path: Path, directory: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    directory = directory.format(tmp=tmp_path)
+    assert run("up", "--dir", directory) == 1
+    assert capsys.readouterr().err == f"waltz: {directory} cannot be a cluster's directory: {why}; give another --dir\n"
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_up_without_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: str, mode: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("waltz_ray.bring_up.open", refused, raising=False)
+    assert run("up", "--dir", str(tmp_path)) == 1
+    error = capsys.readouterr().err
+    assert error == f"waltz: {tmp_path} cannot be a cluster's directory: Permission denied; give another --dir\n"
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [("/data/bank", "bank"), ("/data/my bank (2)", "my-bank-2"), ("/data/zookeeper", "waltz"), ("/", "waltz")],
+)
+def test_a_cluster_is_named_after_its_directory(directory: str, name: str) -> None:
+    assert cluster_name(directory) == name
+    assert ClusterConfig(name).name == name
+
+
+def test_down_where_nothing_runs_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cluster_file, "running_clusters", list)
+    for name in ("WALTZ_DIR", "WALTZ_CLUSTER", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    assert run("down") == 0
+    assert capsys.readouterr().err == "no cluster runs on this machine\n"
+    assert run("down", "--cluster", "x") == 1
+    assert "no cluster 'x' of this machine runs (running: none)" in capsys.readouterr().err
+
+
+def test_an_address_beside_a_directory_is_not_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster_file.write(cluster(tmp_path, ray=this_process(), address="127.0.0.1:1"))
+    for command in ("status", "down"):
+        assert run(command, "--dir", str(tmp_path), "--address", "127.0.0.1:2") == 1
+        assert "runs on the Ray at 127.0.0.1:1, not at 127.0.0.1:2" in capsys.readouterr().err
+
+
+def test_a_ray_that_does_not_start_in_time_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "start.log").write_text("at it\n\n")
+    head = LocalRay("LOCALHOST:1", "", os.getpid(), psutil.Process().create_time(), str(tmp_path))
+    with pytest.raises(
+        RayNotRunning, match=r"not start within 0 s: at it .all of it: .*start\.log.; .* with --timeout"
+    ):
+        local_ray.wait_until_started(head, 0.0)
+
+
+def test_the_path_of_a_socket_is_short_whatever_the_directory_is_called(tmp_path: Path) -> None:
+    socket = "/session_2026-11-22_11-08-50_758631_4194304/sockets/plasma_store"
+    for name in ("c", "c" * 100):
+        directory = tmp_path / name
+        directory.mkdir()
+        for _ in range(2):  # the second time there is one already
+            temporary = local_ray._temporary(directory)
+            assert len(f"{temporary}{socket}") <= 107
+            assert temporary.resolve() == directory / "ray"
+            if temporary.is_symlink():
+                shutil.rmtree(temporary.parent)

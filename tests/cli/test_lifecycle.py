@@ -20,11 +20,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 import waltz_ray
-from waltz_ray import cluster_file
 from waltz_ray.actors import local_ray
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.finding import cluster_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from waltz_ray import bring_up
+from waltz_ray import replacement
 from waltz_ray.actors.supervision import ActorAnswers
-from waltz_ray.bring_up import replace_replica
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, StorageError
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.replacement import replace_replica
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 
 WHOLE, ROTTEN = StoredPartition(), StoredPartition(damaged="rot")
@@ -45,7 +45,7 @@ class Cluster:
             "ask": self.ask,
         }
         for name, patch in patches.items():
-            monkeypatch.setattr(bring_up, name, patch)
+            monkeypatch.setattr(replacement, name, patch)
 
     def statuses(self, cluster: str, servers: list[int], replicas: list[int]) -> ActorAnswers:
         assert (servers, replicas) == ([], [1])

@@ -12,7 +12,6 @@ import pytest
 from tests.cli.test_commands import run
 from waltz_ray import bring_up
 from waltz_ray.actors import supervision
-from waltz_ray.cli import status
 from waltz_ray.cli.status import troubles
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.protocol.ids import Endpoint
@@ -22,6 +21,7 @@ from waltz_ray.protocol.session_replica import Phase
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
+    EmbeddedZooKeeperStatus,
     LinkStatus,
     ManagerStatus,
     PartitionAssignment,
@@ -66,10 +66,12 @@ REPLICA = ReplicaStatus(
     endpoint=Endpoint("127.0.0.1", 3),
     partitions={0: StoredPartition(session=3, last_id=7, low_water_mark=5)},
 )
+ZOOKEEPER = EmbeddedZooKeeperStatus(state=ActorState.SERVING, pid=13)
 CLUSTER = ClusterStatus(
     cluster="c",
     zookeeper="127.0.0.1:1",
     zookeeper_state=ZooKeeperView("connected", 1.2, "", 0.0, ""),
+    zookeeper_server=ZOOKEEPER,
     manager=ManagerStatus(1, True),
     partitions=(PartitionAssignment(0, 1, 4, 3, (0,)),),
     servers={1: SERVER},
@@ -81,7 +83,7 @@ CLUSTER = ClusterStatus(
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClusterStatus], None]:
     """Sets what the manager will answer."""
-    monkeypatch.setattr(status, "find_name", lambda directory, name, address: ("c", "127.0.0.1:9"))
+    monkeypatch.setattr("waltz_ray.finding.find.find_on_ray", lambda name, directory, address: ("c", "LOCALHOST:9"))
 
     def with_view(view: ClusterStatus) -> None:
         monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: view)
@@ -104,7 +106,27 @@ def with_replica(**changes: Any) -> ClusterStatus:
     return replace(CLUSTER, replicas={0: replace(REPLICA, **changes)})
 
 
+def test_nothing_is_cut_on_a_narrow_terminal(
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    far = Endpoint("node-17.of-some-data-centre.example.org", 51234)
+    answer(with_server(endpoint=far, partitions=dict.fromkeys(range(30), SERVED)))
+    assert run("status") == 0
+    table = capsys.readouterr().out
+    assert "…" not in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
 SICK: list[tuple[ClusterStatus, str]] = [
+    (
+        replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, problem="the disk of d is full")),
+        "ZooKeeper's server: the disk of d is full",
+    ),
+    (
+        replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, state=ActorState.DOWN, reason="No space left")),
+        "ZooKeeper's server: DOWN: No space left",
+    ),
     (
         with_replica(state=ActorState.REFUSED, reason="no"),
         "replica 0: REFUSED since 1970-01-01 00:00:00 UTC: no",
@@ -159,10 +181,11 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent_manager(monkeypatch)
-    answers = supervision.ActorAnswers({1: SERVER}, {0: REPLICA})
+    answers = supervision.ActorAnswers({1: SERVER}, {0: REPLICA}, replace(ZOOKEEPER, problem="the disk of d is full"))
     asked: list[tuple[list[int], list[int]]] = []
 
-    def statuses(name: str, servers: list[int], replicas: list[int]) -> supervision.ActorAnswers:
+    def statuses(name: str, servers: list[int], replicas: list[int], zookeeper: bool) -> supervision.ActorAnswers:
+        assert zookeeper
         asked.append((servers, replicas))
         return answers
 
@@ -176,6 +199,7 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     assert "manager: cluster-manager of cluster 'c' does not answer within 5 s" in told
     assert "READY" in told
     assert "127.0.0.1:2" in told
+    assert "ZooKeeper's server: the disk of d is full" in told
 
 
 def test_no_actors_at_all_is_no_cluster(

@@ -113,6 +113,7 @@ class Script:
     lose_first: int = 0  # of the next batch, so many records vanish without an answer
     hold_mounts: bool = False  # never answer a mount
     hold_appends: bool = False  # admit nothing, answer nothing
+    hold_feeds: bool = False  # admit, and tell nobody before the next mount
     hello_versions: tuple[int, ...] = CLIENT_VERSIONS
 
 
@@ -216,6 +217,8 @@ class FakeServer:
         self.do(run)
 
     def pump(self, partition: int) -> None:
+        if self.script.hold_feeds:
+            return
         for (p, _), mount in list(self.mounts.items()):
             if p == partition:
                 self._feed(partition, mount)
@@ -392,6 +395,7 @@ class FakeDirectory:
     """Locations that a test changes."""
 
     def __init__(self, servers: Mapping[int, FakeServer]) -> None:
+        self.servers = servers
         self._partitions = len(servers)
         self._lock = threading.Lock()
         self._next_id = 100

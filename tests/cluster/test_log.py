@@ -14,7 +14,7 @@ import waltz_ray
 from tests.cluster.harness import FAST, Cluster, wait_until
 from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.config import ServerConfig
-from waltz_ray.connect import connect as waltz_connect
+from waltz_ray.connecting import connect as waltz_connect
 from waltz_ray.errors import LockConflict
 from waltz_ray.protocol.partition.events import Unassigned
 from waltz_ray.storage.disk import OsDisk

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.harness import Cluster, wait_until
 from waltz_ray.config import ClientConfig, ServerConfig
-from waltz_ray.connect import connect
+from waltz_ray.connecting import connect
 from waltz_ray.storage.disk import Disk, OsDisk
 
 pytestmark = pytest.mark.cluster

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.harness import wait_until
+from waltz_ray.actors.local_ray import LOOPBACK_ONLY
 from waltz_ray.actors.supervision import alive_nodes
-from waltz_ray.client import ray_lookup
-from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
-from waltz_ray.connect import connect
+from waltz_ray.connecting import connect
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.finding import ray_lookup
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tests.cluster.harness import Cluster
-from waltz_ray.connect import connect as waltz_connect
+from waltz_ray.connecting import connect as waltz_connect
 from waltz_ray.protocol.ids import LockId, ReqId
 from waltz_ray.protocol.messages.client import ErrorMessage
 from waltz_ray.protocol.messages.original import (

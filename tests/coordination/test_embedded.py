@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from tests.coordination.conftest import Seen
 from waltz_ray.coordination.api import ConnectionState
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import CoordinationError, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, InvalidInput, ZooKeeperUnreachable
 
 
 @pytest.fixture
@@ -124,8 +125,15 @@ def test_a_server_that_cannot_start_is_quoted(data_dir: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_listening_is_one_line_in_time() -> None:
+def test_nothing_listening_is_one_line_in_time(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with pytest.raises(ZooKeeperUnreachable, match=f"answers at 127.0.0.1:{port} within 0.3 s"):
+    with pytest.raises(ZooKeeperUnreachable, match=rf"at 127.0.0.1:{port} within 0.3 s \(.* refused\); is it"):
         KazooZooKeeper(f"127.0.0.1:{port}", connect_timeout_s=0.3)
+    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert loud == [], "the error is all that a program has to say"
+
+
+def test_a_connect_string_that_makes_no_sense() -> None:
+    with pytest.raises(InvalidInput, match=r"'127\.0\.0\.1:x' is no connect string of ZooKeeper"):
+        KazooZooKeeper("127.0.0.1:x")

@@ -16,7 +16,7 @@ from tests.simulation.history import Fate, Feed, Logical
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
 from waltz_ray.client.directory import Location
-from waltz_ray.connect import StoreDirectory
+from waltz_ray.connecting import StoreDirectory
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.ids import LockId, ReqId
 from waltz_ray.protocol.messages.original import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.cluster.harness import Cluster
-from waltz_ray.connect import connect
+from waltz_ray.connecting import connect
 
 __all__ = ["Row", "append", "options", "rows_of"]
 

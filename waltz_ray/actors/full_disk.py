@@ -1,7 +1,8 @@
-"""What a replica says about a disk that is full: since when, and which partitions take no appends."""
+"""What is said of a disk that is full: by a replica, since when and which partitions take no appends; by ZooKeeper."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -12,7 +13,16 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
 )
 
-__all__ = ["FullDisk", "few"]
+__all__ = ["FullDisk", "few", "little_room"]
+
+_LITTLE = 64 * 1024 * 1024  # ZooKeeper takes this much at once for its next file
+
+
+def little_room(directory: str) -> str:
+    """One line for people if the disk of ``directory`` is full or nearly so, "" else."""
+    room = os.statvfs(directory)
+    free = room.f_bavail * room.f_frsize
+    return "" if free >= _LITTLE else f"the disk of {directory} is full, or nearly: {free >> 20} MB are left; make room"
 
 
 def few(partitions: Sequence[int]) -> str:

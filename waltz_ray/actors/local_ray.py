@@ -1,34 +1,42 @@
 """A Ray of our own on this machine: started for ``waltz up`` without ``--address``, ended by ``waltz down``.
 
 It is ``ray start --head --block`` in a session of its own: a process that outlives the command that started it and
-takes its children with it on SIGTERM. It listens on 127.0.0.1 only, on ports of its own choice, so that it stands
-beside another cluster or somebody's own Ray. ``ray stop`` is never used: it ends every Ray of this machine.
+takes its children with it on SIGTERM. It listens on 127.0.0.1 only, on ports of its own choice, with a temporary
+directory of its own, so that it stands beside another cluster or somebody's own Ray: in the shared directory it would
+become the machine's "current cluster", which everybody's ``ray.init()`` joins. ``ray stop`` is never used: it ends
+every Ray of this machine.
 
-How a driver joins it: ``client.ray_lookup.join``.
+How a driver joins it: ``finding.ray_lookup``.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from waltz_ray.client.ray_lookup import LOOPBACK_ONLY
 from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import RayNotRunning
+from waltz_ray.finding.cluster_file import LocalRay
+from waltz_ray.finding.ray_lookup import reachable
 
-__all__ = ["LocalRay", "start", "stop"]
+__all__ = ["LOOPBACK_ONLY", "launch", "start", "stop", "wait_until_started"]
+
+# Ray's switch for "this machine only". Without it a head turns the 127.0.0.1 that it is given into the outside address.
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024  # the log does not use it; RayDP's exchange with Spark does
-_START_DEADLINE_S = 60.0
+_LONGEST_TEMPORARY = 107 - len("/session_2026-11-22_11-08-50_758631_4194304/sockets/plasma_store")  # of a socket's path
+_LOG = "start.log"
+_SHORT = "waltz-ray-"
 _END_DEADLINE_S = 15.0
 _POLL_S = 0.05
 
@@ -43,49 +51,31 @@ def _ask_children() -> None:
         child.poll()
 
 
-@dataclass(frozen=True)
-class LocalRay:
-    """A head we started: its address ("127.0.0.1:port"), its dashboard ("" if none), and the process to end it by.
-
-    ``started_at`` (seconds, as psutil gives it) tells our process from a later one that got the same pid.
-    """
-
-    address: str
-    dashboard: str
-    pid: int
-    started_at: float
-
-    def process(self) -> psutil.Process | None:
-        """The live head process, None if it has ended."""
-        try:
-            process = psutil.Process(self.pid)
-            ours = abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return None
-        return process if ours else None
+def start(directory: Path, dashboard: bool = True, deadline_s: float = 60.0) -> LocalRay:
+    """Start a head and wait until it serves. RayNotRunning, quoting its log, if not; then nothing of it runs."""
+    head = launch(directory, dashboard)
+    try:
+        wait_until_started(head, deadline_s)
+    except BaseException:
+        stop(head)
+        raise
+    return head
 
 
-def start(
-    directory: Path, launched: Callable[[LocalRay], None] = lambda head: None, dashboard: bool = True
-) -> LocalRay:
-    """Start a head and wait until it serves; its output goes to ``directory``/ray.log.
-
-    ``launched`` is called as soon as there is a process, so that it can be written down whom to end. RayNotRunning,
-    quoting the log, if it does not come up; then, or if this is interrupted, nothing of it is left running.
-    """
+def launch(directory: Path, dashboard: bool = True) -> LocalRay:
+    """Make the process of a head and return; its output goes to ``directory``/ray/start.log."""
     directory.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(directory)
     ports = _free_ports(6)
     port, client_port, dashboard_port, agent_port = ports[:4]
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client_port}"),
-        *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--temp-dir={temporary}"),
         *(f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-agent-listen-port={agent_port}"),
         *(f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats", "--log-style=record"),
     ]
-    log_path = directory / "ray.log"
-    with log_path.open("ab") as log:
-        begin = log.tell()
+    with (temporary / _LOG).open("wb") as log:
         head = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -96,29 +86,45 @@ def start(
             cwd=directory,
         )
     _children[head.pid] = head
-    ray_of_ours = LocalRay(
-        f"127.0.0.1:{port}",
+    return LocalRay(
+        reachable(f"127.0.0.1:{port}"),
         f"127.0.0.1:{dashboard_port}" if dashboard else "",
         head.pid,
         psutil.Process(head.pid).create_time(),
+        str(temporary),
     )
-    try:
-        launched(ray_of_ours)
-        _wait_until_started(head, log_path, begin)
-    except BaseException:
-        stop(ray_of_ours)
-        raise
-    return ray_of_ours
 
 
-def _wait_until_started(head: subprocess.Popen[bytes], log_path: Path, begin: int) -> None:
-    deadline = time.monotonic() + _START_DEADLINE_S
-    while b"Ray runtime started" not in _read(log_path, begin):
-        if head.poll() is not None:
-            raise RayNotRunning(f"Ray ended while starting: {_last_line(log_path)} (all of it: {log_path})")
+def wait_until_started(head: LocalRay, deadline_s: float) -> None:
+    """Return when it serves. RayNotRunning, quoting the log, if it ended, or does not serve in time."""
+    log = Path(head.temporary, _LOG).resolve()
+    deadline = time.monotonic() + deadline_s
+    while b"Ray runtime started" not in log.read_bytes():
+        if head.process() is None:
+            raise RayNotRunning(f"Ray ended while starting: {_last_line(log)} (all of it: {log})")
         if time.monotonic() > deadline:
-            raise RayNotRunning(f"Ray did not start within {_START_DEADLINE_S:g} s: {_last_line(log_path)}")
+            raise RayNotRunning(
+                f"Ray did not start within {deadline_s:g} s: {_last_line(log)} (all of it: {log}); "
+                "give it more time with --timeout"
+            )
         time.sleep(_POLL_S)
+
+
+def _temporary(directory: Path) -> Path:
+    """``directory``/ray, new, for Ray's sockets and logs; those of the Ray before stay in ray.before.
+
+    A UNIX socket has a short path: where that of ``directory`` is too long, Ray is given a link to it.
+    """
+    inside, before = directory.resolve() / "ray", directory.resolve() / "ray.before"
+    if inside.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        inside.rename(before)
+    inside.mkdir()
+    if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY:
+        return inside
+    link = Path(tempfile.mkdtemp(prefix=_SHORT, dir="/tmp"), "ray")
+    link.symlink_to(inside)
+    return link
 
 
 def stop(head: LocalRay) -> None:
@@ -139,6 +145,8 @@ def stop(head: LocalRay) -> None:
     child = _children.pop(head.pid, None)
     if child is not None:
         child.wait()
+    if Path(head.temporary).is_symlink():
+        shutil.rmtree(Path(head.temporary).parent)
 
 
 def _family(head: LocalRay) -> list[psutil.Process]:
@@ -155,7 +163,9 @@ def _family(head: LocalRay) -> list[psutil.Process]:
 
 
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    # Which cluster the shell that started it meant is nothing that the processes of this one should know.
+    shell = ("RAY_ADDRESS", "WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER")
+    environment = {key: value for key, value in os.environ.items() if key not in shell}
     java_home = str(Path(find_java()).resolve().parent.parent)
     return environment | {
         LOOPBACK_ONLY: "0",
@@ -186,12 +196,6 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def _read(path: Path, begin: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(begin)
-        return file.read()
 
 
 def _last_line(path: Path) -> str:

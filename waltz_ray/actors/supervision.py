@@ -17,8 +17,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
-from waltz_ray.runtime.status import ActorState, ActorStatus, ReplicaStatus, ServerStatus
+from waltz_ray.runtime.status import ActorState, ActorStatus, EmbeddedZooKeeperStatus, ReplicaStatus, ServerStatus
 
 __all__ = [
     "MANAGER",
@@ -27,12 +28,10 @@ __all__ = [
     "RaySupervisor",
     "alive_nodes",
     "ask",
-    "cluster_names",
     "end_actor",
     "ensure_actor",
     "ensure_data_plane",
     "find_actor",
-    "namespace_of",
     "pulse_of",
     "replica_name",
     "restart_actor",
@@ -45,15 +44,10 @@ StatusT = TypeVar("StatusT", bound=ActorStatus)
 
 Handle = Any  # an actor handle; Ray's own type knows nothing of the methods
 
-MANAGER = "cluster-manager"
 ZOOKEEPER = "zookeeper"
 
 # A replica or server asks for a sliver of its resource: the point is where it runs, not how many fit.
 _SLIVER = 0.001
-
-
-def namespace_of(cluster: str) -> str:
-    return f"waltz-{cluster}"
 
 
 def server_name(server_id: int) -> str:
@@ -141,16 +135,6 @@ def find_actor(cluster: str, name: str) -> Handle | None:
         return None
 
 
-def cluster_names() -> list[str]:
-    """The clusters that have a manager on this Ray."""
-    entries = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(
-        entry["namespace"].removeprefix("waltz-")
-        for entry in entries
-        if entry["name"] == MANAGER and entry["namespace"].startswith("waltz-")
-    )
-
-
 def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
     """Call an actor's method without arguments; its errors are raised here as they were there.
 
@@ -208,17 +192,22 @@ class ActorAnswers:
 
     servers: Mapping[int, ServerStatus]
     replicas: Mapping[int, ReplicaStatus]
+    zookeeper: EmbeddedZooKeeperStatus | None = None  # None: it was not asked
 
 
-def statuses(cluster: str, servers: Iterable[int], replicas: Iterable[int], timeout_s: float = 2.0) -> ActorAnswers:
-    """Ask all of them at once for their ``status()``, and wait no longer than ``timeout_s``."""
+def statuses(
+    cluster: str, servers: Iterable[int], replicas: Iterable[int], zookeeper: bool = False, timeout_s: float = 2.0
+) -> ActorAnswers:
+    """Ask all of them, and ZooKeeper's keeper, at once for their ``status()``; wait no longer than ``timeout_s``."""
     of_servers = {number: _call_status(cluster, server_name(number)) for number in servers}
     of_replicas = {number: _call_status(cluster, replica_name(number)) for number in replicas}
-    calls = [call for call in (*of_servers.values(), *of_replicas.values()) if call is not None]
+    of_keeper = _call_status(cluster, ZOOKEEPER) if zookeeper else None
+    calls = [call for call in (*of_servers.values(), *of_replicas.values(), of_keeper) if call is not None]
     ready = _ready(calls, timeout_s)
     return ActorAnswers(
         {number: _answer(call, ready, ServerStatus) for number, call in of_servers.items()},
         {number: _answer(call, ready, ReplicaStatus) for number, call in of_replicas.items()},
+        _answer(of_keeper, ready, EmbeddedZooKeeperStatus) if zookeeper else None,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from waltz_ray.actors.full_disk import little_room
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import CoordinationError
 from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
@@ -25,8 +26,14 @@ _CHECK_INTERVAL_S = 1.0
 class ZooKeeperKeeper:
     """Keeps the server of ``data_dir`` alive, from a thread. The constructor returns when it answers."""
 
-    def __init__(self, data_dir: str, check_interval_s: float = _CHECK_INTERVAL_S, host: str = "127.0.0.1") -> None:
-        self.connect_string = EmbeddedZooKeeper(data_dir, host=host).start()
+    def __init__(
+        self,
+        data_dir: str,
+        check_interval_s: float = _CHECK_INTERVAL_S,
+        host: str = "127.0.0.1",
+        start_timeout_s: float = 30.0,
+    ) -> None:
+        self.connect_string = EmbeddedZooKeeper(data_dir, host=host).start(start_timeout_s)
         # From here on this port or none: at another one nobody would find it.
         self._server = EmbeddedZooKeeper(data_dir, int(self.connect_string.rpartition(":")[2]), host)
         self._interval_s = check_interval_s
@@ -68,12 +75,13 @@ class ZooKeeperKeeper:
 class ZooKeeperHost:
     """The actor; see ``ZooKeeperKeeper``. The server listens on this node's Ray address (loopback on a local Ray)."""
 
-    def __init__(self, data_dir: str) -> None:
+    def __init__(self, data_dir: str, start_timeout_s: float) -> None:
         import ray
 
         logging.basicConfig(level=logging.INFO)
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._keeper = ZooKeeperKeeper(data_dir, host=host)
+        self._data_dir = data_dir
+        self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)
 
     def connect_string(self) -> str:
         return self._keeper.connect_string
@@ -86,6 +94,7 @@ class ZooKeeperHost:
         return EmbeddedZooKeeperStatus(
             state=ActorState.SERVING if keeper.pid else ActorState.DOWN,
             reason=keeper.error,
+            problem=little_room(self._data_dir),
             pid=keeper.pid,
             endpoint=keeper.connect_string,
             restarts=keeper.restarts,

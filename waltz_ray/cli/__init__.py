@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
 from contextlib import redirect_stdout
-from typing import Any, TextIO, cast
+from importlib import import_module
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from waltz_ray.cli import bench, demo, feed, fence, inspect, load, pipeline, replicas, status, streams, up, verify
+from waltz_ray import __version__
 from waltz_ray.errors import WaltzError
 
-__all__ = ["main", "make_app"]
+__all__ = ["COMMANDS", "main", "make_app"]
+
+COMMANDS = {
+    **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
+    **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas"},
+    **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
+}
+"""The module of each command. Only that of the command that is run is imported: nobody waits for the others."""
 
 # Some versions of typer bring a click of their own: this is the one whose errors it raises.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 
-def make_app() -> typer.Typer:
-    """The command line application."""
+def make_app(command: str = "") -> typer.Typer:
+    """The command line application: all of it, or the part that has ``command``."""
     app = typer.Typer(
         name="waltz",
         help="A distributed, replicated write-ahead log on Ray.",
@@ -30,9 +37,25 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for module in (up, status, load, feed, demo, inspect, verify, fence, replicas, streams, pipeline, bench):
-        module.register(app)
+    app.callback()(_options)
+    modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
+    for module in modules:
+        import_module(f"{__name__}.{module}").register(app)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"waltz {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -66,12 +89,17 @@ class _MainThreadStdout:
         return getattr(self._stdout if own else sys.stderr, name)
 
 
+def _came_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether it was raised while Ctrl-C was taking things down."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def _run(arguments: list[str] | None) -> int:
-    kazoo_log = logging.getLogger("kazoo")  # lost connections reach the user as ZooKeeperUnreachable, in one line
-    kazoo_log.addHandler(logging.NullHandler())
-    kazoo_log.propagate = False
     try:
-        result = make_app()(args=arguments, standalone_mode=False, prog_name="waltz")
+        given = sys.argv[1:] if arguments is None else arguments
+        result = make_app(*given[:1])(args=given, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:
         return int(leaving.exit_code)
     except (typer.Abort, KeyboardInterrupt):
@@ -84,5 +112,5 @@ def _run(arguments: list[str] | None) -> int:
         if os.environ.get("WALTZ_TRACEBACK") == "1":
             raise
         print("waltz: " + " ".join(str(error).split()), file=sys.stderr)
-        return 1
+        return 130 if _came_of_an_interrupt(error) else 1
     return result if isinstance(result, int) else 0

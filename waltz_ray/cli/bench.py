@@ -21,7 +21,8 @@ __all__ = ["register"]
 RunsOption = Annotated[int, typer.Option(min=1, help="Runs of each case, in turn; the medians are shown.")]
 SecondsOption = Annotated[float, typer.Option(min=0.05, help="Measured seconds of one run.")]
 DirOption = Annotated[
-    str, typer.Option("--dir", help="Work in a new directory below this one. [default: temporary]", show_default=False)
+    str,
+    typer.Option("--dir", help="Work in a new directory below this one. \\[default: temporary]", show_default=False),
 ]
 ClusterOption = Annotated[
     str, typer.Option("--cluster", help="Use this running cluster, not one of its own.", show_default=False)

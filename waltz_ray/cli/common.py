@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from waltz_ray import cluster_file
-from waltz_ray.cluster_file import ClusterFile
-from waltz_ray.errors import InvalidInput
+if TYPE_CHECKING:
+    from waltz_ray.finding.find import FoundCluster
 
 __all__ = [
     "AddressOption",
@@ -21,68 +21,37 @@ __all__ = [
     "DirOption",
     "JsonOption",
     "find",
-    "find_name",
     "print_json",
     "progress_line",
+    "table_of",
 ]
 
-DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory.", show_default=False)]
-ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's name.", show_default=False)]
+DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory. \\[default: $WALTZ_DIR]")]
+ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's name. \\[default: $WALTZ_CLUSTER]")]
 AddressOption = Annotated[
-    str, typer.Option("--address", help="Ray's address, host:port or auto.", show_default=False, envvar="RAY_ADDRESS")
+    str, typer.Option("--address", help="Address of its Ray, host:port or auto. \\[default: $RAY_ADDRESS]")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def find(directory: str = "", name: str = "", address: str = "") -> ClusterFile:
-    """The running cluster that is meant; ClusterNotFound says what to give.
+def find(directory: str = "", name: str = "", address: str = "") -> FoundCluster:
+    """The running cluster that is meant; ClusterNotFound says what to give."""
+    from waltz_ray.finding.find import find_cluster
 
-    By ``directory``; by ``name`` and Ray's ``address``; or, with neither, the only one that runs on this machine.
-    """
-    if directory or not address:
-        return cluster_file.find_cluster(directory, name)
-    from waltz_ray.bring_up import cluster_status
-
-    name, joined = find_name("", name, address)
-    view = cluster_status(name)
-    config = view.config
-    assert config is not None  # the manager knows both
-    assert view.zookeeper is not None
-    return ClusterFile(
-        name,
-        config.directory,
-        config.partitions,
-        config.replicas,
-        config.servers,
-        address=joined,
-        zookeeper=view.zookeeper,
-        embedded=not config.zookeeper,
-    )
-
-
-def find_name(directory: str, name: str, address: str) -> tuple[str, str]:
-    """(name, Ray's address) of the running cluster that is meant, as by ``find``, but nobody of it has to answer.
-
-    This process has joined the Ray then.
-    """
-    from waltz_ray.actors.supervision import cluster_names
-    from waltz_ray.client import ray_lookup
-
-    if directory or not address:
-        found = cluster_file.find_cluster(directory, name)
-        return found.name, ray_lookup.join(found.address)
-    joined = ray_lookup.join(address)
-    if not name:
-        names = cluster_names()
-        if len(names) != 1:
-            raise InvalidInput(f"the Ray at {joined} has clusters {names or 'none'}; say which with --cluster")
-        name = names[0]
-    return name, joined
+    return find_cluster(name, directory, address)
 
 
 def print_json(value: Any) -> None:
     """On stdout, for programs."""
     print(json.dumps(value, indent=2))
+
+
+def table_of(*names: str) -> Table:
+    """A table whose cells go on in a further line where the terminal is narrow, and are never cut."""
+    table = Table()
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 @contextmanager

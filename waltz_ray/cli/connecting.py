@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltz_ray.cli.common import find
-from waltz_ray.client.client import WaltzClient
-from waltz_ray.config import ClientConfig
-from waltz_ray.errors import InvalidInput
+if TYPE_CHECKING:
+    from waltz_ray.client.client import WaltzClient
+    from waltz_ray.config import ClientConfig
 
 __all__ = ["ZooKeeperOption", "open_client"]
 
 ZooKeeperOption = Annotated[
-    str, typer.Option("--zookeeper", help="host:port,... with --cluster: no Ray is needed.", show_default=False)
+    str,
+    typer.Option("--zookeeper", help="host:port,... with --cluster: no Ray is needed. \\[default: $WALTZ_ZOOKEEPER]"),
 ]
 
 
 def open_client(
     directory: str, cluster: str, address: str, zookeeper: str, config: ClientConfig | None = None
 ) -> WaltzClient:
-    """A client of the cluster that is meant (``common.find``), or of ``cluster`` in ``zookeeper``."""
-    from waltz_ray.connect import connect
+    """A client of the cluster that is meant, as ``waltz_ray.connect`` gives it."""
+    from waltz_ray.connecting import connect
 
-    if zookeeper:
-        if not cluster:
-            raise InvalidInput("--zookeeper finds a cluster only by its name; give --cluster, too")
-        return connect(cluster, config=config, zookeeper=zookeeper)
-    found = find(directory, cluster, address)
-    return connect(found.name, config=config, zookeeper=found.zookeeper)
+    return connect(cluster, config=config, zookeeper=zookeeper, directory=directory, address=address)

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    directory: Annotated[str, typer.Option("--dir", help="Where to store everything; kept. [default: temporary]")] = "",
+    directory: Annotated[
+        str, typer.Option("--dir", help="Where to store everything; kept. \\[default: temporary]")
+    ] = "",
     flights: Annotated[int, typer.Option(min=1, help="How many of the 336,776 flights.")] = 336_776,
     json_file: Annotated[str, typer.Option("--json", help="Write the result to this file (- = stdout).")] = "",
 ) -> None:

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing
 from itertools import islice
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption
 from waltz_ray.cli.connecting import ZooKeeperOption, open_client
-from waltz_ray.client.application import Transaction
+
+if TYPE_CHECKING:
+    from waltz_ray.client.application import Transaction
 
 __all__ = ["as_object", "as_line", "data_text", "print_feed", "register"]
 

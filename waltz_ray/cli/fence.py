@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import InvalidInput
-from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.fence import Fence, read_fences, reset_fence
+
+if TYPE_CHECKING:
+    from waltz_ray.storage.fence import Fence
 
 __all__ = ["register"]
 
@@ -41,6 +41,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the highest session that each partition has accepted: every lower one is refused. Changes nothing."""
+    from waltz_ray.storage.disk import OsDisk
+    from waltz_ray.storage.fence import read_fences
+
     found = {each: _wanted(each, read_fences(OsDisk(), each), partition) for each in storage_directories(directory)}
     if as_json:
         print_json([{"directory": each} | fence._asdict() for each, fences in found.items() for fence in fences])
@@ -48,7 +51,7 @@ def show(
     console = Console()
     for each, fences in found.items():
         console.print(each, style="bold", soft_wrap=True)
-        table = Table("partition", "session", "low-water mark", "local", "slots")
+        table = table_of("partition", "session", "low-water mark", "local", "slots")
         for fence in fences:
             marks = (fence.session_id, fence.low_water_mark, fence.local_low_water_mark)
             slots = ["good" if valid else "damaged" for valid in fence.slots_valid]
@@ -76,6 +79,9 @@ def reset(
 
     The replica must not be running. Read the warning: a wrong number can cost acknowledged transactions.
     """
+    from waltz_ray.storage.disk import OsDisk
+    from waltz_ray.storage.fence import read_fences, reset_fence
+
     if storage_directories(directory) != [directory.rstrip("/") or directory]:
         raise InvalidInput(f"{directory} is a cluster's directory; give one replica's, like {directory}/replica-0")
     directory = directory.rstrip("/")

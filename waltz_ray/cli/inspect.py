@@ -10,10 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.errors import InvalidInput
-from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.inspect import describe_directory
 
 __all__ = ["StorageDirectory", "register", "storage_directories"]
 
@@ -36,6 +34,9 @@ def storage_directories(directory: str) -> list[str]:
 
 def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
     """Show the control file, segments and indexes of a storage directory; nothing is checked, nothing changed."""
+    from waltz_ray.storage.disk import OsDisk
+    from waltz_ray.storage.inspect import describe_directory
+
     found = [describe_directory(OsDisk(), each) for each in storage_directories(directory)]
     if as_json:
         print_json(found)
@@ -50,7 +51,7 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
 
 
 def _table(partitions: list[dict[str, Any]]) -> Table:
-    table = Table("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
+    table = table_of("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
     for partition in partitions:
         control = partition["control"] or {}
         table.add_row(

@@ -34,11 +34,13 @@ def register(app: typer.Typer) -> None:
 
 def pipeline(
     records: Annotated[int, typer.Option(min=1, help="How many to append.")] = 1_000_000,
-    directory: Annotated[str, typer.Option("--dir", help="Where to store everything; kept. [default: temporary]")] = "",
+    directory: Annotated[
+        str, typer.Option("--dir", help="Where to store everything; kept. \\[default: temporary]")
+    ] = "",
     json_file: Annotated[str, typer.Option("--json", help="Write the result to this file (- = stdout).")] = "",
     cluster: ClusterOption = "",
     address: Annotated[
-        str, typer.Option("--address", help="A Ray to run on, host:port or auto. [default: one of its own]")
+        str, typer.Option("--address", help="A Ray to run on, host:port or auto. \\[default: one of its own]")
     ] = "",
     file_format: Annotated[FileFormat, typer.Option("--format", help="Of the files.")] = FileFormat.parquet,
     record_bytes: Annotated[int, typer.Option(min=100, help="About the length of a record's data.")] = 200,

@@ -32,11 +32,11 @@ def replace(
 
     Exit code 1, with the reason, if it does not: a damaged control file, another cluster's files.
     """
-    from waltz_ray.bring_up import replace_replica
-    from waltz_ray.client import ray_lookup
+    from waltz_ray.finding import ray_lookup
+    from waltz_ray.replacement import replace_replica
 
     found = find(directory, cluster, address)
-    ray_lookup.join(found.address)
+    ray_lookup.join(found.ray)
     with progress_line(quiet=False) as progress:
         replace_replica(
             found.name,

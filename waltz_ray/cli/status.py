@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, find_name, print_json
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.runtime.status import ActorStatus, ClusterStatus, Readiness, ReplicaStatus, ZooKeeperStatus, to_json
 
@@ -30,7 +30,9 @@ def status(
 
     Exit code 1 if something does not serve: a partition, server, replica, ZooKeeper or the manager, or a full disk.
     """
-    name, joined = find_name(directory, cluster, address)
+    from waltz_ray.finding.find import find_on_ray
+
+    name, joined = find_on_ray(cluster, directory, address)
     view = _view(name)
     trouble = troubles(view)
     if as_json:
@@ -62,7 +64,7 @@ def _view(name: str) -> ClusterStatus:
 
 
 def _partitions(view: ClusterStatus) -> Table:
-    table = Table("partition", "server", "generation", "session", "state", "high-water mark", "members")
+    table = table_of("partition", "server", "generation", "session", "state", "high-water mark", "members")
     for each in view.partitions:
         now = view.served(each)
         table.add_row(
@@ -78,7 +80,7 @@ def _partitions(view: ClusterStatus) -> Table:
 
 
 def _servers(view: ClusterStatus) -> Table:
-    table = Table("server", "state", "endpoint", "partitions", "connections")
+    table = table_of("server", "state", "endpoint", "partitions", "connections")
     for server_id, server in view.servers.items():
         partitions = " ".join(map(str, server.partitions)) or "-"
         table.add_row(str(server_id), server.state, _text(server.endpoint), partitions, _text(server.connections))
@@ -86,7 +88,7 @@ def _servers(view: ClusterStatus) -> Table:
 
 
 def _replicas(view: ClusterStatus) -> Table:
-    table = Table("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
+    table = table_of("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
     for replica_id, replica in view.replicas.items():
         partitions = replica.partitions.values()
         table.add_row(
@@ -106,6 +108,9 @@ def troubles(view: ClusterStatus) -> list[str]:
     seen = view.zookeeper_state
     if seen is not None:
         lines += _zookeeper_trouble("ZooKeeper", seen, seen.view_age_s)
+    if view.zookeeper_server is not None:  # ours, on one of the cluster's disks
+        lines += _not_serving("ZooKeeper's server", view.zookeeper_server)
+        lines += [f"ZooKeeper's server: {problem}"] if (problem := view.zookeeper_server.problem) else []
     for number, server in view.servers.items():
         lines += _not_serving(f"server {number}", server)
         if server.zookeeper is not None:

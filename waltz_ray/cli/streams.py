@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from waltz_ray.cli.chatter import redirected
-from waltz_ray.cli.common import AddressOption, JsonOption, print_json
+from waltz_ray.cli.common import AddressOption, JsonOption, print_json, table_of
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.runtime.status import to_json
 
@@ -39,7 +39,7 @@ ServiceOption = Annotated[
     list[str] | None, typer.Option("--service", help="Only this one; may be given again.", show_default=False)
 ]
 SparkOption = Annotated[
-    SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if a Ray runs, else local.")
+    SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if one Ray runs, else local.")
 ]
 _FILE = Path("streams.toml")
 _FILE_WIDTH = 180
@@ -131,7 +131,7 @@ def recover(
     if as_json:
         print_json(done)
         return
-    table = Table("thread", "was in", "is in")
+    table = table_of("thread", "was in", "is in")
     for each in done:
         table.add_row(each["name"], each["before"], each["after"])
     _console().print(table)
@@ -141,13 +141,6 @@ def _console() -> Console:
     """Into a file or a pipe lines may be long."""
     console = Console()
     return console if console.is_terminal else Console(width=_FILE_WIDTH)
-
-
-def _table(*names: str) -> Table:
-    table = Table()
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def _say(text: str) -> None:
@@ -169,7 +162,7 @@ def _chatter_to_stderr() -> Iterator[None]:
 
 
 def _print_passes(done: list[dict[str, Any]]) -> None:
-    table = Table("thread", "kind", "what was done")
+    table = table_of("thread", "kind", "what was done")
     for each in done:
         if each["standing_by"]:
             text = "another run has its lock"
@@ -184,7 +177,7 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
 
 
 def _collectors(collectors: list[CollectorStatus]) -> Table:
-    table = _table("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
+    table = table_of("collector", "category", "running", "state", "last minute", "behind", "records", "not collected")
     for each in collectors:
         table.add_row(
             each.name,
@@ -200,7 +193,7 @@ def _collectors(collectors: list[CollectorStatus]) -> Table:
 
 
 def _services(services: list[ThreadStatus]) -> Table:
-    table = Table(
+    table = table_of(
         "service", "kind", "running", "state", "last commit", "behind", "commits", "not consumed", "quarantined"
     )
     for each in services:

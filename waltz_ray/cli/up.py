@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltz_ray import cluster_file
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, find, print_json, progress_line
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
 from waltz_ray.config import ClusterConfig
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from waltz_ray.finding.cluster_file import ClusterFile
+
+__all__ = ["cluster_name", "register"]
+
+_DEFAULT = ClusterConfig()
 
 
 def register(app: typer.Typer) -> None:
@@ -21,33 +27,52 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
 
 
+def cluster_name(directory: str) -> str:
+    """What a cluster is called that nobody has named: its directory's base name, without what no name may have."""
+    name = re.sub(r"[^\w.-]+", "-", Path(directory).name, flags=re.ASCII).strip("-.")
+    return _DEFAULT.name if name in ("", "zookeeper") else name
+
+
 def up(
-    directory: Annotated[str, typer.Option("--dir", help="Where everything is stored; made if it is not there.")],
-    cluster: ClusterOption = "",
-    partitions: Annotated[int | None, typer.Option(help="Partitions; fixed for ever. [default: 4]")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Storage replicas. [default: 3]")] = None,
-    servers: Annotated[int | None, typer.Option(help="Partition servers. [default: 2]")] = None,
-    zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble [default: an embedded one]")] = "",
-    address: AddressOption = "",
-    timeout: Annotated[float, typer.Option(help="Seconds to wait until every partition is ready.")] = 120.0,
+    directory: Annotated[
+        str, typer.Option("--dir", envvar="WALTZ_DIR", help="Where everything is stored; made if it is not there.")
+    ],
+    cluster: Annotated[str, typer.Option(help="The cluster's name. \\[default: the directory's name]")] = "",
+    partitions: Annotated[
+        int | None, typer.Option(help=f"Partitions; fixed for ever. \\[default: {_DEFAULT.partitions}]")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. \\[default: {_DEFAULT.replicas}]")] = None,
+    servers: Annotated[int | None, typer.Option(help=f"Partition servers. \\[default: {_DEFAULT.servers}]")] = None,
+    zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
+    address: Annotated[
+        str,
+        typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
+    ] = "",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until Ray, ZooKeeper and all partitions serve.")] = 120,
     as_json: JsonOption = False,
 ) -> None:
     """Start a cluster, or the one that DIR holds. Without --address a Ray of its own is started on this machine."""
     from waltz_ray.bring_up import bring_up
+    from waltz_ray.finding import cluster_file
 
     directory = str(Path(directory).resolve())
     known = cluster_file.read(directory)
-    default = ClusterConfig()
+    if not (address or (known and known.running)):
+        address = os.environ.get("RAY_ADDRESS", "")
     config = ClusterConfig(
-        name=cluster or (known.name if known else default.name),
+        name=cluster or (known.name if known else cluster_name(directory)),
         directory=directory,
-        partitions=partitions if partitions is not None else (known or default).partitions,
-        replicas=replicas if replicas is not None else (known or default).replicas,
-        servers=servers if servers is not None else (known or default).servers,
+        partitions=partitions if partitions is not None else (known or _DEFAULT).partitions,
+        replicas=replicas if replicas is not None else (known or _DEFAULT).replicas,
+        servers=servers if servers is not None else (known or _DEFAULT).servers,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
-    with progress_line(as_json) as progress:
-        running = bring_up(config, address, progress=progress, deadline_s=timeout)
+    try:
+        with progress_line(as_json) as progress:
+            running = bring_up(config, address, progress=progress, deadline_s=timeout)
+    except KeyboardInterrupt:
+        typer.echo("waltz: interrupted; nothing was left running", err=True)
+        raise
     if as_json:
         print_json(asdict(running))
         return
@@ -64,15 +89,50 @@ def up(
 def down(
     directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
 ) -> None:
-    """Stop a cluster: its servers, replicas and manager, and the ZooKeeper and Ray that were started for it."""
-    from waltz_ray.bring_up import take_down
+    """Stop a cluster: its servers, replicas and manager, and the ZooKeeper and Ray that were started for it.
 
-    known = cluster_file.read(directory) if directory and not cluster else None
-    # A cluster whose head was killed is not running, and there may still be something to end.
-    found = known if known is not None and known.ray is not None else find(directory, cluster, address)
-    with progress_line(as_json) as progress:
-        take_down(found, progress)
+    Exit code 0 if it is down already.
+    """
+    from waltz_ray.bring_up import take_down
+    from waltz_ray.finding.cluster_file import running_clusters
+
+    named = directory or cluster or address or any(map(os.environ.get, ("WALTZ_DIR", "WALTZ_CLUSTER", "RAY_ADDRESS")))
+    if not named and not running_clusters():
+        typer.echo("no cluster runs on this machine", err=True)
+        return
+    found = _meant(directory, cluster, address)
+    was_up = found.running or found.ray is not None
+    if was_up:
+        with progress_line(as_json) as progress:
+            take_down(found, progress)
     if as_json:
         print_json({"cluster": found.name, "directory": found.directory, "running": False})
     else:
-        typer.echo(f"cluster {found.name} is down; its data stays in {found.directory}")
+        what = "is down" if was_up else "was down already"
+        typer.echo(f"cluster {found.name} {what}; its data stays in {found.directory}")
+
+
+def _meant(directory: str, cluster: str, address: str) -> ClusterFile:
+    """Running or not where its directory is known: of one whose head was killed there may still be something to end."""
+    from waltz_ray.bring_up import cluster_status
+    from waltz_ray.finding import cluster_file
+    from waltz_ray.finding.find import find_on_ray, local_file
+
+    known = local_file(cluster, directory, address)
+    if known is not None:
+        return known
+    name, joined = find_on_ray(cluster, directory, address)
+    view = cluster_status(name)
+    config = view.config
+    assert config is not None  # the manager knows both
+    assert view.zookeeper is not None
+    return cluster_file.ClusterFile(
+        name,
+        config.directory,
+        config.partitions,
+        config.replicas,
+        config.servers,
+        address=joined,
+        zookeeper=view.zookeeper,
+        embedded=not config.zookeeper,
+    )

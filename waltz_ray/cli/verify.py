@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray import cluster_file
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import ControlFileMissing, Corruption
-from waltz_ray.storage.compare import PartitionComparison, Standing
-from waltz_ray.storage.disk import OsDisk
-from waltz_ray.storage.verify import VerifyReport, compare_reports, verify_directory
+
+if TYPE_CHECKING:
+    from waltz_ray.storage.compare import PartitionComparison, Standing
+    from waltz_ray.storage.verify import VerifyReport
 
 __all__ = ["register"]
 
@@ -38,6 +38,9 @@ def verify(
     than a quorum of them have what was committed. A copy that only ends earlier is shown as BEHIND: it is caught up
     when its replica runs.
     """
+    from waltz_ray.storage.disk import OsDisk
+    from waltz_ray.storage.verify import compare_reports
+
     directories = storage_directories(directory)
     reports = [_verified(each, running, len(directories) > 1) for each in directories]
     compared = compare_reports(OsDisk(), reports, _replicas_of(directory, len(reports))) if len(reports) > 1 else []
@@ -57,6 +60,9 @@ def verify(
 
 
 def _verified(directory: str, running: bool, one_of_several: bool) -> VerifyReport:
+    from waltz_ray.storage.disk import OsDisk
+    from waltz_ray.storage.verify import VerifyReport, verify_directory
+
     try:
         return verify_directory(OsDisk(), directory, allow_running=running)
     except ControlFileMissing as error:
@@ -69,6 +75,8 @@ def _verified(directory: str, running: bool, one_of_several: bool) -> VerifyRepo
 
 def _replicas_of(directory: str, found: int) -> int:
     """How many the cluster has; each node of a cluster of several nodes has only its own here."""
+    from waltz_ray.finding import cluster_file
+
     cluster = cluster_file.read(directory)
     return found if cluster is None else max(found, cluster.replicas)
 
@@ -94,7 +102,7 @@ def _print(report: VerifyReport) -> None:
 def _table(compared: list[PartitionComparison]) -> Table:
     """Per partition and replica the last ID, and what is not as it should be."""
     names = list(dict.fromkeys(standing.replica for one in compared for standing in one.standings))
-    table = Table("partition", "committed", *names, "replicas")
+    table = table_of("partition", "committed", *names, "replicas")
     for one in compared:
         cells = {standing.replica: _cell(standing) for standing in one.standings}
         table.add_row(

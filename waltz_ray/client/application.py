@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from waltz_ray.client.keys import Key, lock_of
 from waltz_ray.errors import DataUnavailable, DecodingFailed, InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
-__all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
+__all__ = ["Callbacks", "SubmitResult", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
 
 
 class TransactionSource(Protocol):
@@ -27,11 +28,32 @@ class TransactionSource(Protocol):
     def data(self, index: int) -> bytes: ...
 
 
-class Transaction:
-    """One committed transaction, as the application sees it.
+class _Sent:
+    """Where the parts of a transaction are that has travelled between processes."""
 
-    ``data`` is fetched from the server when it is first read if the client was connected with
-    ``feed="headers"`` (``DataUnavailable`` if that fails); otherwise it is already here.
+    def __init__(self, req_id: ReqId, data: bytes) -> None:
+        self._req_id = req_id
+        self._data = data
+
+    def req_id(self, index: int) -> ReqId:
+        return self._req_id
+
+    def data(self, index: int) -> bytes:
+        return self._data
+
+
+def _received(
+    partition_id: int, transaction_id: int, header: int, req_id: ReqId, data: bytes, codec: Codec | None
+) -> Transaction:
+    return Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0, codec)
+
+
+class Transaction:
+    """One committed transaction, as the application sees it. It pickles with its data.
+
+    A client connected with ``feed="headers"`` fetches ``data`` from the server when it is first read
+    (``DataUnavailable`` if that fails); where that would hold up a loop, ``await client.fetch(transaction)`` first.
+    Otherwise it is already here.
     """
 
     __slots__ = ("_codec", "_data", "_index", "_source", "_value", "header", "partition_id", "transaction_id")
@@ -80,6 +102,13 @@ class Transaction:
                 reason = f"{type(codec).__name__}: {' '.join(str(error).split())}"
                 raise DecodingFailed(self.partition_id, self.transaction_id, self.header, reason) from error
         return self._value
+
+    def keep(self, data: bytes) -> None:
+        """``data`` has been fetched: nobody needs to do so again."""
+        self._data = data
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (self.partition_id, self.transaction_id, self.header, self.req_id, self.data, self._codec)
 
     def __repr__(self) -> str:
         return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"
@@ -143,6 +172,23 @@ class TransactionBuilder:
     def append_lock(self, name: str, id: Key) -> None:
         """No check; refuses others' write and read locks that do not know of this transaction yet."""
         self.append_locks.append(lock_of(name, id))
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    """What became of a context: True if it has committed, False if its code gave up."""
+
+    partition_id: int
+    transaction_id: int | None
+    """None: it gave up."""
+
+    @property
+    def committed(self) -> bool:
+        """Its transaction is in the log."""
+        return self.transaction_id is not None
+
+    def __bool__(self) -> bool:
+        return self.committed
 
 
 class TransactionContext(ABC):

@@ -39,7 +39,7 @@ from waltz_ray.coordination.api import (
     Write,
     ZooKeeper,
 )
-from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
 
 __all__ = [
     "ConnectionState",
@@ -64,6 +64,20 @@ _STATES = {
     KazooState.SUSPENDED: ConnectionState.SUSPENDED,
     KazooState.LOST: ConnectionState.LOST,
 }
+
+
+class _KazooLog(logging.LoggerAdapter[logging.Logger]):
+    """What kazoo has to say; its warnings at INFO: what an application has to know, it gets as an error of ours.
+
+    ``last_warning``: its words for why there is no connection.
+    """
+
+    last_warning = ""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if level >= logging.WARNING and not str(msg).startswith("Failed connecting"):
+            self.last_warning = str(msg) % args if args else str(msg)
+        super().log(level if level >= logging.ERROR else min(level, logging.INFO), msg, *args, **kwargs)
 
 
 class _Worker:
@@ -95,8 +109,9 @@ class _Worker:
 class KazooZooKeeper:
     """A client of a real ZooKeeper. ``hosts``: "host:port,host:port"; the server may bound the session time-out.
 
-    ZooKeeperUnreachable if no server answers within ``connect_timeout_s``. Later, a call gives up after the
-    session time-out (at least 2 s); one made while there is no connection waits as long for it to come back.
+    InvalidInput for ``hosts`` that make no sense. ZooKeeperUnreachable, with the reason, if none of them answers within
+    ``connect_timeout_s``. Later, a call gives up after the session time-out (at least 2 s); one made while there is no
+    connection waits as long for it to come back.
     """
 
     def __init__(self, hosts: str, session_timeout_ms: int = 6000, connect_timeout_s: float = 10.0) -> None:
@@ -108,14 +123,19 @@ class KazooZooKeeper:
         self._listeners: dict[Watch, None] = {}
         # Quick reconnects: a failover must not wait for a back-off meant for a busy server.
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0)
-        self._client = KazooClient(hosts=hosts, timeout=session_timeout_ms / 1000, connection_retry=retry)
+        log = _KazooLog(logging.getLogger("kazoo.client"))
+        try:
+            self._client = KazooClient(hosts, session_timeout_ms / 1000, connection_retry=retry, logger=log)
+        except ValueError as error:
+            raise InvalidInput(f"{hosts!r} is no connect string of ZooKeeper, host:port,host:port: {error}") from error
         try:
             self._client.start(timeout=connect_timeout_s)
         except KazooTimeoutError as error:
             self._client.stop()
             self._client.close()
+            why = f" ({log.last_warning})" if log.last_warning else ""
             raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s; is it running?"
+                f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s{why}; is it running?"
             ) from error
         self._state_worker = _Worker("waltz-zookeeper-states")
         self._watch_worker = _Worker("waltz-zookeeper-watches")

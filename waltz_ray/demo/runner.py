@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from waltz_ray import cluster_file, connect
-from waltz_ray.bring_up import Cluster, bring_up, take_down
+from waltz_ray import connect
+from waltz_ray.bring_up import Cluster, bring_up, holds_cluster, take_down_in
 from waltz_ray.config import ClusterConfig
 from waltz_ray.demo.application import decode_leg, read_legs
 from waltz_ray.demo.checks import compare_spark, compare_tally, tally
@@ -51,7 +50,7 @@ class Screen(Protocol):
 
 def run_demo(directory: Path, flights: int, screen: Screen) -> DemoResult:
     """Everything, on a new cluster in ``directory``. InvalidInput if that holds a cluster already."""
-    if cluster_file.read(directory) is not None:
+    if holds_cluster(directory):
         raise InvalidInput(f"{directory} holds a cluster already; give a new directory, the demo begins with no log")
     expected = expect(flights_archive(), flights)
     result = DemoResult(flights=expected.flights)
@@ -67,7 +66,6 @@ def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cl
     from waltz_spark import stop_spark, use_java
 
     use_java()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     begin = time.monotonic()
     config = ClusterConfig(_CLUSTER, str(directory.resolve()), _PARTITIONS, _REPLICAS, _SERVERS)
     try:
@@ -81,9 +79,7 @@ def _cluster(directory: Path, result: DemoResult, screen: Screen) -> Iterator[Cl
             try:
                 stop_spark()
             finally:
-                known = cluster_file.read(directory)
-                if known is not None:
-                    take_down(known, screen.stage)
+                take_down_in(directory, screen.stage)
 
 
 def _submit(

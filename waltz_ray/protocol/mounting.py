@@ -164,7 +164,8 @@ class Mounting(Generic[Token]):
             return self.error
         why = self.trouble or "no server owns it"
         return PartitionNotReady(
-            f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again"
+            f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again; `waltz status` "
+            "says what it lacks (a full disk, too few replicas)"
         )
 
     def broken(self) -> str | None:

@@ -217,10 +217,14 @@ class ReplicaStatus(ActorStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedZooKeeperStatus(ActorStatus):
-    """The embedded ZooKeeper's, as its keeper tells it: where it listens, and how often it was started again."""
+    """The embedded ZooKeeper's, as its keeper tells it: where it listens, and how often it was started again.
 
-    endpoint: str
-    restarts: int
+    ``problem``: what is wrong although it serves (a full disk), "" = nothing.
+    """
+
+    endpoint: str = ""
+    restarts: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +259,16 @@ class PartitionAssignment:
 class ClusterStatus:
     """The whole: what ZooKeeper says, and what every actor says of itself. All by number.
 
-    ``placement``: replica -> the Ray resource that ties it to its node. What only the manager knows is None, or empty,
-    where it did not answer; the partitions are those that servers have then.
+    ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
+    Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
+    partitions are those that servers have then.
     """
 
     cluster: str
     cluster_key: UUID | None = None
     zookeeper: str | None = None
     zookeeper_state: ZooKeeperView | None = None
+    zookeeper_server: EmbeddedZooKeeperStatus | None = None
     manager: ManagerStatus
     partitions: tuple[PartitionAssignment, ...]
     registered_servers: Mapping[int, Endpoint] = field(default_factory=dict)

@@ -19,17 +19,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from waltz_ray import cluster_file, connect
-from waltz_ray.bring_up import bring_up, take_down
-from waltz_ray.client import ray_lookup
+from waltz_ray import connect
+from waltz_ray.bring_up import bring_up, holds_cluster, take_down_in
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.client.readers.reading import Reading
-from waltz_ray.cluster_file import ClusterFile
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
+from waltz_ray.finding import ray_lookup
+from waltz_ray.finding.find import FoundCluster
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.feed import read_feed
 from waltz_spark.pipeline.sums import PartitionSums, Sums, differences, sums_of_frame, total
@@ -115,7 +115,7 @@ def run_pipeline(
     directory: Path,
     records: int,
     screen: PipelineScreen,
-    running: ClusterFile | None = None,
+    running: FoundCluster | None = None,
     address: str = "",
     kind: Format = "parquet",
     record_bytes: int = 200,
@@ -125,7 +125,7 @@ def run_pipeline(
     On a running cluster nobody else may append meanwhile. The threads' ZooKeeper nodes have a root of their own, which
     is deleted. What was started is taken down, also after Ctrl-C. InvalidInput if ``directory`` was used before.
     """
-    if (directory / "roots").exists() or cluster_file.read(directory / "cluster") is not None:
+    if (directory / "roots").exists() or holds_cluster(directory / "cluster"):
         raise InvalidInput(f"{directory} has been used for a pipeline before; give a new directory")
     result = PipelineResult(records)
     with interruptible(), _cluster(directory, running, address, result, screen) as cluster, interruptible():
@@ -137,16 +137,15 @@ def run_pipeline(
 
 @contextmanager
 def _cluster(
-    directory: Path, running: ClusterFile | None, address: str, result: PipelineResult, screen: PipelineScreen
+    directory: Path, running: FoundCluster | None, address: str, result: PipelineResult, screen: PipelineScreen
 ) -> Iterator[Any]:
     """With ``name`` and ``zookeeper``. Spark ends before it does."""
     use_java()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     begin = time.monotonic()
     place = directory / "cluster"
     try:
         if running is not None:
-            ray_lookup.join(running.address)
+            ray_lookup.join(running.ray)
             yield running
         else:
             config = ClusterConfig(_CLUSTER, str(place.resolve()), _PARTITIONS, _REPLICAS, _SERVERS)
@@ -159,9 +158,7 @@ def _cluster(
             try:
                 stop_spark()
             finally:
-                known = cluster_file.read(place)
-                if known is not None:
-                    take_down(known, screen.stage)
+                take_down_in(place, screen.stage)
 
 
 def _spark(result: PipelineResult, screen: PipelineScreen) -> Any:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from waltz_ray import cluster_file
-from waltz_ray.client import ray_lookup
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterNotFound, ConfigError, RayNotRunning, StorageError
+from waltz_ray.errors import ClusterNotFound, ConfigError, InvalidInput, RayNotRunning, StorageError
+from waltz_ray.finding import ray_lookup
+from waltz_ray.finding.find import find_cluster
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
@@ -120,20 +120,21 @@ def in_flight(config: StreamsConfig, hosts: str) -> bool:
 def _located(config: StreamsConfig, address: str, must: bool) -> tuple[str, str]:
     """Ray's address and the ZooKeeper of the first collector's cluster: as this machine knows it, or as Ray does.
 
-    Without ``must`` what is not found is "". ConfigError, RayNotRunning, ClusterNotFound.
+    Without ``must`` what is not found is "". ConfigError, InvalidInput, RayNotRunning, ClusterNotFound.
     """
     if not config.cluster:
         raise ConfigError('the file names no zookeeper; write zookeeper = "host:port" at its top, or give --zookeeper')
     name = config.cluster
     if not address:
         try:
-            known = cluster_file.find_cluster("", name)
-            return known.address, known.zookeeper
+            found = find_cluster(name)
         except ClusterNotFound:
-            if not must:
-                return "", ""
-    address = ray_lookup.join(address or "auto")
-    return address, ray_lookup.find_zookeeper(name)
+            if must:
+                raise
+            return "", ""
+    else:
+        found = find_cluster(name, address=address)
+    return found.ray, found.zookeeper
 
 
 def _gates(spark: Any) -> FilesOf:
@@ -151,11 +152,11 @@ def _gates(spark: Any) -> FilesOf:
 
 @contextmanager
 def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
-    """RayDP's on the Ray at ``address``, or a plain local one; "auto": the first if there is a Ray."""
+    """RayDP's on the Ray at ``address``, or a plain local one; "auto": the first if there is one Ray."""
     if kind != "local":
         try:
             address = ray_lookup.join(address or "auto")
-        except RayNotRunning:
+        except (RayNotRunning, InvalidInput):  # none, or one of several
             if kind == "raydp":
                 raise
             kind = "local"
@@ -169,8 +170,6 @@ def _spark(kind: SparkKind, address: str) -> Iterator[Any]:
         finally:
             session.stop()
         return
-    if address.startswith("127."):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Spark's driver is this process
     try:
         yield start_spark("waltz-streams")
     finally:

@@ -15,16 +15,19 @@ from waltz_ray.client.readers.arrow import ARROW_SCHEMA
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
+from waltz_ray.finding import ray_lookup
 
-__all__ = ["feed_dataset"]
+__all__ = ["read_dataset"]
 
 
-def feed_dataset(
-    cluster: str = "waltz",
+def read_dataset(
+    cluster: str | None = None,
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
     stop: Bound = "latest",
     *,
+    directory: str | None = None,
+    address: str | None = None,
     zookeeper: str | None = None,
     endpoints: Mapping[int, str] | None = None,
     source: Source = "server",
@@ -35,10 +38,14 @@ def feed_dataset(
 ) -> Any:
     """A ``ray.data.Dataset`` of a cluster's transactions, with the options and errors of ``waltz_spark.read_feed``.
 
+    A process that belongs to no Ray yet joins the cluster's, which ``zookeeper`` and ``endpoints`` do not tell.
     Ray Data executes when it is consumed; "latest" is fixed when this is called. See ``docs/client.md``,
-    "As a Ray Dataset".
+    "Ray Data".
     """
-    reading = Reading.of(where_of(cluster, zookeeper, endpoints), cluster, source, columns, header, decoder)
+    place = where_of(cluster, zookeeper, endpoints, directory, address)
+    if place.ray and not ray_lookup.here():
+        ray_lookup.join(place.ray)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
     return ray.data.read_datasource(FeedDatasource(reading, ranges), override_num_blocks=max(1, len(ranges)))
 
@@ -70,6 +77,8 @@ def _blocks(reading: Reading, ranges: Sequence[Range], schema: Any) -> Iterator[
     """At least one block where the schema is known, so that a dataset without rows has columns, too."""
     found = False
     for rows in reading.batches(ranges):
+        if not rows.num_columns:
+            continue  # a decoder that found nothing to decode
         yield pa.Table.from_batches([rows])
         found = True
     if not found and schema is not None:

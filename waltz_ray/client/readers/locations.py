@@ -6,29 +6,47 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
-from waltz_ray.client.ray_lookup import find_zookeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
+from waltz_ray.finding.find import check_key, find_cluster
 from waltz_ray.protocol.ids import Endpoint
 
-__all__ = ["Locations", "ReplicaView", "Where", "where_of"]
+__all__ = ["FeedPlace", "Locations", "ReplicaView", "Where", "where_of"]
 
 Where = str | Mapping[int, str]
 """A ZooKeeper connect string, or partition ID -> "host:port" of its server."""
 
 
-def where_of(cluster: str, zookeeper: str | None, endpoints: Mapping[int, str] | None) -> Where:
-    """The place to look at: as the caller says, or, if neither is given, as ``cluster``'s manager says through Ray.
+class FeedPlace(NamedTuple):
+    """``where`` the feed of ``cluster`` is read from; ``ray``: the address of the cluster's Ray, "" if not known."""
+
+    where: Where
+    cluster: str
+    ray: str
+
+
+def where_of(
+    cluster: str | None,
+    zookeeper: str | None = None,
+    endpoints: Mapping[int, str] | None = None,
+    directory: str | None = None,
+    address: str | None = None,
+) -> FeedPlace:
+    """Where to look: ``endpoints`` as they are, or the cluster that ``find_cluster`` finds, which has the right key.
 
     For the driver only: what it returns is all that Spark's Python workers get, so none of them needs Ray.
-    ClusterNotFound names the clusters that do run; InvalidInput if both are given.
+    ClusterNotFound names the clusters that do run; InvalidInput if what is given contradicts itself.
     """
-    if zookeeper is not None and endpoints is not None:
-        raise InvalidInput("give zookeeper= or endpoints=, not both")
     if endpoints is not None:
-        return dict(endpoints)
-    return zookeeper if zookeeper is not None else find_zookeeper(cluster)
+        if zookeeper or directory or address:
+            raise InvalidInput("give endpoints=, or what finds the cluster, not both")
+        return FeedPlace(dict(endpoints), cluster or "waltz", "")
+    found = find_cluster(cluster, directory, address, zookeeper)
+    if found.key is not None:
+        with Locations(found.zookeeper, found.name) as locations:
+            check_key(found, locations.store.info())
+    return FeedPlace(found.zookeeper, found.name, found.ray)
 
 
 class ReplicaView(NamedTuple):

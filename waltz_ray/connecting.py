@@ -5,91 +5,126 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Location
-from waltz_ray.client.ray_lookup import find_zookeeper, server_handles
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import InvalidInput
+from waltz_ray.finding.find import FoundCluster, check_key, find_cluster, join_cluster
+from waltz_ray.finding.ray_lookup import server_handles
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.wire.znodes import ServerDescriptor
 
-__all__ = ["StoreDirectory", "connect", "connect_async", "endpoint_resolver"]
+__all__ = ["StoreDirectory", "connect", "connect_async", "endpoint_resolver", "init_ray"]
 
 TransportKind = Literal["tcp", "actor"]
 
 
 def connect(
-    cluster: str,
+    cluster: str | None = None,
     callbacks: Callbacks | None = None,
     config: ClientConfig | None = None,
     partitions: Sequence[int] | None = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
     feed: FeedKind | None = None,
+    *,
+    directory: str | None = None,
+    address: str | None = None,
     codec: Codec | None = None,
 ) -> WaltzClient:
     """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions``, ``feed`` and ``codec``.
 
-    ``zookeeper``: ``host:port,...``; by default it is asked from the cluster's manager through Ray, which is
-    initialised with the local Ray cluster if it is not. ``transport="actor"`` sends everything through actor calls,
-    for drivers that cannot reach the servers' ports; it always needs Ray.
+    Which cluster: the one of ``directory`` (of ``waltz up --dir``), on the Ray at ``address``, or in ``zookeeper``
+    (``host:port,...``, with the name); else of WALTZ_DIR or WALTZ_ZOOKEEPER (and WALTZ_CLUSTER); else, inside of Ray,
+    the one on that Ray; else the only one that ``waltz up`` has started on this machine. Never one of several: then
+    the error lists them. What is found must have the key that its directory or its manager says.
 
-    ClusterNotFound (says which clusters do run), ZooKeeperUnreachable, InvalidInput.
+    ``transport="actor"`` sends everything through actor calls, for drivers that cannot reach the servers' ports; it
+    always needs Ray, and joins it.
+
+    ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
     """
-    directory, carrier = _found(cluster, zookeeper, transport)
+    found = find_cluster(cluster, directory, address, zookeeper)
+    find = partial(_opened, found, transport)
+    place, carrier = find()
     try:
-        return WaltzClient(directory, carrier, callbacks, config, partitions, feed, codec=codec)
+        return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find, codec=codec)
     except BaseException:
-        directory.close()
+        place.close()
         raise
 
 
 async def connect_async(
-    cluster: str,
+    cluster: str | None = None,
     callbacks: Callbacks | None = None,
     config: ClientConfig | None = None,
     partitions: Sequence[int] | None = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
+    feed: FeedKind | None = None,
+    *,
+    directory: str | None = None,
+    address: str | None = None,
     codec: Codec | None = None,
 ) -> AsyncWaltzClient:
     """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
-    directory, carrier = await asyncio.to_thread(_found, cluster, zookeeper, transport)
-    client = AsyncWaltzClient(directory, carrier, callbacks, config, partitions, codec)
+    found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
+    find = partial(_opened, found, transport)
+    place, carrier = await asyncio.to_thread(find)
+    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
     try:
         await client.start()
     except BaseException:
-        await asyncio.to_thread(directory.close)
+        await asyncio.to_thread(place.close)
         raise
     return client
 
 
-def _found(cluster: str, zookeeper: str | None, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
+def init_ray(
+    cluster: str | None = None, *, directory: str | None = None, address: str | None = None, **options: Any
+) -> str:
+    """Connect this process to the cluster's Ray, as ``ray.init`` does (``options`` are its); Ray's address.
+
+    The cluster is found as by ``connect``. Idempotent: a process that belongs to a Ray already stays there.
+    ClusterNotFound, RayNotRunning, InvalidInput.
+    """
+    return join_cluster(cluster, directory, address, **options)
+
+
+def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
+    """What a client is made of; also in another process, to which the client has travelled."""
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
-    carrier: Transport
-    if transport == "actor":
-        carrier = ActorTransport(server_handles(cluster))
-    elif transport == "tcp":
-        carrier = TcpTransport()
-    else:
+    if transport not in ("tcp", "actor"):
         raise InvalidInput(f"transport must be 'tcp' or 'actor', not {transport!r}")
-    return StoreDirectory(KazooZooKeeper(zookeeper or find_zookeeper(cluster)), cluster), carrier
+    carrier: Transport = TcpTransport()
+    if transport == "actor":
+        join_cluster(found.name, address=found.ray)
+        carrier = ActorTransport(server_handles(found.name))
+    place = StoreDirectory(KazooZooKeeper(found.zookeeper), found.name)
+    try:
+        check_key(found, place.info)
+    except BaseException:
+        place.close()
+        raise
+    return place, carrier
 
 
 class StoreDirectory:
@@ -102,7 +137,7 @@ class StoreDirectory:
         self._assignment = Assignment()
         self._servers: dict[int, ServerDescriptor] = {}
         try:
-            self._partitions = self._store.info().partitions
+            self.info = self._store.info()
         except BaseException:
             zookeeper.close()
             raise
@@ -110,7 +145,7 @@ class StoreDirectory:
     @property
     def partitions(self) -> int:
         """Number of partitions of the cluster."""
-        return self._partitions
+        return self.info.partitions
 
     def next_client_id(self) -> int:
         """A client ID nobody was ever given."""

@@ -14,19 +14,43 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from waltz_ray.actors.local_ray import LocalRay
-from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.errors import ClusterNotFound, InvalidInput, StorageError
 
-__all__ = ["ClusterFile", "find_cluster", "read", "remove", "running_clusters", "write"]
+__all__ = ["ClusterFile", "LocalRay", "find_running", "read", "remove", "running_clusters", "write"]
 
 _NAME = "cluster.json"
 _VERSION = 1
 
 
 @dataclass(frozen=True)
+class LocalRay:
+    """A head we started: its address ("LOCALHOST:port"), its dashboard ("" if none), and the process to end it by.
+
+    ``started_at`` (seconds, as psutil gives it) tells our process from a later one that got the same pid.
+    ``temporary``: the directory that Ray was given for its sockets and logs.
+    """
+
+    address: str
+    dashboard: str
+    pid: int
+    started_at: float
+    temporary: str = ""
+
+    def process(self) -> psutil.Process | None:
+        """The live head process, None if it has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            ours = abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if ours else None
+
+
+@dataclass(frozen=True)
 class ClusterFile:
     """``address``: Ray's; ``zookeeper``: the connect string; ``embedded``: it is ours, in ``directory``/zookeeper;
-    ``ray``: the head we started, None if the Ray is somebody else's or none of ours runs."""
+    ``ray``: the head we started, None if the Ray is somebody else's or none of ours runs; ``key``: the cluster's, as
+    text, "" before ZooKeeper has it."""
 
     name: str
     directory: str
@@ -37,6 +61,7 @@ class ClusterFile:
     zookeeper: str = ""
     embedded: bool = True
     ray: LocalRay | None = None
+    key: str = ""
 
     @property
     def running(self) -> bool:
@@ -53,8 +78,10 @@ def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
     path = Path(directory) / _NAME
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON ({error}); move it away and run waltz up again") from error
     if fields.pop("version", None) != _VERSION:
@@ -68,11 +95,14 @@ def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
 
 
 def write(cluster: ClusterFile) -> None:
-    """Atomically, so that a reader never sees half of it."""
+    """Atomically, so that a reader never sees half of it. StorageError if it cannot be written."""
     path = Path(cluster.directory) / _NAME
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def remove(directory: str | os.PathLike[str]) -> None:
@@ -97,29 +127,36 @@ def running_clusters() -> list[ClusterFile]:
     return sorted(found.values(), key=lambda cluster: cluster.name)
 
 
-def find_cluster(directory: str = "", name: str = "") -> ClusterFile:
+def find_running(directory: str = "", name: str = "") -> ClusterFile:
     """The running cluster of the directory, of the name, or, if neither is given, the only one of this machine.
 
     ClusterNotFound says which ones run and how to name one.
     """
     if directory:
-        cluster = read(directory)
-        if cluster is None:
-            raise ClusterNotFound(f"{directory} holds no cluster; make one with: waltz up --dir {directory}")
-        if name and cluster.name != name:
-            raise ClusterNotFound(f"{directory} holds cluster {cluster.name!r}, not {name!r}")
-        if not cluster.running:
-            raise ClusterNotFound(
-                f"cluster {cluster.name!r} of {directory} is not running; start it with: waltz up --dir {directory}"
-            )
-        return cluster
+        return _of_directory(directory, name)
     running = running_clusters()
     matching = [cluster for cluster in running if not name or cluster.name == name]
     if len(matching) == 1:
         return matching[0]
     names = ", ".join(f"{cluster.name} ({cluster.directory})" for cluster in running) or "none"
     if name and not matching:
-        raise ClusterNotFound(f"no cluster {name!r} of this machine runs (running: {names}); try --address or --dir")
+        raise ClusterNotFound(
+            f"no cluster {name!r} of this machine runs (running: {names}); name its directory, or the address of the "
+            "Ray it runs on"
+        )
     if not matching:
         raise ClusterNotFound("no cluster runs on this machine; start one with: waltz up --dir DIR")
-    raise ClusterNotFound(f"several clusters run here: {names}; say which with --dir")
+    raise ClusterNotFound(f"several clusters run here: {names}; say which by its directory (--dir, WALTZ_DIR)")
+
+
+def _of_directory(directory: str, name: str) -> ClusterFile:
+    cluster = read(directory)
+    if cluster is None:
+        raise ClusterNotFound(f"{directory} holds no cluster; make one with: waltz up --dir {directory}")
+    if name and cluster.name != name:
+        raise ClusterNotFound(f"{directory} holds cluster {cluster.name!r}, not {name!r}")
+    if not cluster.running:
+        raise ClusterNotFound(
+            f"cluster {cluster.name!r} of {directory} is not running; start it with: waltz up --dir {directory}"
+        )
+    return cluster

@@ -1,0 +1,71 @@
+"""A bring-up that does not come to its end: what is taken down again, and what was never its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_ray import bring_up as bringing_up
+from waltz_ray.bring_up import bring_up
+from waltz_ray.config import ClusterConfig
+from waltz_ray.errors import ClusterMismatch, PartitionNotReady
+from waltz_ray.finding import cluster_file, ray_lookup
+from waltz_ray.finding.cluster_file import ClusterFile
+
+
+class SomebodysRay:
+    """A Ray at "h:1" that is joined at once; the bring-up ends where ZooKeeper is asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, actors: list[str], end: BaseException) -> None:
+        self.taken_down: list[str] = []
+
+        def fail(*arguments: Any) -> None:
+            raise end
+
+        def take_down(known: ClusterFile, progress: Callable[[str], None]) -> None:
+            self.taken_down.append(known.address)
+
+        monkeypatch.setattr(ray_lookup, "join", lambda address: address)
+        monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: actors)
+        monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: None)
+        monkeypatch.setattr(bringing_up, "ensure_actor", lambda *arguments, **options: None)
+        monkeypatch.setattr(bringing_up, "ask", fail)
+        monkeypatch.setattr(bringing_up, "take_down", take_down)
+
+
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (SystemExit(15), KeyboardInterrupt),  # what Ray makes of SIGTERM
+        (ClusterMismatch("another"), ClusterMismatch),
+    ],
+)
+def test_actors_that_were_made_on_somebodys_ray_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException, raised: type[BaseException]
+) -> None:
+    rays = SomebodysRay(monkeypatch, [], end)
+    with pytest.raises(raised):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert rays.taken_down == ["h:1"]
+    assert cluster_file.read(tmp_path) is None, "there never was such a cluster"
+
+
+def test_actors_that_were_there_before_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rays = SomebodysRay(monkeypatch, ["cluster-manager"], KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert rays.taken_down == []
+
+
+def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rays = SomebodysRay(monkeypatch, [], PartitionNotReady("still waiting"))
+    with pytest.raises(PartitionNotReady):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert rays.taken_down == []
+    known = cluster_file.read(tmp_path)
+    assert known is not None
+    assert known.address == "h:1"

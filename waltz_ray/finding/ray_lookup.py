@@ -1,0 +1,190 @@
+"""Joining a Ray cluster, and what its named actors say of the clusters on it.
+
+Ray turns "127.0.0.1" and "localhost" into the machine's outside address before it connects, so neither ``ray.init`` nor
+``ray status`` ever reaches a Ray that listens on loopback alone. A name in capitals is the same name to every
+resolver and none to that rule: such a Ray is called LOCALHOST, here and wherever its address is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
+
+__all__ = [
+    "MANAGER",
+    "ask_manager",
+    "cluster_names",
+    "here",
+    "is_loopback",
+    "join",
+    "leave",
+    "namespace_of",
+    "reachable",
+    "server_handles",
+]
+
+MANAGER = "cluster-manager"
+
+_LOOPBACK = "LOCALHOST"
+_NAMESPACE_PREFIX = "waltz-"
+_CONNECT_S = 5.0
+_ANSWER_TIMEOUT_S = 30.0
+
+
+def namespace_of(cluster: str) -> str:
+    """The Ray namespace of a cluster's actors."""
+    return _NAMESPACE_PREFIX + cluster
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the Ray at ``address`` ("host:port") can be reached from its own machine only."""
+    host = address.rpartition(":")[0].strip("[]").lower()
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def reachable(address: str) -> str:
+    """``address`` ("host:port") as Ray takes it; see the top."""
+    return f"{_LOOPBACK}:{address.rpartition(':')[2]}" if is_loopback(address) else address
+
+
+def here() -> str:
+    """The address of the Ray that this process belongs to (job, task, actor or driver), "" if to none."""
+    if "ray" not in sys.modules:
+        return ""
+    import ray
+
+    return reachable(ray.get_runtime_context().gcs_address) if ray.is_initialized() else ""
+
+
+def leave() -> None:
+    """Disconnect this process from Ray. Idempotent."""
+    import ray
+
+    ray.shutdown()
+
+
+def join(address: str, **options: Any) -> str:
+    """Connect this process to the Ray at ``address`` ("host:port" or "auto"); the address that was meant.
+
+    ``options`` are ``ray.init``'s. Idempotent. RayNotRunning, within seconds, if nobody answers there; InvalidInput if
+    several Rays run here and "auto" is to choose.
+    """
+    import ray
+
+    address = reachable(address if address != "auto" else _only_one())
+    if now := here():
+        if now != address:
+            raise RayNotRunning(f"this process is connected to the Ray at {now}, not {address}; ray.shutdown() first")
+        return address
+    _check_port(address)
+    _check_ray(address)
+    try:
+        ray.init(address, **{"log_to_driver": False, "logging_level": logging.WARNING} | options)
+    except (ConnectionError, RuntimeError) as error:
+        raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
+    return address
+
+
+def _check_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        named = reachable(os.environ.get("RAY_ADDRESS", "")) == address
+        hint = "RAY_ADDRESS names it: unset that if it is an old one" if named else "is it running?"
+        raise RayNotRunning(f"no Ray answers at {address} ({error}); {hint}") from error
+
+
+def _check_ray(address: str) -> None:
+    """``ray.init`` would ask whatever listens there for two minutes, and print what it thinks meanwhile."""
+    import grpc
+    from ray._private.gcs_utils import create_gcs_channel
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    messages: Any = gcs_service_pb2
+    services: Any = gcs_service_pb2_grpc
+    channel = create_gcs_channel(address)
+    try:
+        services.NodeInfoGcsServiceStub(channel).CheckAlive(messages.CheckAliveRequest(), timeout=_CONNECT_S)
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:  # a Ray, whose token is ``ray.init``'s affair
+            raise RayNotRunning(
+                f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
+                "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
+            ) from error
+    finally:
+        channel.close()
+
+
+def _only_one() -> str:
+    """What "auto" means. Ray itself would take the one that was started last, whoever did it."""
+    named = os.environ.get("RAY_ADDRESS", "auto")
+    if named not in ("", "auto"):
+        return named
+    if now := here():
+        return now
+    from ray._private.services import find_gcs_addresses
+
+    find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
+    running = sorted(map(reachable, find_gcs_addresses()))  # type: ignore[no-untyped-call]
+    if not running:
+        raise RayNotRunning("no Ray runs on this machine; give its address, or start one")
+    if len(running) > 1:
+        raise InvalidInput(f"several Rays run on this machine: {', '.join(running)}; say which by its address")
+    return running[0]
+
+
+def cluster_names() -> list[str]:
+    """The clusters that have a manager on the Ray that this process has joined."""
+    import ray
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(
+        actor["namespace"].removeprefix(_NAMESPACE_PREFIX)
+        for actor in named
+        if actor["name"] == MANAGER and actor["namespace"].startswith(_NAMESPACE_PREFIX)
+    )
+
+
+def ask_manager(cluster: str) -> dict[str, str]:
+    """What ``ClusterManager.location`` says, of the Ray that this process has joined.
+
+    ClusterNotFound, naming what does run there, if there is no such manager or it is silent.
+    """
+    import ray
+
+    try:
+        manager = ray.get_actor(MANAGER, namespace=namespace_of(cluster))
+    except ValueError:
+        running = ", ".join(cluster_names())
+        raise ClusterNotFound(
+            f"no cluster {cluster!r} runs on the Ray at {here()}; "
+            + (f"running there: {running}" if running else "none does; start one with `waltz up`")
+        ) from None
+    try:
+        location: Any = ray.get(manager.location.remote(), timeout=_ANSWER_TIMEOUT_S)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+        raise ClusterNotFound(
+            f"the manager of cluster {cluster!r} on the Ray at {here()} does not answer ({type(error).__name__}); "
+            f"try again when it has restarted, or give the cluster's zookeeper"
+        ) from error
+    return dict(location)
+
+
+def server_handles(cluster: str) -> Callable[[int], Any]:
+    """Handles of the partition servers' actors by server ID, for the actor transport; this process has joined Ray."""
+    import ray
+
+    def handle_of(server_id: int) -> Any:
+        try:
+            return ray.get_actor(f"server/{server_id}", namespace=namespace_of(cluster))
+        except ValueError as error:
+            raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}") from error
+
+    return handle_of
