@@ -2,8 +2,9 @@
 
 ``connect`` gives a client, ``connect_async`` one for coroutines;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-``read_dataset`` and what else is in ``waltz_ray.client.ray`` is imported when it is asked for: nobody else has to wait
-for Ray Data.
+``read_dataset`` and what else is in ``waltz_ray.client.ray``, and ``SQLAlchemyCallbacks`` (``waltz_ray.client.sql``)
+are imported when they are asked for: nobody else has to wait for Ray Data, or to have SQLAlchemy. ``waltz_ray.testing``
+is for tests.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from waltz_ray.protocol.ids import LockId, ReqId
 
 if TYPE_CHECKING:
     from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
+    from waltz_ray.client.sql import SQLAlchemyCallbacks
 
 __all__ = [
     "AsyncWaltzClient",
@@ -28,6 +30,7 @@ __all__ = [
     "LockId",
     "RangeReader",
     "ReqId",
+    "SQLAlchemyCallbacks",
     "SubmitResult",
     "Transaction",
     "TransactionBuilder",
@@ -49,4 +52,8 @@ def __getattr__(name: str) -> Any:
         from waltz_ray.client import ray
 
         return getattr(ray, name)
+    if name == "SQLAlchemyCallbacks":
+        from waltz_ray.client.sql import SQLAlchemyCallbacks
+
+        return SQLAlchemyCallbacks
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
