@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import itertools
 import re
 from pathlib import Path
 
@@ -48,6 +50,41 @@ def test_every_field_says_what_it_means(kind: type) -> None:
             assert f"    {field.name}: " in body
             following = body.split(f"    {field.name}: ", 1)[1].split("\n", 2)[1].strip()
             assert following.startswith('"""'), f"{kind.__name__}.{field.name} has no explanation"
+
+
+CLIENT_PAGE = Path(__file__).parents[1] / "docs" / "client.md"
+_TABLE = re.compile(r"(<!-- settings: generated .*? -->\n)(.*?)(<!-- end of settings -->)", re.DOTALL)
+
+
+def client_settings() -> str:
+    """Every field of ClientConfig, as the source has it: name, default with its unit, meaning."""
+    [kind] = [
+        node
+        for node in ast.parse(inspect.getsource(config)).body
+        if isinstance(node, ast.ClassDef) and node.name == "ClientConfig"
+    ]
+    meanings = {
+        field.target.id: " ".join(ast.literal_eval(meaning.value).split()).replace("``", "`")
+        for field, meaning in itertools.pairwise(kind.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(meaning, ast.Expr)
+    }
+    lines = ["| `ClientConfig` | default | what it is |", "|---|---|---|"]
+    for field in dataclasses.fields(ClientConfig):
+        unit, default = field.name.rpartition("_")[2], f"{field.default}".removesuffix(".0")
+        if unit == "bytes":
+            unit, default = "MiB", f"{field.default / (1 << 20):g}"  # type: ignore[operator]
+        lines.append(f"| `{field.name}` | {default} {unit} | {meanings[field.name]} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_of_the_client_has_every_setting(request: pytest.FixtureRequest) -> None:
+    text = CLIENT_PAGE.read_text()
+    if request.config.getoption("--rewrite"):
+        text = _TABLE.sub(lambda found: found[1] + client_settings() + found[3], text)
+        CLIENT_PAGE.write_text(text)
+    found = _TABLE.search(text)
+    assert found is not None
+    assert found[2] == client_settings(), "write it anew: pytest tests/test_config.py --rewrite"
 
 
 _UNITS = {"": 1, " MiB": 1024 * 1024, " MB": 1024 * 1024, " ms": 1, " s": 1000}

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 
 from waltz_ray import errors
-from waltz_ray.errors import Corruption, Fenced, LockConflict, NotContiguous, WaltzError
+from waltz_ray.errors import (
+    AppendFailed,
+    AppendTimeout,
+    ClientAhead,
+    ClientClosed,
+    ClientError,
+    ClusterMismatch,
+    ClusterNotFound,
+    ConfigError,
+    ControlFileMissing,
+    CoordinationError,
+    Corruption,
+    DataUnavailable,
+    DecodingFailed,
+    DiskFull,
+    Fenced,
+    ForeignStorage,
+    InvalidInput,
+    InvariantBroken,
+    LockConflict,
+    NodeExists,
+    NoNode,
+    NotApplied,
+    NotContiguous,
+    OutboxFull,
+    OutOfResources,
+    PartitionDamaged,
+    PartitionNotReady,
+    PartlyAppended,
+    RayNotRunning,
+    ReplicaRefused,
+    StorageError,
+    StorageLocked,
+    SyncFailed,
+    VersionConflict,
+    WaltzError,
+    WireError,
+    ZooKeeperUnreachable,
+)
 
 CLASSES = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, WaltzError)]
 SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
@@ -16,7 +56,47 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     Fenced: (1, 2, 3),
     NotContiguous: (1, 5, 2),
     LockConflict: (1, 7),
+    PartlyAppended: ((3, -1), "closed"),
+    DecodingFailed: (1, 7, 3, "no JSON"),
 }
+
+# May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
+# and nothing can be in the log twice. Each class has its own verdict here, also where it inherits it.
+AGAIN = {
+    *(OutOfResources, ZooKeeperUnreachable, DataUnavailable, NotApplied),
+    *(PartitionNotReady, AppendFailed, OutboxFull),  # it is not in the log
+}
+NEVER = {
+    *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
+    *(InvalidInput, ConfigError),  # would be refused again
+    *(WireError, ForeignStorage, ClusterMismatch, ControlFileMissing, Corruption, PartitionDamaged),  # for a person
+    *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
+    *(SyncFailed, InvariantBroken),  # the process ends
+    *(Fenced, NotContiguous, NoNode, NodeExists, VersionConflict),  # based on what is not so any more
+    LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
+    *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
+    DecodingFailed,  # the same bytes, the same codec
+    *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
+}
+
+
+def test_every_class_has_its_verdict() -> None:
+    assert AGAIN.isdisjoint(NEVER)
+    assert set(CLASSES) == AGAIN | NEVER
+    assert {kind for kind in CLASSES if kind.retriable} == AGAIN
+
+
+def test_there_is_one_tree() -> None:
+    """No other exception class can reach an application: one becomes a replica's answer, others are their modules'."""
+    root, others = Path(__file__).parents[1], []
+    for path in [*root.glob("waltz_ray/**/*.py"), *root.glob("spark/**/*.py"), *root.glob("benchmarks/**/*.py")]:
+        if path.name == "errors.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+                others += [(path.name, node.name) for base in bases if base.endswith(("Error", "Exception"))]
+    assert others == [("order_rules.py", "OrderRefused")]
 
 
 @pytest.mark.parametrize("kind", CLASSES)

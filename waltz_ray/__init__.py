@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TransactionContext,
     )
     from waltz_ray.client.client import WaltzClient
+    from waltz_ray.client.codecs import JsonCodec, MsgpackCodec, TypedCodec, ZstdCodec
     from waltz_ray.client.range_reader import RangeReader
     from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
     from waltz_ray.client.sql import SQLAlchemyCallbacks
@@ -34,7 +35,9 @@ __all__ = [
     "AsyncWaltzClient",
     "Callbacks",
     "ClientConfig",
+    "JsonCodec",
     "LockId",
+    "MsgpackCodec",
     "RangeReader",
     "ReqId",
     "SQLAlchemyCallbacks",
@@ -42,8 +45,10 @@ __all__ = [
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",
+    "TypedCodec",
     "WaltzClient",
     "WaltzDatasink",
+    "ZstdCodec",
     "block_rows",
     "connect",
     "connect_async",
@@ -57,7 +62,9 @@ _MODULES = {
     "AsyncWaltzClient": "client.aio",
     "Callbacks": "client.application",
     "ClientConfig": "config",
+    "JsonCodec": "client.codecs",
     "LockId": "protocol.ids",
+    "MsgpackCodec": "client.codecs",
     "RangeReader": "client.range_reader",
     "ReqId": "protocol.ids",
     "SQLAlchemyCallbacks": "client.sql",
@@ -65,8 +72,10 @@ _MODULES = {
     "Transaction": "client.application",
     "TransactionBuilder": "client.application",
     "TransactionContext": "client.application",
+    "TypedCodec": "client.codecs",
     "WaltzClient": "client.client",
     "WaltzDatasink": "client.ray",
+    "ZstdCodec": "client.codecs",
     "block_rows": "client.ray",
     "connect": "connecting",
     "connect_async": "connecting",

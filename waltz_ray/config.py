@@ -188,7 +188,7 @@ class ClientConfig:
     """How long a data fetch or another request may take before it fails."""
 
     max_frame_bytes: int = 64 * 1024 * 1024
-    """A longer frame is a wire error."""
+    """A longer frame is a wire error. A record takes half of it at the most, here and at the server."""
 
     def __post_init__(self) -> None:
         _require(self, "outstanding_appends", 1, 10_000_000)

@@ -12,6 +12,7 @@ from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Location
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
@@ -42,8 +43,9 @@ def connect(
     *,
     directory: str | None = None,
     address: str | None = None,
+    codec: Codec | None = None,
 ) -> WaltzClient:
-    """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions`` and ``feed``.
+    """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions``, ``feed`` and ``codec``.
 
     Which cluster: the one of ``directory`` (of ``waltz up --dir``), on the Ray at ``address``, or in ``zookeeper``
     (``host:port,...``, with the name); else of WALTZ_DIR or WALTZ_ZOOKEEPER (and WALTZ_CLUSTER); else, inside of Ray,
@@ -59,7 +61,7 @@ def connect(
     find = partial(_opened, found, transport)
     place, carrier = find()
     try:
-        return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find)
+        return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find, codec=codec)
     except BaseException:
         place.close()
         raise
@@ -76,6 +78,7 @@ async def connect_async(
     *,
     directory: str | None = None,
     address: str | None = None,
+    codec: Codec | None = None,
 ) -> AsyncWaltzClient:
     """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
 
@@ -84,7 +87,7 @@ async def connect_async(
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
     find = partial(_opened, found, transport)
     place, carrier = await asyncio.to_thread(find)
-    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find)
+    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
     try:
         await client.start()
     except BaseException:

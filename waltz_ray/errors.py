@@ -30,15 +30,18 @@
         ├── ClusterNotFound          no cluster of that name
         ├── PartitionNotReady        retriable: moving or recovering
         ├── ClientAhead              the application claims transactions the log does not have
-        ├── LockConflict             retriable: refused by an optimistic lock
+        ├── LockConflict             refused by an optimistic lock: decide again, then append
         ├── AppendFailed             retriable: the append is known not to be in the log
+        ├── PartlyAppended           of an append_many some records are in the log, or may be
         ├── AppendTimeout            the caller stopped waiting; the append's fate is open
         ├── OutboxFull               retriable: no room for another append; it was not sent
         ├── NotApplied               retriable: the application has not been brought up to a transaction
         ├── DataUnavailable          retriable: transaction data could not be read
+        ├── DecodingFailed           the client's codec cannot make a value of a transaction's data
         └── ClientClosed
 
-``retriable`` says whether the same call may succeed later without anything being changed by a person.
+``retriable`` says whether the very same call may be made again: it may succeed then without anything being changed by
+a person, what it was based on still holds, and nothing it writes can be in the log twice.
 Fields are passed positionally to ``super().__init__`` so that every error survives pickling (Ray, Spark).
 """
 
@@ -61,6 +64,7 @@ __all__ = [
     "CoordinationError",
     "Corruption",
     "DataUnavailable",
+    "DecodingFailed",
     "DiskFull",
     "Fenced",
     "ForeignStorage",
@@ -75,6 +79,7 @@ __all__ = [
     "OutboxFull",
     "PartitionDamaged",
     "PartitionNotReady",
+    "PartlyAppended",
     "RayNotRunning",
     "ReplicaRefused",
     "StorageError",
@@ -239,9 +244,10 @@ class ClientAhead(ClientError):
 
 
 class LockConflict(ClientError):
-    """Refused by an optimistic lock: ``transaction_id`` is the conflicting transaction."""
+    """Refused by an optimistic lock: ``transaction_id`` is the conflicting transaction.
 
-    retriable = True
+    Not retriable: what the transaction was based on has changed, and appending it again would overwrite that unseen.
+    """
 
     def __init__(self, partition_id: int, transaction_id: int) -> None:
         super().__init__(partition_id, transaction_id)
@@ -260,8 +266,30 @@ class AppendFailed(ClientError):
     retriable = True
 
 
+class PartlyAppended(ClientError):
+    """An ``append_many`` ended in an error, ``reason``, and some of its records are in the log, or may be.
+
+    ``transaction_ids``: of each record, in order; -1 = it is not known to be in the log. Not retriable: what is in the
+    log would be there twice.
+    """
+
+    def __init__(self, transaction_ids: tuple[int, ...], reason: str) -> None:
+        super().__init__(transaction_ids, reason)
+        self.transaction_ids, self.reason = transaction_ids, reason
+
+    def __str__(self) -> str:
+        known = [transaction_id for transaction_id in self.transaction_ids if transaction_id >= 0]
+        which = f" (transactions {known[0]} to {known[-1]})" if known else ""
+        return (
+            f"{len(known)} of {len(self.transaction_ids)} records are in the log{which}, "
+            f"the others are not known to be: {self.reason}"
+        )
+
+
 class AppendTimeout(ClientError):
     """The caller stopped waiting; whether the append commits is not known yet.
+
+    Not retriable: an append that is still open would be there twice. Wait for it, or flush again.
 
     ``fate`` is a future of the client (asyncio's, of a client for coroutines) that is done when the feed has said so,
     as the append would have been; None of ``flush``, and in another process.
@@ -291,6 +319,25 @@ class DataUnavailable(ClientError):
     """Transaction data could not be read."""
 
     retriable = True
+
+
+class DecodingFailed(ClientError):
+    """The client's codec cannot make a value of a transaction's data, which can still be read: ``reason``."""
+
+    def __init__(self, partition_id: int, transaction_id: int, header: int, reason: str) -> None:
+        super().__init__(partition_id, transaction_id, header, reason)
+        self.partition_id, self.transaction_id, self.header, self.reason = (
+            partition_id,
+            transaction_id,
+            header,
+            reason,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}, transaction {self.transaction_id}, header {self.header}: "
+            f"its data cannot be decoded: {self.reason}"
+        )
 
 
 class ClientClosed(ClientError):

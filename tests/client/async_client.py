@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, SubmitResult, Transaction, TransactionContext
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.followers import AsyncFollower
+from waltz_ray.client.keys import Key
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.records import Int64s
@@ -80,6 +81,9 @@ class AsyncClient:
 
     def try_append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
         return self._start(self.client.try_append(partition_id, data, **options))
+
+    def partition_for(self, key: Key) -> int:
+        return self.client.partition_for(key)
 
     def append_many(
         self, partition_id: int, datas: Sequence[bytes], headers: Any = 0, timeout: float | None = None

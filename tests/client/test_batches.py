@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import WireError
+from waltz_ray.errors import ClientClosed, PartlyAppended, WireError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.records import AppendBatch
 from waltz_ray.wire.append_writer import append_head
@@ -158,3 +159,16 @@ def test_the_outbox_gives_everything_in_order_within_limits(
         ]
     assert found == expected
     assert outbox.take(0, max_bytes) is None
+
+
+def test_many_that_end_in_an_error_say_which_are_in_the_log() -> None:
+    append = many([b"a", b"b", b"c"])
+    assert not append.committed(1, np.array([7]))
+    append.fail(ClientClosed("the client was closed"))
+    assert isinstance(append.future, LightFuture)
+    error = append.future.exception()
+    assert isinstance(error, PartlyAppended)
+    assert error.transaction_ids == (-1, 7, -1)
+    assert str(error) == (
+        "1 of 3 records are in the log (transactions 7 to 7), the others are not known to be: the client was closed"
+    )

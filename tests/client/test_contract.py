@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import pickle
 import threading
+import zlib
+from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from tests.client.conftest import PATIENCE_S, MakeAnyClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import SubmitResult, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.keys import Lock
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendFailed,
@@ -29,7 +32,10 @@ from waltz_ray.errors import (
     NotApplied,
     OutboxFull,
     PartitionNotReady,
+    PartlyAppended,
+    WaltzError,
 )
+from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.messages.client import AppendedBatch, RejectionCode
 from waltz_ray.protocol.mounting import _ANSWERS, Mounting
 from waltz_ray.protocol.mounting_types import MountingState
@@ -79,6 +85,146 @@ def test_append_gives_transaction_ids(server: FakeServer, make_any: MakeAnyClien
     assert client.statistics()["committed"] == 100
 
 
+NOT_BYTES: list[Any] = [5, True, "text", [1, 2], (1,), None, 1.5, {1: 2}, array("i", [1]), memoryview(b"abcd")[::2]]
+
+
+@pytest.mark.parametrize("wrong", NOT_BYTES, ids=repr)
+def test_data_that_is_not_bytes_is_refused_at_once(server: FakeServer, make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match="data must be bytes, not"):
+        client.append(0, wrong).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="data must be bytes, not"):
+        client.append_many(0, [b"x", wrong]).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match=r"takes a list with one|data must be bytes, not"):
+        client.append_many(0, wrong).result(PATIENCE_S)
+
+    def execute(builder: TransactionBuilder) -> bool:
+        builder.data = wrong
+        return True
+
+    with pytest.raises(InvalidInput, match=r"data must be bytes, not|set no builder\.data"):
+        client.submit(Context(execute)).result(PATIENCE_S)
+    assert server.logs[0].data() == []
+
+
+def test_all_that_is_bytes_is_taken_as_it_is_now(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    mutable = bytearray(b"ab")
+    futures: list[Future[Any]] = [client.append(0, mutable), client.append(0, memoryview(mutable)[1:])]  # type: ignore[arg-type]
+    futures.append(client.append_many(0, [mutable, memoryview(b"c"), b"d"]))  # type: ignore[list-item]
+    for future in futures:
+        future.result(PATIENCE_S)
+    mutable[:] = b"xx"
+    assert server.logs[0].data() == [b"ab", b"b", b"ab", b"c", b"d"]
+    with pytest.raises(InvalidInput, match="takes a list with one value for each transaction, not bytes"):
+        client.append_many(0, b"abc").result(PATIENCE_S)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", None, b"1", [1]], ids=repr)
+def test_numbers_that_are_none_are_refused_at_once(server: FakeServer, make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match="a partition ID must be an integer, not"):
+        client.append(wrong, b"x").result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="a partition ID must be an integer, not"):
+        client.append_many(wrong, [b"x"]).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="a partition ID must be an integer, not"):
+        list(client.read(wrong, 0, 1))
+    with pytest.raises(InvalidInput, match="a transaction header must be an integer, not"):
+        client.append(0, b"x", header=wrong).result(PATIENCE_S)
+    if wrong is not None:
+        with pytest.raises(InvalidInput, match="a client high-water mark must be an integer, not"):
+            client.append(0, b"x", write_locks=[("a", 1)], client_mark=wrong).result(PATIENCE_S)
+    if wrong != [1]:
+        with pytest.raises(InvalidInput, match="a transaction header must be an integer, not"):
+            client.append_many(0, [b"x"], headers=wrong).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="a transaction header must be an integer, not"):
+        client.append_many(0, [b"x"], headers=[wrong]).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="headers must be integers, not"):
+        client.append_many(0, [b"x"], headers=np.array([1.5])).result(PATIENCE_S)
+
+    def execute(builder: TransactionBuilder) -> bool:
+        builder.data, builder.header = b"x", wrong
+        return True
+
+    with pytest.raises(InvalidInput, match="a transaction header must be an integer, not"):
+        client.submit(Context(execute)).result(PATIENCE_S)
+    context = Context(simple)
+    context.partition_id = lambda partitions: wrong  # type: ignore[method-assign]
+    with pytest.raises(InvalidInput, match="a partition ID must be an integer, not"):
+        client.submit(context).result(PATIENCE_S)
+    assert client.append(np.int64(0), b"x", header=np.int32(3)).result(PATIENCE_S) == 0  # type: ignore[arg-type]
+    assert client.append_many(0, [b"x"], headers=np.array([3])).result(PATIENCE_S).tolist() == [1]
+
+
+@pytest.mark.parametrize("wrong", ["ab", ("a",), ("a", 1.5), ("a", True), (1, 1), 7, None], ids=repr)
+def test_a_lock_that_is_none_is_refused_at_once(server: FakeServer, make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match=r"a lock must be|a lock's name must be|a key must be"):
+        client.append(0, b"x", append_locks=[wrong], client_mark=-1).result(PATIENCE_S)
+
+    def execute(builder: TransactionBuilder) -> bool:
+        builder.data = b"x"
+        builder.append_lock(*wrong)
+        return True
+
+    if isinstance(wrong, tuple) and len(wrong) == 2:
+        with pytest.raises(InvalidInput):
+            client.submit(Context(execute)).result(PATIENCE_S)
+    assert server.logs[0].data() == []
+
+
+def test_a_lock_by_text_is_the_lock_of_its_crc(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"x", append_locks=[("account", "bob")], client_mark=-1).result(PATIENCE_S)
+    same_locks: list[Lock] = [("account", "bob"), ("account", b"bob"), LockId("account", zlib.crc32(b"bob"))]
+    for same in same_locks:
+        with pytest.raises(LockConflict):
+            client.append(0, b"x", write_locks=[same], client_mark=-1).result(PATIENCE_S)
+    assert client.append(0, b"x", write_locks=[("account", "ann")], client_mark=-1).result(PATIENCE_S) == 1
+
+
+def test_of_many_some_may_be_in_the_log_though_others_were_refused(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(batch_records=3))
+    server.script.reject_code = RejectionCode.BAD_CHECKSUM  # the first of two batches
+    with pytest.raises(PartlyAppended, match="0 of 6 records are in the log, the others are not known to be") as caught:
+        client.append_many(0, [b"%d" % i for i in range(6)]).result(PATIENCE_S)
+    assert caught.value.transaction_ids == (-1,) * 6
+    assert client.append(0, b"x").result(PATIENCE_S) == 3
+    assert server.logs[0].data() == [b"3", b"4", b"5", b"x"]
+
+
+def test_what_comes_after_close_was_not_sent(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"x").result(PATIENCE_S)
+    server.script.hold_appends = True
+    sent = client.append(0, b"sent")
+    client.close()
+    with pytest.raises(ClientClosed, match="it may or may not be in the log"):
+        sent.result(PATIENCE_S)
+    for partition_id in (0, 1):
+        with pytest.raises(ClientClosed, match="was not sent"):
+            client.append(partition_id, b"y").result(PATIENCE_S)
+        with pytest.raises(ClientClosed, match="was not sent"):
+            client.append_many(partition_id, [b"y"]).result(PATIENCE_S)
+    with pytest.raises(ClientClosed, match="was not sent"):
+        client.submit(Context(simple)).result(PATIENCE_S)
+
+
+def test_what_waited_to_be_sent_at_close_was_not_sent(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    server.script.hold_mounts = True
+    waits = client.append(0, b"x")
+    client.close()
+    with pytest.raises(ClientClosed, match="was not sent"):
+        waits.result(PATIENCE_S)
+
+
+def test_partition_of_a_key(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    assert [client.partition_for(key) for key in ("123456789", b"123456789", 123456789)] == [0xCBF43926 % 2] * 3
+    assert client.partition_for("bob") == zlib.crc32(b"bob") % 2
+
+
 def test_append_many_is_packed_and_ordered(server: FakeServer, make_any: MakeAnyClient) -> None:
     client = make_any(config=ClientConfig(batch_records=7))
     ids = client.append_many(1, [b"x" * i for i in range(20)], headers=np.arange(20, dtype=np.int32)).result(PATIENCE_S)
@@ -104,8 +250,8 @@ def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient)
         client.append(7, b"x").result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
         client.append(1, b"x").result(PATIENCE_S)
-    with pytest.raises(InvalidInput, match="does not fit in a frame"):
-        client.append(0, b"x" * 10_000).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="is longer than a log takes"):
+        client.append(0, b"x" * 5_000).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="signed 32-bit"):
         client.append(0, b"x", header=1 << 31).result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="headers of shape"):
@@ -114,7 +260,7 @@ def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient)
         list(client.read(-1, 0, 1))
     with pytest.raises(InvalidInput, match="high-water mark must be"):
         make_any(Recorder({0: -5}))
-    assert client.append(0, b"x" * 9_000).result(PATIENCE_S) == 0
+    assert client.append(0, b"x" * 4_500).result(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("drops", ["drop_after_admitting", "drop_before_admitting"])
@@ -152,14 +298,16 @@ def test_without_retry_a_refusal_is_told(server: FakeServer, make_any: MakeAnyCl
     assert server.logs[0].data() == [b"0"]
 
 
-@pytest.mark.parametrize("code", [RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE])
+@pytest.mark.parametrize(
+    ("code", "kind"), [(RejectionCode.BAD_CHECKSUM, AppendFailed), (RejectionCode.TOO_LARGE, InvalidInput)]
+)
 def test_what_cannot_succeed_is_not_sent_again(
-    server: FakeServer, make_any: MakeAnyClient, code: RejectionCode
+    server: FakeServer, make_any: MakeAnyClient, code: RejectionCode, kind: type[WaltzError]
 ) -> None:
     client = make_any()
     client.append(0, b"0").result(PATIENCE_S)
     server.script.reject_code = code
-    with pytest.raises(AppendFailed, match=code.name):
+    with pytest.raises(kind, match=code.name):
         client.append(0, b"1").result(PATIENCE_S)
     assert client.append(0, b"2").result(PATIENCE_S) == 1
 

@@ -94,7 +94,7 @@ def test_there_may_be_room_by_now(line: Line) -> None:
 
 def test_all_are_told_of_the_end(line: Line) -> None:
     line.waits(b"c", b"d")
-    line.outbox.close(ClientClosed("over"))
+    line.outbox.close(ClientClosed("over"), ClientClosed("over: not sent"))
     line.waits(b"e")
     assert [data for data, error in line.told if isinstance(error, ClientClosed)] == [b"c", b"d", b"e"]
     assert len({id(error) for _, error in line.told}) == 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 import subprocess
 import sys
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import pytest
 import waltz_ray
 from tests.cluster.harness import Cluster, wait_until
 from waltz_ray.cli import main
-from waltz_ray.cli.load import key_hash
-from waltz_ray.cli.load_appender import KeyedAppender
+from waltz_ray.cli.load_cursor import open_cursor
+from waltz_ray.client.keys import key_hash, partition_for
 from waltz_ray.client.readers.reading import Reading, plan_reading
+from waltz_ray.errors import LockConflict
 from waltz_ray.protocol.ids import LockId
 
 pytestmark = pytest.mark.cluster
@@ -65,11 +66,11 @@ def test_load_then_feed(cluster: Cluster, tmp_path: Path, capsys: pytest.Capture
         )
         assert {each["header"] for each in fed} <= {5}
         values = [json.loads(each["data"]) for each in fed]
-        assert {key_hash(value["name"]) % PARTITIONS for value in values} <= {partition_id}
+        assert {partition_for(value["name"], PARTITIONS) for value in values} <= {partition_id}
         rows += values
-    assert sorted(row["id"] for row in rows) == list(range(1000))
+    assert sorted(int(row["id"]) for row in rows) == list(range(1000))
     for name in {row["name"] for row in rows}:
-        ids = [row["id"] for row in rows if row["name"] == name]
+        ids = [int(row["id"]) for row in rows if row["name"] == name]
         assert ids == sorted(ids), "rows of one key are in the order of the file"
 
 
@@ -95,38 +96,19 @@ def test_an_unknown_column_appends_nothing(
     assert marks(cluster) == before
 
 
-def test_two_loaders_of_the_same_keys(cluster: Cluster) -> None:
-    """Their locks conflict; every row of both is in the log once, in its loader's order."""
-    before = marks(cluster)
-    conflicts: list[int] = []
-
-    def run(loader: int) -> None:
-        with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
-            appender = KeyedAppender(client, limit=40)
-            for number in range(1500):
-                key = number % 5
-                appender.put(key % PARTITIONS, LockId("id", key), b"%d %d %d" % (loader, key, number))
-            appender.finish()
-            conflicts.append(appender.lock_conflicts)
-            assert appender.appended == 1500
-
-    threads = [threading.Thread(target=run, args=(loader,)) for loader in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(conflicts) == 2
-    found: Counter[bytes] = Counter()
-    order: dict[tuple[bytes, bytes], list[int]] = {}
+def test_a_row_is_locked_by_its_key(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who decided about the key before the load is refused, who decided about another one is not."""
+    path = tmp_path / "a.csv"
+    path.write_text("account,x\nbob,1\n")
+    partition_id = partition_for("bob", PARTITIONS)
     with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
-        for partition_id in range(PARTITIONS):
-            for transaction in client.feed(partition_id, before[partition_id] + 1):
-                loader, key, number = transaction.data.split()
-                found[transaction.data] += 1
-                order.setdefault((loader, key), []).append(int(number))
-    assert len(found) == 3000
-    assert set(found.values()) == {1}
-    assert all(numbers == sorted(numbers) for numbers in order.values())
+        mark = client.server_high_water_mark(partition_id)
+        waltz(cluster, "load", str(path), "--key", "account")
+        refused = client.append(partition_id, b"x", write_locks=[LockId("account", key_hash("bob"))], client_mark=mark)
+        passed = client.append(partition_id, b"x", write_locks=[LockId("account", key_hash("ann"))], client_mark=mark)
+        with pytest.raises(LockConflict):
+            refused.result(30)
+        assert passed.result(30) == mark + 2
 
 
 def test_feed_into_a_closed_pipe_ends_quietly(cluster: Cluster) -> None:
@@ -167,24 +149,72 @@ def test_follow_ends_quietly_with_ctrl_c(cluster: Cluster) -> None:
             feed.wait()
 
 
-def test_ctrl_c_during_a_load_says_how_far_it_came(cluster: Cluster, tmp_path: Path) -> None:
-    before = marks(cluster)
-    path = tmp_path / "a.csv"
-    path.write_text("id,name\n" + "".join(f"{i},n\n" for i in range(400_000)))
-    command = [sys.executable, "-m", "waltz_ray", "load", str(path), "--key", "id"]
+def loading(cluster: Cluster, path: str, *options: str, stdin: Any = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "waltz_ray", "load", path, "--key", "id", *options]
     command += ["--zookeeper", cluster.zookeeper, "--cluster", cluster.name]
-    load = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_until(lambda: sum(marks(cluster)) > sum(before) + 1000, "some rows are in the log")
-        load.send_signal(2)
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def loaded_ids(cluster: Cluster, before: list[int]) -> list[int]:
+    with waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client:
+        return sorted(
+            int(json.loads(each.data)["id"]) for p in range(PARTITIONS) for each in client.feed(p, before[p] + 1)
+        )
+
+
+def test_a_load_is_interrupted_and_killed_and_every_row_is_in_the_log_once(cluster: Cluster, tmp_path: Path) -> None:
+    before, rows = marks(cluster), 60_000
+    path = tmp_path / "a.csv"
+    path.write_text("id,name\n" + "".join(f"{i},n\n" for i in range(rows)))
+    choose = random.Random(7)
+    for run, signal_number in enumerate((signal.SIGINT, signal.SIGKILL, signal.SIGKILL)):
+        come, more = sum(marks(cluster)), choose.randrange(1, 9000)
+        load = loading(cluster, str(path), *(["--resume"] if run else []))
+        try:
+            wait_until(lambda: sum(marks(cluster)) > come + more, "more rows are in the log")  # noqa: B023 - now
+            load.send_signal(signal_number)
+            out, errors = load.communicate(timeout=60)
+        finally:
+            load.kill()
+            load.wait()
+        assert out == ""
+        if signal_number is signal.SIGINT:
+            appended = sum(marks(cluster)) - sum(before)
+            assert load.returncode == 130
+            assert errors.splitlines()[-1] == (
+                f"waltz: interrupted: {appended} of {rows} rows are in the log; the same command with --resume goes on"
+            )
+    again = loading(cluster, str(path))
+    assert "an earlier load did not end" in again.communicate(timeout=60)[1]
+    again = loading(cluster, str(path), "--resume", "--json")
+    out, errors = again.communicate(timeout=100)
+    assert (again.returncode, errors) == (0, "")
+    summary = json.loads(out)
+    assert summary["rows"] + summary["rows_before"] == rows
+    assert summary["rows_before"] > 1000
+    assert loaded_ids(cluster, before) == list(range(rows))
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_load_from_stdin_is_resumed_by_its_cursor(cluster: Cluster, tmp_path: Path) -> None:
+    before, cursor = marks(cluster), str(tmp_path / "cursor")
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f'{{"id": {i}}}\n' for i in range(1000)))
+    with (
+        open_cursor(Path(cursor), False) as kept,
+        waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client,
+    ):
+        settings = {"key": "id", "types": "text", "nan": "error", "header": 0, "format": "jsonl"}
+        kept.begin({**settings, "bytes": lines.stat().st_size}, [mark + 1 for mark in before], client.client_id)
+        for number in (7, 300):
+            client.append(partition_for(number, PARTITIONS), b'{"id": %d}' % number).result(30)
+    with lines.open() as stdin:
+        load = loading(cluster, "-", "--format", "jsonl", "--cursor", cursor, "--resume", "--json", stdin=stdin)
         out, errors = load.communicate(timeout=60)
-    finally:
-        load.kill()
-        load.wait()
-    appended = sum(marks(cluster)) - sum(before)
-    assert (load.returncode, out) == (130, "")
-    assert errors.strip() == f"waltz: interrupted: {appended} of 400000 rows are in the log"
-    assert 1000 < appended < 400_000
+    assert (load.returncode, errors) == (0, "")
+    assert json.loads(out)["rows_before"] == 2
+    assert loaded_ids(cluster, before) == list(range(1000))
+    assert not Path(cursor).exists()
 
 
 def test_spark_ranges_hold_every_transaction_once(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ from waltz_ray.errors import (
     InvalidInput,
     LockConflict,
     PartitionNotReady,
+    PartlyAppended,
 )
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.messages.client import FeedMode
@@ -311,10 +312,10 @@ class SimClient(Process):
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:
         if isinstance(error, ClientAhead):
             self.world.history.blame("no_loss", f"{self.loop.name}: {error}")
-        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed)):
+        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed, PartlyAppended)):
             self.world.scheduler.fail(error)
         # Of several, those that have been sent may be in the log: the error says how many.
-        unknown = isinstance(error, ClientClosed) or (len(logicals) > 1 and isinstance(error, AppendFailed))
+        unknown = isinstance(error, ClientClosed | PartlyAppended)
         kind = "unknown" if unknown else "absent"
         for logical in logicals:
             self._told(logical, Fate(kind))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
@@ -23,6 +24,7 @@ class Address:
     find: Find
     config: ClientConfig | None
     partitions: Sequence[int] | None
+    codec: Codec | None = None
 
 
 def travelling(address: Address | None, has_callbacks: bool) -> Address:

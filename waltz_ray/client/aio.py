@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.aio_reads import AsyncReads, not_here
 from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext, checked_header
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
+from waltz_ray.client.engine import Engine, FeedKind, Locks, settle
+from waltz_ray.client.keys import Lock
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import ReadyWait
@@ -55,10 +57,11 @@ class AsyncWaltzClient(AsyncReads):
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
         find: Find | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """Owns ``directory`` once it has been started. ``find``: how another process gets the same."""
-        self._prepare((directory, transport), callbacks, config, partitions, feed)
-        self._address = Address(find, config, partitions) if find is not None else None
+        self._prepare((directory, transport), callbacks, config, partitions, feed, codec)
+        self._address = Address(find, config, partitions, codec) if find is not None else None
 
     def _prepare(
         self,
@@ -67,6 +70,7 @@ class AsyncWaltzClient(AsyncReads):
         config: ClientConfig | None,
         partitions: Sequence[int] | None,
         feed: FeedKind | None,
+        codec: Codec | None,
     ) -> None:
         super().__init__()
         self._found = found
@@ -74,6 +78,7 @@ class AsyncWaltzClient(AsyncReads):
         self.config = config or ClientConfig()
         self._given_partitions = partitions
         self._feed_kind = feed
+        self._codec = codec
         self._starting = asyncio.Lock()
         self._started: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -101,7 +106,8 @@ class AsyncWaltzClient(AsyncReads):
     async def _start(self, directory: Directory, transport: Transport) -> None:
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
-        membership = settle(client_id, directory.partitions, callbacks, config, partitions, self._feed_kind)
+        count, kind = directory.partitions, self._feed_kind
+        membership = settle(client_id, count, callbacks, config, partitions, kind, self._codec)
         shell = self._shell = OwnLoop(self.config)
         changed = self._ready_changed
         engine = self._started = Engine(membership, transport, callbacks, not_here, shell, changed)
@@ -169,7 +175,7 @@ class AsyncWaltzClient(AsyncReads):
     async def append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -193,7 +199,7 @@ class AsyncWaltzClient(AsyncReads):
     async def try_append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -215,12 +221,13 @@ class AsyncWaltzClient(AsyncReads):
         return self._shell.before_append()
 
     def _call(
-        self, partition_id: int, data: bytes, header: int, locks: Locks | None, client_mark: int | None, retry: bool
+        self, partition_id: int, data: Any, header: int, locks: Locks | None, client_mark: int | None, retry: bool
     ) -> tuple[Outbox, AppendCall, AwaitedFate[int]]:
         """An append, not yet sent."""
         engine = self._engine
         attachment = engine.attachment(partition_id)
-        data = bytes(data)
+        if type(data) is not bytes or engine.codec is not None:
+            data = encoded(engine.codec, data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
@@ -231,13 +238,13 @@ class AsyncWaltzClient(AsyncReads):
     async def append_many(
         self,
         partition_id: int,
-        datas: Sequence[bytes],
+        datas: Sequence[Any],
         headers: int | Sequence[int] | Int32s = 0,
         timeout: float | None = None,
     ) -> Int64s:
         """Propose n transactions at once, without locks; their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which). ``timeout`` is
+        They are not one unit: after an error some may be in the log (PartlyAppended then says which). ``timeout`` is
         that of ``append``.
         """
         engine = self._engine
@@ -319,6 +326,6 @@ class AsyncWaltzClient(AsyncReads):
 
 def _arrived(address: Address) -> AsyncWaltzClient:
     client = AsyncWaltzClient.__new__(AsyncWaltzClient)
-    client._prepare(None, None, address.config, address.partitions, None)
+    client._prepare(None, None, address.config, address.partitions, None, address.codec)
     client._address = address
     return client

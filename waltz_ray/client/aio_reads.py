@@ -13,6 +13,7 @@ from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.followers import AsyncFollower
+from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput
@@ -40,6 +41,10 @@ class AsyncReads:
     def partitions(self) -> int:
         """Number of partitions of the cluster."""
         return self._engine.membership.partitions
+
+    def partition_for(self, key: Key) -> int:
+        """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
+        return partition_for(key, self.partitions)
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
         """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
@@ -84,7 +89,7 @@ class AsyncReads:
         plan = FeedPlan.of(partitions, self.partitions, start, last)
         if not follow:
             return self._feed(plan)
-        return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, not_here)
+        return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, self._engine.origin)
 
     async def fetch(self, transaction: Transaction) -> bytes:
         """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
@@ -110,7 +115,7 @@ class AsyncReads:
             batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
             if not len(batch):
                 return
-            for transaction in transactions_of(batch, first_id - 1, not_here):
+            for transaction in transactions_of(batch, first_id - 1, self._engine.origin):
                 yield transaction
             first_id = batch.end_id
 

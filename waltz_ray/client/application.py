@@ -9,9 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Integral
+from typing import Any, Protocol
 
-from waltz_ray.errors import InvalidInput
+from waltz_ray.client.codecs import Codec
+from waltz_ray.client.keys import Key, lock_of
+from waltz_ray.errors import DataUnavailable, DecodingFailed, InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
 __all__ = ["Callbacks", "SubmitResult", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
@@ -39,8 +42,10 @@ class _Sent:
         return self._data
 
 
-def _received(partition_id: int, transaction_id: int, header: int, req_id: ReqId, data: bytes) -> Transaction:
-    return Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0)
+def _received(
+    partition_id: int, transaction_id: int, header: int, req_id: ReqId, data: bytes, codec: Codec | None
+) -> Transaction:
+    return Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0, codec)
 
 
 class Transaction:
@@ -51,16 +56,23 @@ class Transaction:
     Otherwise it is already here.
     """
 
-    __slots__ = ("_data", "_index", "_source", "header", "partition_id", "transaction_id")
+    __slots__ = ("_codec", "_data", "_index", "_source", "_value", "header", "partition_id", "transaction_id")
 
     def __init__(
-        self, partition_id: int, transaction_id: int, header: int, source: TransactionSource, index: int
+        self,
+        partition_id: int,
+        transaction_id: int,
+        header: int,
+        source: TransactionSource,
+        index: int,
+        codec: Codec | None = None,
     ) -> None:
         self.partition_id = partition_id
         self.transaction_id = transaction_id
         self.header = header
         self._source = source
         self._index = index
+        self._codec = codec
         self._data: bytes | None = None
 
     @property
@@ -75,12 +87,28 @@ class Transaction:
             self._data = self._source.data(self._index)
         return self._data
 
+    @property
+    def value(self) -> Any:
+        """What the client's codec makes of ``data``, once; without a codec the same bytes. DecodingFailed."""
+        codec = self._codec
+        if codec is None:
+            return self.data
+        if not hasattr(self, "_value"):
+            try:
+                self._value = codec.decode(self.data)
+            except DataUnavailable:
+                raise
+            except Exception as error:
+                reason = f"{type(codec).__name__}: {' '.join(str(error).split())}"
+                raise DecodingFailed(self.partition_id, self.transaction_id, self.header, reason) from error
+        return self._value
+
     def keep(self, data: bytes) -> None:
         """``data`` has been fetched: nobody needs to do so again."""
         self._data = data
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _received, (self.partition_id, self.transaction_id, self.header, self.req_id, self.data)
+        return _received, (self.partition_id, self.transaction_id, self.header, self.req_id, self.data, self._codec)
 
     def __repr__(self) -> str:
         return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"
@@ -116,9 +144,15 @@ class Callbacks(ABC):
 
 
 class TransactionBuilder:
-    """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks."""
+    """What a context fills in: ``header`` (a signed 32-bit integer the application chooses), ``data``, locks.
 
-    __slots__ = ("append_locks", "data", "header", "read_locks", "write_locks")
+    Of a client with a codec ``value`` may be set in place of ``data``: then the data is what the codec makes of it.
+    A lock is a name and a number, or a name and a text (``client/keys.py``). InvalidInput for what is neither.
+    """
+
+    __slots__ = ("append_locks", "data", "header", "read_locks", "value", "write_locks")
+
+    value: Any
 
     def __init__(self) -> None:
         self.header = 0
@@ -127,17 +161,17 @@ class TransactionBuilder:
         self.read_locks: list[LockId] = []
         self.append_locks: list[LockId] = []
 
-    def write_lock(self, name: str, id: int) -> None:
+    def write_lock(self, name: str, id: Key) -> None:
         """Refuse this transaction if anything newer than the client's mark wrote or appended under the lock."""
-        self.write_locks.append(LockId(name, id))
+        self.write_locks.append(lock_of(name, id))
 
-    def read_lock(self, name: str, id: int) -> None:
+    def read_lock(self, name: str, id: Key) -> None:
         """Check a lock as ``write_lock`` does, but refuse nobody else by taking it."""
-        self.read_locks.append(LockId(name, id))
+        self.read_locks.append(lock_of(name, id))
 
-    def append_lock(self, name: str, id: int) -> None:
+    def append_lock(self, name: str, id: Key) -> None:
         """No check; refuses others' write and read locks that do not know of this transaction yet."""
-        self.append_locks.append(LockId(name, id))
+        self.append_locks.append(lock_of(name, id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +216,17 @@ class TransactionContext(ABC):
         """A lock was refused because of ``transaction_id``; it has been applied now and ``execute`` comes next."""
 
 
+def checked_int(what: str, value: object) -> int:
+    """``value`` as an int. InvalidInput for what is no integer, and for True and False."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidInput(f"{what} must be an integer, not {type(value).__name__}: {value!r:.60}")
+    return int(value)
+
+
 def checked_header(header: int) -> int:
-    """``header`` if it fits in a signed 32-bit integer."""
+    """``header`` if it is a signed 32-bit integer."""
+    if type(header) is not int:
+        header = checked_int("a transaction header", header)
     if not -(1 << 31) <= header < 1 << 31:
         raise InvalidInput(f"a transaction header must be a signed 32-bit integer, not {header}")
     return header
@@ -191,6 +234,7 @@ def checked_header(header: int) -> int:
 
 def checked_mark(mark: int) -> int:
     """``mark`` if it can be a client's high-water mark."""
-    if not isinstance(mark, int) or not -1 <= mark < 1 << 63:
-        raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark!r}")
+    mark = checked_int("a client high-water mark", mark)
+    if not -1 <= mark < 1 << 63:
+        raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark}")
     return mark

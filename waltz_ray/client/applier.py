@@ -20,7 +20,7 @@ from itertools import count
 
 from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import FeedFrame, Fetch, Transactions
+from waltz_ray.client.feeds import FeedFrame, Origin, Transactions
 from waltz_ray.client.shell import Shell
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import FeedBatch
@@ -69,12 +69,12 @@ class Applier:
     def __init__(
         self,
         callbacks: Callbacks | None,
-        fetch: Fetch,
+        origin: Origin,
         completed: Callable[[Completion], BaseException | None],
         shell: Shell,
     ) -> None:
         self._callbacks = callbacks
-        self._fetch = fetch
+        self._origin = origin
         self._completed = completed
         self._shell = shell
         self._lock = threading.Lock()
@@ -166,7 +166,7 @@ class Applier:
                 self.complete(queue, completion)
             frame_bytes += size
             if feed is not None and epoch == queue.epoch:
-                frames.append(FeedFrame(feed, last, self._fetch))
+                frames.append(FeedFrame(feed, last, self._origin))
                 last = max(last, feed.first_id + len(feed) - 1)
         queue.kept, queue.kept_bytes = Transactions([]), 0
         transactions = Transactions(frames)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from waltz_ray.client.application import checked_int
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["Bound", "FeedPlan", "Partitions", "check_partition", "resolved"]
@@ -19,6 +20,8 @@ Partitions = int | Sequence[int] | None
 
 def check_partition(partition_id: int, count: int) -> int:
     """``partition_id`` if there is such a partition, else InvalidInput."""
+    if type(partition_id) is not int:
+        partition_id = checked_int("a partition ID", partition_id)
     if not 0 <= partition_id < count:
         raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
     return partition_id

@@ -18,25 +18,35 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from waltz_ray.client.address import Address, Find, travelling
-from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
+from waltz_ray.client.application import (
+    Callbacks,
+    SubmitResult,
+    Transaction,
+    TransactionContext,
+    checked_header,
+    checked_int,
+)
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
+from waltz_ray.client.engine import Engine, FeedKind, Locks, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem
+from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, InvalidInput
+from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["WaltzClient"]
@@ -52,6 +62,9 @@ class WaltzClient:
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
     (``feed="records"``) or fetched on demand (``"headers"``). Without, a partition is mounted when it is first
     appended to, and only the fates of this client's own appends come back.
+
+    With a ``codec`` what is appended are values, and ``transaction.value`` is what they were; ``transaction.data`` is
+    their bytes. Without, both are bytes.
     """
 
     def __init__(
@@ -64,13 +77,15 @@ class WaltzClient:
         feed: FeedKind | None = None,
         threads: Threads | None = None,
         find: Find | None = None,
+        codec: Codec | None = None,
     ) -> None:
         """``threads``: only the simulator gives other than real ones. ``find``: how another process gets the same."""
-        self._address = Address(find, config, partitions) if find is not None else None
+        self._address = Address(find, config, partitions, codec) if find is not None else None
         self._has_callbacks = callbacks is not None
         self._directory = directory
         # Before any thread exists: the application's code may raise.
-        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, feed)
+        count = directory.partitions
+        membership = settle(directory.next_client_id(), count, callbacks, config, partitions, feed, codec)
         self.client_id = membership.client_id
         self.config = membership.config
         self._partitions = membership.mounted
@@ -90,7 +105,7 @@ class WaltzClient:
     def append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -122,7 +137,7 @@ class WaltzClient:
     def try_append(
         self,
         partition_id: int,
-        data: bytes,
+        data: Any,
         header: int = 0,
         write_locks: Sequence[Lock] = (),
         read_locks: Sequence[Lock] = (),
@@ -140,13 +155,13 @@ class WaltzClient:
     def append_many(
         self,
         partition_id: int,
-        datas: Sequence[bytes],
+        datas: Sequence[Any],
         headers: int | Sequence[int] | Int32s = 0,
         timeout: float | None = None,
     ) -> Future[Int64s]:
         """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which). ``timeout`` is
+        They are not one unit: after an error some may be in the log (PartlyAppended then says which). ``timeout`` is
         that of ``append``.
         """
         attachment = self._engine.attachment(partition_id)
@@ -239,7 +254,7 @@ class WaltzClient:
             return chain.from_iterable(self._read(p, first_ids[p], mark + 1) for p, mark in marks.items())
         items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
         subscription = self._engine.follow(self._directory.next_client_id(), first_ids, items.put)
-        return Follower(subscription, items, self._fetch)
+        return Follower(subscription, items, self._engine.origin)
 
     def fetch(self, transaction: Transaction) -> bytes:
         """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
@@ -260,6 +275,10 @@ class WaltzClient:
     def partitions(self) -> int:
         """Number of partitions of the cluster."""
         return self._count
+
+    def partition_for(self, key: Key) -> int:
+        """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
+        return partition_for(key, self._count)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
@@ -284,6 +303,41 @@ class WaltzClient:
                     if timeout is not None and waited_s >= timeout:
                         one.give_up()
                         raise one.error(waited_s)
+                    left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
+                    self._ready.wait(max(0.001, left_s))
+
+    def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
+        """For who goes on where a client ended whose process has died: nothing more of ``client_id`` gets into the log.
+
+        Each partition is mounted in its name, so that what is left of it on the way there is refused, and what was in
+        flight has its fate. Returns the marks of all partitions: what that client ever appended is not above them.
+        It must not run any more: a client that lives would mount again. PartitionNotReady after ``timeout`` seconds.
+        """
+        first_ids = {partition: self.server_high_water_mark(partition) + 1 for partition in range(self._count)}
+        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
+        subscription = self._engine.follow(client_id, first_ids, items.put, self._ready_changed)
+        try:
+            self._wait_mounted(subscription, items, timeout)
+        finally:
+            self._threads.call(self._engine.unsubscribe(subscription))
+        return [self.server_high_water_mark(partition) for partition in range(self._count)]
+
+    def _wait_mounted(
+        self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], timeout: float | None
+    ) -> None:
+        start_s = time.monotonic()
+        with self._ready:
+            for partition in subscription.partitions.values():
+                while partition.machine.state is not MountingState.READY:
+                    waited_s = time.monotonic() - start_s
+                    if partition.error is not None:
+                        raise partition.error
+                    if self._engine.closed:
+                        raise ClientClosed("the client was closed while it waited for its partitions")
+                    if timeout is not None and waited_s >= timeout:
+                        raise partition.machine.not_ready_error(waited_s * 1000)
+                    while not items.empty():
+                        subscription.used(items.get())  # nobody wants the feed, but it must go on
                     left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
                     self._ready.wait(max(0.001, left_s))
 
@@ -329,7 +383,15 @@ class WaltzClient:
                 address = self._address
                 directory, transport = address.find()
                 try:
-                    self.__init__(directory, transport, None, address.config, address.partitions, find=address.find)
+                    self.__init__(
+                        directory,
+                        transport,
+                        None,
+                        address.config,
+                        address.partitions,
+                        find=address.find,
+                        codec=address.codec,
+                    )
                 except BaseException:
                     directory.close()
                     raise
@@ -338,12 +400,15 @@ class WaltzClient:
     # ---- inside
 
     def _call(
-        self, partition_id: int, data: bytes, header: int, locks: Locks | None, client_mark: int | None, retry: bool
+        self, partition_id: int, data: Any, header: int, locks: Locks | None, client_mark: int | None, retry: bool
     ) -> tuple[Outbox, AppendCall, LightFuture[int]]:
         """An append, not yet sent."""
         engine = self._engine
+        if type(partition_id) is not int:
+            partition_id = checked_int("a partition ID", partition_id)
         attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        data = bytes(data)
+        if type(data) is not bytes or engine.codec is not None:
+            data = encoded(engine.codec, data)
         check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
         future: LightFuture[int] = LightFuture()
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
@@ -375,7 +440,7 @@ class WaltzClient:
             batch = self._threads.call(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
             if not len(batch):
                 return
-            yield from transactions_of(batch, first_id - 1, self._fetch)
+            yield from transactions_of(batch, first_id - 1, self._engine.origin)
             first_id = batch.end_id
 
     def _end_threads(self) -> None:

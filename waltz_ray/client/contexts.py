@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waltz_ray.client.application import SubmitResult, TransactionBuilder, TransactionContext, checked_header
+from waltz_ray.client.codecs import Codec, checked_data, encoded
 from waltz_ray.client.futures import Fate
+from waltz_ray.client.keys import lock_hash
 from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.shell import Shell
@@ -68,9 +70,17 @@ class ContextRunner:
     before the transaction is applied.
     """
 
-    def __init__(self, partitions: int, config: ClientConfig, port: Callable[[int], ContextPort], shell: Shell) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        config: ClientConfig,
+        port: Callable[[int], ContextPort],
+        shell: Shell,
+        codec: Codec | None = None,
+    ) -> None:
         self._partitions = partitions
         self._config = config
+        self._codec = codec
         self._port = port
         self._shell = shell
         self._lock = threading.Lock()
@@ -82,7 +92,7 @@ class ContextRunner:
         run = ContextRun(self, context, future)
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client is closed; connect again")
+                raise ClientClosed("the client is closed, this was not sent; connect again")
             self._runs[run] = None
         self.again(run)
         return run
@@ -180,9 +190,7 @@ class ContextRunner:
             raise error_in_hook  # for the log
 
     def _append(self, run: ContextRun, partition_id: int, builder: TransactionBuilder, mark: int | None) -> AppendCall:
-        if builder.data is None:
-            raise InvalidInput(f"{type(run.context).__name__}.execute returned True but set no builder.data")
-        data = bytes(builder.data)
+        data = self._data(run, builder)
         locks = builder.write_locks, builder.read_locks, builder.append_locks
         check_size(partition_id, len(data), sum(map(len, locks)), self._config.max_frame_bytes)
         append = AppendCall(data, checked_header(builder.header), crc32(data), run=run)
@@ -192,9 +200,16 @@ class ContextRunner:
                     "a context that takes locks needs a client with callbacks: this one applies nothing, "
                     "so it cannot say how much its application knows"
                 )
-            write, read, appended = ([lock.hash for lock in kind] for kind in locks)
+            write, read, appended = ([lock_hash(lock) for lock in kind] for kind in locks)
             append.take_locks(mark, (write, read, appended))
         return append
+
+    def _data(self, run: ContextRun, builder: TransactionBuilder) -> bytes:
+        has_value = hasattr(builder, "value")
+        if has_value == (builder.data is not None):
+            both = "both builder.data and builder.value" if has_value else "no builder.data"
+            raise InvalidInput(f"{type(run.context).__name__}.execute returned True but set {both}")
+        return encoded(self._codec, builder.value) if has_value else checked_data(builder.data)
 
     def _complete(self, run: ContextRun, committed: bool, transaction_id: int) -> BaseException | None:
         if not self._take_out(run):

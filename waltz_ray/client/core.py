@@ -141,7 +141,7 @@ class PartitionShell:
             Deliver: self._deliver,
             RefuseLocks: self._refuse_locks,
             FailAppends: lambda effect: self.fates.failed(effect.pieces, effect.reason),
-            RefuseAppends: lambda effect: self.fates.refused(effect.pieces, effect.reason),
+            RefuseAppends: lambda effect: self.fates.refused(effect.pieces, effect.reason, effect.code),
             ExpireAppends: self._expire,
             FoundAhead: self._found_ahead,
             StateChanged: lambda effect: sink.ready_changed(),
@@ -289,8 +289,8 @@ class PartitionShell:
 
     def _end(self, error: WaltzError) -> None:
         self.error = error
-        for append in self.outbox.close(error):
-            append.fail(error)
+        for append, reason in self.outbox.close(error, error):
+            append.fail(reason)
         self._sink.never_ready(error)
 
     # ---- sending

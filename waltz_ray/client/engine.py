@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from waltz_ray.client.application import Callbacks, checked_header, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.bounds import check_partition
+from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch
+from waltz_ray.client.feeds import Fetch, Origin
 from waltz_ray.client.futures import Fate
+from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
@@ -33,18 +35,17 @@ from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.protocol.ids import NO_TRANSACTION, Location, LockId
+from waltz_ray.protocol.ids import NO_TRANSACTION, Location
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import Int32s
 
-__all__ = ["Engine", "FeedKind", "Lock", "Locks", "Membership", "settle"]
+__all__ = ["Engine", "FeedKind", "Locks", "Membership", "settle"]
 
 FeedKind = Literal["records", "headers"]
 """Whether callbacks are fed whole transactions, or headers with the data fetched on demand."""
 
 _FEED_MODES = {"records": FeedMode.RECORDS, "headers": FeedMode.HEADERS}
 
-Lock = LockId | tuple[str, int]
 Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
 """Write, read and append locks."""
 
@@ -62,6 +63,7 @@ class Membership:
     """The application's high-water marks; empty without callbacks."""
     mode: FeedMode
     config: ClientConfig
+    codec: Codec | None = None
 
 
 def settle(
@@ -71,6 +73,7 @@ def settle(
     config: ClientConfig | None,
     partitions: Sequence[int] | None,
     feed: FeedKind | None,
+    codec: Codec | None = None,
 ) -> Membership:
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
     if feed is not None and feed not in _FEED_MODES:
@@ -82,7 +85,7 @@ def settle(
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
     mode = FeedMode.OWN if callbacks is None else _FEED_MODES[feed or "records"]
-    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
+    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig(), codec)
 
 
 class Engine:
@@ -114,8 +117,10 @@ class Engine:
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
-        self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell)
-        self.applier = Applier(callbacks, fetch, self._completed, shell)
+        self.codec = membership.codec
+        self.origin = Origin(fetch, membership.codec)
+        self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell, self.codec)
+        self.applier = Applier(callbacks, self.origin, self._completed, shell)
 
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
         streams = StreamPool(self._transport, lambda: MountStream(self._config.max_frame_bytes))
@@ -135,9 +140,10 @@ class Engine:
 
     def attachment(self, partition_id: int) -> Attachment:
         """The partition, mounted from now on if it has not been before."""
+        partition_id = check_partition(partition_id, self.membership.partitions)
         if partition_id not in self.attachments:
             mounted = self.membership.mounted
-            if check_partition(partition_id, self.membership.partitions) not in mounted:
+            if partition_id not in mounted:
                 raise InvalidInput(
                     f"partition {partition_id} is not one of this client's, {list(mounted)}; "
                     f"give it to connect(partitions=...)"
@@ -203,30 +209,23 @@ class Engine:
                 "an append with locks needs client_mark= in a client without callbacks: "
                 "only the application knows what it has applied"
             )
-        write, read, appended = map(_hashes, locks)
+        write, read, appended = ([lock_hash(lock) for lock in kind] for kind in locks)
         append.take_locks(mark, (write, read, appended))
 
     def many_append_of(
         self,
         attachment: Attachment,
-        datas: Sequence[bytes],
+        values: Sequence[object],
         headers: int | Sequence[int] | Int32s,
         future: Fate[Any],
     ) -> ManyAppend:
         """Many records, not yet sent."""
+        datas = _datas(self.codec, values)
         count = len(datas)
         lengths = np.fromiter(map(len, datas), dtype=np.int64, count=count)
         check_size(attachment.queue.partition_id, int(lengths.max(initial=0)), 0, self._config.max_frame_bytes)
         checksums = np.fromiter(map(crc32, datas), dtype=np.uint32, count=count)
-        if isinstance(headers, int):
-            columns = np.full(count, checked_header(headers), dtype=np.int32)
-        else:
-            wide = np.array(headers, dtype=np.int64)
-            if wide.shape != (count,):
-                raise InvalidInput(f"append_many: {count} records but headers of shape {wide.shape}")
-            checked_header(int(wide.min(initial=0)))
-            checked_header(int(wide.max(initial=0)))
-            columns = wide.astype(np.int32)
+        columns = _checked_headers(headers, count)
         return ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32), future)
 
     def open_futures(self) -> list[Fate[Any]]:
@@ -238,12 +237,18 @@ class Engine:
 
     # ---- subscriptions
 
-    def follow(self, client_id: int, first_ids: Mapping[int, int], put: Callable[[FeedItem], None]) -> Subscription:
+    def follow(
+        self,
+        client_id: int,
+        first_ids: Mapping[int, int],
+        put: Callable[[FeedItem], None],
+        ready_changed: Callable[[], None] = lambda: None,
+    ) -> Subscription:
         """A feed that follows, from the first ID of each partition on; ``shut_down`` ends it otherwise."""
         mounter = self._mounter(client_id, FeedMode.RECORDS)
         with self._lock:
             self.check_open()
-            subscription = Subscription(mounter, first_ids, put, self._abandon)
+            subscription = Subscription(mounter, first_ids, put, self._abandon, ready_changed)
             self._shell.post(self._subscribe, subscription)
         return subscription
 
@@ -271,7 +276,7 @@ class Engine:
     def check_open(self) -> None:
         """ClientClosed if it is."""
         if self.closed:
-            raise ClientClosed("the client is closed; connect again")
+            raise ClientClosed("the client is closed, this was not sent; connect again")
 
     def begin_to_close(self) -> bool:
         """Nothing more is begun. True for the one caller that is to go on with it."""
@@ -282,17 +287,44 @@ class Engine:
     async def shut_down(self) -> None:
         """On the loop: leave every server; what has no fate ends with ClientClosed."""
         closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")
+        unsent = ClientClosed("the client is closed, this append was not sent; connect again")
         for subscription in list(self._subscriptions):
             await self.unsubscribe(subscription)
             subscription.end(ClientClosed("the client was closed"))
         await asyncio.gather(*self._endings)
         for attachment in self.attachments.values():
             await attachment.partition.stop()
-            for append in attachment.outbox.close(closed):
-                append.fail(closed)
+            for append, error in attachment.outbox.close(closed, unsent):
+                append.fail(error)
         await self.rpc.close()
         await self.mounter.streams.close()
 
 
-def _hashes(locks: Sequence[Lock]) -> list[int]:
-    return [(lock if isinstance(lock, LockId) else LockId(*lock)).hash for lock in locks]
+def _datas(codec: Codec | None, datas: Sequence[Any]) -> Sequence[bytes]:
+    if type(datas) is not list and (isinstance(datas, str | bytes | bytearray) or not isinstance(datas, Sequence)):
+        raise InvalidInput(f"append_many takes a list with one value for each transaction, not {type(datas).__name__}")
+    if codec is None and [*map(type, datas)].count(bytes) == len(datas):  # 2 us for a hundred
+        return datas
+    return [encoded(codec, data) for data in datas]
+
+
+def _checked_headers(headers: int | Sequence[int] | Int32s, count: int) -> Int32s:
+    """One for each of ``count`` records."""
+    if type(headers) is int:
+        return np.full(count, checked_header(headers), dtype=np.int32)
+    if not isinstance(headers, np.ndarray):
+        if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):
+            return np.full(count, checked_header(cast(int, headers)), dtype=np.int32)
+        if [*map(type, headers)].count(int) != len(headers):
+            headers = [checked_header(header) for header in headers]
+        try:
+            headers = np.array(headers, dtype=np.int64)
+        except OverflowError as error:
+            raise InvalidInput(f"append_many: headers must be signed 32-bit integers: {error}") from error
+    if headers.shape != (count,):
+        raise InvalidInput(f"append_many: {count} records but headers of shape {headers.shape}")
+    if headers.dtype.kind not in "iu":
+        raise InvalidInput(f"append_many: headers must be integers, not {headers.dtype}")
+    checked_header(int(headers.min(initial=0)))
+    checked_header(int(headers.max(initial=0)))
+    return headers.astype(np.int32)

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
-from waltz_ray.errors import AppendFailed, LockConflict
+from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict
 from waltz_ray.protocol.client_monitor import Piece
+from waltz_ray.protocol.messages.client import RejectionCode
 from waltz_ray.protocol.records import Int64s
 
 __all__ = ["Completion", "ContextFates", "Fates"]
@@ -79,12 +80,13 @@ class Fates:
                 append.fail(LockConflict(self._partition_id, transaction_id))
         self._outbox.forget(appends)
 
-    def refused(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:
-        """Fail these appends for good: they are not in the log and would be refused again."""
+    def refused(self, pieces: Sequence[Piece[Sending]], reason: str, code: RejectionCode) -> None:
+        """Fail these appends for good: they are not in the log and would be refused again. Too large is invalid."""
+        kind = InvalidInput if code is RejectionCode.TOO_LARGE else AppendFailed
         appends = _still_open(_of_appends(pieces))
         self._outbox.free(appends)
         for append in appends:
-            append.fail(AppendFailed(reason))
+            append.fail(kind(reason))
         self._outbox.forget(appends)
 
     def failed(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:

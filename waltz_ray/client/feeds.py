@@ -5,17 +5,27 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import overload
 
 from waltz_ray.client.application import Transaction, TransactionSource
+from waltz_ray.client.codecs import Codec
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
 
-__all__ = ["Fetch", "FeedFrame", "Transactions", "transactions_of"]
+__all__ = ["Fetch", "FeedFrame", "Origin", "Transactions", "transactions_of"]
 
 Fetch = Callable[[int, int], bytes]
 """Data of (partition ID, transaction ID), fetched from the server."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What transactions need of the client they come from, when somebody asks."""
+
+    fetch: Fetch
+    codec: Codec | None = None
 
 
 class _Records:
@@ -61,12 +71,13 @@ class _Headers:
 class FeedFrame:
     """The transactions of one frame with IDs above ``after``."""
 
-    def __init__(self, feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> None:
+    def __init__(self, feed: RecordBatch | FeedBatch, after: int, origin: Origin) -> None:
         self._source: TransactionSource
         if isinstance(feed, RecordBatch):
             self._source, self._headers = _Records(feed), feed.fields["header"]
         else:
-            self._source, self._headers = _Headers(feed, fetch), feed.headers
+            self._source, self._headers = _Headers(feed, origin.fetch), feed.headers
+        self._codec = origin.codec
         self._partition_id, self._base = feed.partition_id, feed.first_id
         self.first_id = max(feed.first_id, after + 1)
         self.end_id = feed.first_id + len(feed)
@@ -74,13 +85,15 @@ class FeedFrame:
     def transaction(self, transaction_id: int) -> Transaction:
         """The frame's transaction of that ID."""
         index = transaction_id - self._base
-        return Transaction(self._partition_id, transaction_id, int(self._headers[index]), self._source, index)
+        return Transaction(
+            self._partition_id, transaction_id, int(self._headers[index]), self._source, index, self._codec
+        )
 
     def __iter__(self) -> Iterator[Transaction]:
-        partition_id, base, source = self._partition_id, self._base, self._source
+        partition_id, base, source, codec = self._partition_id, self._base, self._source, self._codec
         start = self.first_id - base
         for index, header in enumerate(self._headers[start:].tolist(), start):
-            yield Transaction(partition_id, base + index, header, source, index)
+            yield Transaction(partition_id, base + index, header, source, index, codec)
 
 
 class Transactions(Sequence[Transaction]):
@@ -134,6 +147,6 @@ def _rest(frame: FeedFrame, after: int) -> FeedFrame:
     return rest
 
 
-def transactions_of(feed: RecordBatch | FeedBatch, after: int, fetch: Fetch) -> Transactions:
+def transactions_of(feed: RecordBatch | FeedBatch, after: int, origin: Origin) -> Transactions:
     """The transactions of one frame with IDs above ``after``."""
-    return Transactions([FeedFrame(feed, after, fetch)])
+    return Transactions([FeedFrame(feed, after, origin)])

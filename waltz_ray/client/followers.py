@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from waltz_ray.client.application import Transaction
-from waltz_ray.client.feeds import Fetch, Transactions
+from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.subscription import FeedItem, Subscription
 
 __all__ = ["AsyncFollower", "Follower"]
@@ -30,11 +30,11 @@ class Follower(Iterator[Transaction]):
     Raises ClientClosed, or ClientAhead (``start`` is behind the log's end); then it is over.
     """
 
-    def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], fetch: Fetch) -> None:
+    def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], origin: Origin) -> None:
         """``subscription`` puts into ``items``."""
         self._subscription = subscription
         self._items = items
-        self._fetch = fetch
+        self._origin = origin
         self._held: FeedItem = None  # what the transactions given out last were made of
         self._rest: Iterator[Transaction] = iter(())  # of those, what has not been given out
         self._stopped = False
@@ -94,7 +94,7 @@ class Follower(Iterator[Transaction]):
                 self.stop()
                 raise item
             self._held = item
-            transactions = self._subscription.taken(item, self._fetch)
+            transactions = self._subscription.taken(item, self._origin)
             if transactions:
                 return transactions
         return _NONE
@@ -112,10 +112,10 @@ class AsyncFollower(AsyncIterator[Transaction]):
         self,
         begin: Callable[[Callable[[FeedItem], None]], Coroutine[Any, Any, Subscription]],
         end: Callable[[Subscription], Awaitable[None]],
-        fetch: Fetch,
+        origin: Origin,
     ) -> None:
         self._end = end
-        self._fetch = fetch
+        self._origin = origin
         self._items: asyncio.Queue[FeedItem] = asyncio.Queue()
         self._beginning = asyncio.get_running_loop().create_task(begin(self._items.put_nowait))
         self._beginning.add_done_callback(_retrieved)
@@ -198,7 +198,7 @@ class AsyncFollower(AsyncIterator[Transaction]):
                 await self.stop()
                 raise item
             self._held = item
-            transactions = subscription.taken(item, self._fetch)
+            transactions = subscription.taken(item, self._origin)
             if transactions:
                 return transactions
         return _NONE

@@ -220,6 +220,7 @@ class Outbox:
         if fitting == size:
             self._queue.popleft()
         else:
+            append.divided = True
             self._queue[0] = Piece(append, start + fitting, size - fitting, 0)
         return Piece(append, start, fitting, 0)
 
@@ -274,17 +275,18 @@ class Outbox:
         if self._line:
             self._admit()
 
-    def close(self, error: WaltzError) -> list[AppendCall]:
-        """Every later ``offer`` raises ``error``; takes out what is open."""
+    def close(self, error: WaltzError, unsent: WaltzError) -> list[tuple[AppendCall, WaltzError]]:
+        """Every later ``offer`` raises ``unsent``. Takes out what is open: each with ``unsent`` or else ``error``."""
         with self._lock:
-            self._error = error
-            left = list(self._open)
+            self._error = unsent
+            waiting = {_append_of(one) for one in self._queue if _is_whole(one)}
+            left = [(append, unsent if append in waiting else error) for append in self._open]
             self._open.clear()
             self._queue.clear()
             self._records = self._bytes = 0
             line, self._line = self._line, {}
         for told in line.values():
-            told(self._closed_error(error))
+            told(self._closed_error(unsent))
         return left
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from waltz_ray.client.futures import Fate, LightFuture
-from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
+from waltz_ray.errors import AppendFailed, InvalidInput, PartlyAppended, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
@@ -24,7 +24,16 @@ from waltz_ray.wire.primitives import BytesLike
 if TYPE_CHECKING:
     from waltz_ray.client.contexts import ContextRun
 
-__all__ = ["AppendCall", "Sending", "LockHashes", "ManyAppend", "Unsent", "check_size", "unsent"]
+__all__ = [
+    "AppendCall",
+    "Sending",
+    "LockHashes",
+    "ManyAppend",
+    "Unsent",
+    "check_size",
+    "longest_record_bytes",
+    "unsent",
+]
 
 _FRAME_BYTES = 256  # what a frame needs beside its records, with room to spare
 _RECORD_BYTES = 32  # what a record needs beside its data and its locks
@@ -84,7 +93,7 @@ class AppendCall:
 class ManyAppend(AppendCall):
     """n records that share a future. The client's loop alone touches ``ids`` and ``missing``."""
 
-    __slots__ = ("checksums", "count", "headers", "ids", "lengths", "missing", "offsets")
+    __slots__ = ("checksums", "count", "divided", "headers", "ids", "lengths", "missing", "offsets")
 
     def __init__(
         self, data: bytes, headers: Int32s, checksums: UInt32s, lengths: Int32s, future: Fate[Any] | None = None
@@ -96,6 +105,7 @@ class ManyAppend(AppendCall):
         self.offsets: Int64s = offsets_of(lengths)
         self.count = len(lengths)
         self.missing = self.count  # records that are not known to be in the log
+        self.divided = False  # it went into several batches: one may commit though another was refused
         self.ids: Int64s = np.full(self.count, NO_TRANSACTION, dtype=np.int64)
 
     def committed(self, start: int, transaction_ids: Int64s) -> bool:
@@ -118,12 +128,8 @@ class ManyAppend(AppendCall):
 
     def fail(self, error: WaltzError) -> None:
         """End this append with ``error``, unless it has ended; the error says how much of it is in the log."""
-        if self.missing < self.count:
-            known = self.ids[self.ids != NO_TRANSACTION]
-            error = AppendFailed(
-                f"{len(known)} of {self.count} records are in the log "
-                f"(transactions {int(known[0])} to {int(known[-1])}), the others are not known to be: {error}"
-            )
+        if self.missing < self.count or (self.divided and isinstance(error, AppendFailed | InvalidInput)):
+            error = PartlyAppended(tuple(self.ids.tolist()), str(error))
         super().fail(error)
 
 
@@ -232,10 +238,16 @@ def _locks_of(piece: Unsent, kind: int) -> list[list[int]]:
     return [[]] * piece.size
 
 
+def longest_record_bytes(max_frame_bytes: int, locks: int = 0) -> int:
+    """The longest data of a record with so many locks: a server takes half a frame (docs/wire.md, "Limits")."""
+    return max_frame_bytes // 2 - _LOCK_BYTES * locks - _RECORD_BYTES - _FRAME_BYTES
+
+
 def check_size(partition_id: int, size: int, locks: int, max_frame_bytes: int) -> None:
-    """InvalidInput for a record that no frame could carry."""
-    if size + _LOCK_BYTES * locks + _RECORD_BYTES + _FRAME_BYTES > max_frame_bytes:
+    """InvalidInput for a record that no server would take: it is not sent."""
+    longest = longest_record_bytes(max_frame_bytes, locks)
+    if size > longest:
         raise InvalidInput(
-            f"partition {partition_id}: a record of {size} bytes does not fit in a frame of {max_frame_bytes} bytes "
-            f"(ClientConfig.max_frame_bytes); split it or store it elsewhere and append its address"
+            f"partition {partition_id}: a record of {size} bytes is longer than a log takes, {longest} bytes "
+            f"(half of ClientConfig.max_frame_bytes); split it or store it elsewhere and append its address"
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, Transactions, transactions_of
+from waltz_ray.client.feeds import Origin, Transactions, transactions_of
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.messages.client import FeedBatch
@@ -33,12 +33,14 @@ class Subscription:
         first_ids: Mapping[int, int],
         put: Callable[[FeedItem], None],
         abandoned: Callable[[Subscription], None],
+        ready_changed: Callable[[], None] = lambda: None,
     ) -> None:
         """``first_ids``: of each partition. ``abandoned`` is called on the loop after ``abandon``."""
         self._marks = {partition_id: first_id - 1 for partition_id, first_id in first_ids.items()}
         self._mounter = mounter
         self._put = put
         self._abandoned = abandoned
+        self._ready_changed = ready_changed
         self.stopped = False
         self.partitions = {p: PartitionShell(mounter, p, mark, self) for p, mark in self._marks.items()}
 
@@ -57,14 +59,14 @@ class Subscription:
         """The follower raises when it has taken what was before."""
         self._put(error)
 
-    def taken(self, item: FeedItem, fetch: Fetch) -> Transactions:
+    def taken(self, item: FeedItem, origin: Origin) -> Transactions:
         """The transactions of the next frame."""
         if not isinstance(item, tuple):
             return Transactions([])
         feed, _ = item
         mark = self._marks[feed.partition_id]
         self._marks[feed.partition_id] = max(mark, feed.first_id + len(feed) - 1)
-        return transactions_of(feed, mark, fetch)
+        return transactions_of(feed, mark, origin)
 
     def used(self, item: FeedItem) -> None:
         """The follower has done with it: as much may come."""
@@ -81,7 +83,7 @@ class Subscription:
             self._put((feed, frame_bytes))
 
     def ready_changed(self) -> None:
-        """Nobody waits for it."""
+        self._ready_changed()
 
     def never_ready(self, error: WaltzError) -> None:
         self.end(error)

@@ -426,7 +426,8 @@ class Mounting(Generic[Token]):
             self._full_pause_s = min(2 * self._full_pause_s, _LONGEST_FULL_PAUSE_S)
         pieces = self.monitor.rejected(message.sequence_numbers)
         reason = f"partition {self.partition_id}: the append was refused ({message.code.name}): {message.message}"
-        effects.append((RefuseAppends if message.code in _FINAL_REJECTIONS else FailAppends)(pieces, reason))
+        final = message.code in _FINAL_REJECTIONS
+        effects.append(RefuseAppends(pieces, reason, message.code) if final else FailAppends(pieces, reason))
         if message.code in _MOUNT_IS_GONE:
             effects += self._end(PartitionNotReady(reason))
         return effects

@@ -19,6 +19,7 @@ from waltz_ray.protocol.messages.client import (
     Mounted,
     NotReady,
     Rejected,
+    RejectionCode,
     Unmount,
 )
 from waltz_ray.protocol.records import Int64s, RecordBatch
@@ -290,6 +291,7 @@ class RefuseAppends(Generic[Token]):
 
     pieces: Sequence[Piece[Token]]
     reason: str
+    code: RejectionCode
 
 
 @value()
