@@ -29,7 +29,7 @@ from tests.client.sql_ledger import PATIENCE_S, Ledger, apply_all, entries, made
 from tests.postgres_fixture import postgres_server
 from waltz_ray import Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.errors import ClientError, ConfigError, InvalidInput
-from waltz_ray.testing import Faults, InMemoryCluster
+from waltz_ray.testing import Faults, InMemoryCluster, LocalPostgres
 
 __all__ = ["postgres_server"]
 
@@ -55,13 +55,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a new, empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/application.db"
-    server = request.getfixturevalue("postgres_server")
-    name = f"test_{next(_numbers)}"
-    admin = create_engine(f"{server}/postgres", isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    admin.dispose()
-    return f"{server}/{name}"
+    server: LocalPostgres = request.getfixturevalue("postgres_server")
+    return server.create_database(f"test_{next(_numbers)}")
 
 
 @pytest.fixture

@@ -82,6 +82,14 @@ class SQLAlchemyCallbacks(Callbacks):
         applied again after a pause.
         """
 
+    def apply_many(self, session: Session, partition_id: int, transactions: Sequence[Transaction]) -> None:
+        """Apply consecutive transactions of one partition; override to do many with few statements.
+
+        As ``apply``, but when it raises they come again one at a time: those before the one that cannot be applied are.
+        """
+        for transaction in transactions:
+            self.apply(session, transaction)
+
     def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         """Logs it. ``skip`` here gives a transaction up that can never be applied."""
         logger.error("partition %d: transaction %d was not applied: %s", partition_id, transaction_id, error)
@@ -116,7 +124,7 @@ class SQLAlchemyCallbacks(Callbacks):
         self.apply_transactions(transaction.partition_id, [transaction])
 
     def apply_transactions(self, partition_id: int, transactions: Sequence[Transaction]) -> None:
-        """Apply all that the database does not have yet, in one SQL transaction, or those before the first error."""
+        """Apply all that the database does not have yet, in one SQL transaction if nothing is wrong with them."""
         first_id, last_id = transactions[0].transaction_id, transactions[-1].transaction_id
         next_id = first_id
         while next_id <= last_id:
@@ -132,21 +140,25 @@ class SQLAlchemyCallbacks(Callbacks):
 
     def _applied(self, partition_id: int, transactions: Sequence[Transaction]) -> bool:
         """False: the database is not where they begin, and nothing was changed."""
-        before, last_id = transactions[0].transaction_id - 1, transactions[-1].transaction_id
-        done = 0
         try:
-            with self._one_transaction() as session:
-                if not self._move(session.connection(), partition_id, before, last_id):
-                    return False
-                for transaction in transactions:
-                    self.apply(session, transaction)
-                    session.flush()
-                    done += 1
-                self._check_mark(session, partition_id, last_id)
-        except Exception:
-            if 0 < done < len(transactions):  # one that cannot be applied must not hold up those before it
-                self.apply_transactions(partition_id, transactions[:done])
-            raise
+            return self._applied_together(partition_id, transactions)
+        except Exception as error:
+            if len(transactions) == 1:
+                raise
+            # One that cannot be applied must not hold up those before it, and it is to be named.
+            logger.info("partition %d: %d transactions go one by one: %s", partition_id, len(transactions), error)
+            for transaction in transactions:
+                self.apply_transactions(partition_id, [transaction])
+            return True
+
+    def _applied_together(self, partition_id: int, transactions: Sequence[Transaction]) -> bool:
+        before, last_id = transactions[0].transaction_id - 1, transactions[-1].transaction_id
+        with self._one_transaction() as session:
+            if not self._move(session.connection(), partition_id, before, last_id):
+                return False
+            self.apply_many(session, partition_id, transactions)
+            session.flush()
+            self._check_mark(session, partition_id, last_id)
         return True
 
     def _move(self, connection: Connection, partition_id: int, before: int, after: int) -> bool:

@@ -12,5 +12,6 @@ what carries and keeps the bytes is replaced. What goes wrong, and how often, is
 
 from waltz_ray.testing.faults import Faults
 from waltz_ray.testing.in_memory import InMemoryCluster
+from waltz_ray.testing.postgres import LocalPostgres, local_postgres
 
-__all__ = ["Faults", "InMemoryCluster"]
+__all__ = ["Faults", "InMemoryCluster", "LocalPostgres", "local_postgres"]
