@@ -15,7 +15,6 @@ import asyncio
 import sys
 from typing import Any
 
-from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -60,11 +59,15 @@ class LogEndpoint:
 
 def deploy(cluster: str) -> None:
     """On the Ray that this process has joined; the endpoint is up when it returns."""
+    from ray import serve  # seconds, which the endpoint itself need not wait for
+
     deployment = serve.deployment(ray_actor_options={"num_cpus": 0})(LogEndpoint)
     serve.run(deployment.bind(cluster), name="waltz-log")
 
 
 def main(cluster: str = "waltz") -> None:
+    from ray import serve
+
     deploy(cluster)
     print("http://127.0.0.1:8000/0 is partition 0; end it with Return")
     input()
