@@ -21,6 +21,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import ray
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -48,8 +50,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from waltz_ray import SQLAlchemyCallbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
-from waltz_ray import cluster_file as files
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down
+from waltz_ray.bring_up import bring_up, cluster_status, missing
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
 from waltz_ray.testing import local_postgres
@@ -397,8 +398,8 @@ def own_cluster() -> Iterator[str]:
             print("bringing up a cluster", flush=True)
             yield bring_up(config).name
         finally:
-            if (known := files.read(directory)) is not None:
-                take_down(known)
+            ray.shutdown()  # this process ends with its Ray otherwise
+            subprocess.run([sys.executable, "-m", "waltz_ray", "down", "--dir", directory], check=False)  # says why not
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """The code blocks of README.md and docs/, and what is said about each in the comments before it.
 
-A block of Python or ``console`` (commands, after ``$`` where output is shown, too) is run as it is written. HTML comments
-in the lines directly before it may say:
+A block of Python or ``console`` (commands, after ``$`` where output is shown, too) is run as it is written. HTML
+comments in the lines directly before it may say:
 
 - ``<!-- not run: why -->``
 - ``<!-- long: why -->``: only by ``make docs-test``

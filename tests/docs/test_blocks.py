@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT, WORDS, Block, all_blocks, blocks_of, runs
-from waltz_ray import cluster_file
-from waltz_ray.bring_up import bring_up, take_down
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 
 BLOCKS = all_blocks()
@@ -42,9 +41,7 @@ def environment(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         modules = f"{ROOT}:{ROOT}/spark:{ROOT}/benchmarks"
         yield os.environ | {"RAY_ADDRESS": ray_head, "PATH": path, "PYTHONPATH": modules}
     finally:
-        known = cluster_file.read(directory)
-        assert known is not None
-        take_down(known)
+        subprocess.run([sys.executable, "-m", "waltz_ray", "down", "--dir", str(directory)], check=True)
 
 
 @pytest.mark.cluster
@@ -92,7 +89,8 @@ def test_what_is_said_about_a_block(block: Block) -> None:
 
 
 def test_blocks_are_found() -> None:
-    text = "a\n<!-- first: touch x -->\n<!-- long: why -->\n```console\n$ x  # y\nout\n```\n<!-- not run: z -->\n\n```\nq\n```\n"
+    said = "<!-- first: touch x -->\n<!-- long: why -->\n"
+    text = f"a\n{said}```console\n$ x  # y\nout\n```\n<!-- not run: z -->\n\n```\nq\n```\n"
     one, two = blocks_of("p", text)
     assert one == Block("p", 5, "console", "$ x  # y\nout\n", {"first": "touch x", "long": "why"})
     assert one.commands == "x  # y"
