@@ -5,6 +5,7 @@ comments in the lines directly before it may say:
 
 - ``<!-- not run: why -->``
 - ``<!-- long: why -->``: only by ``make docs-test``
+- ``<!-- alone -->``: without the cluster that the others share
 - ``<!-- goes on -->``: after the block before it on the page, in the same process
 - ``<!-- first: command -->``: by a shell, before it; ``<!-- afterwards: command -->``: after it, whatever has happened
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 __all__ = ["Block", "all_blocks", "blocks_of", "runs"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WORDS = ("not run", "long", "goes on", "first", "afterwards")
+WORDS = ("not run", "long", "alone", "goes on", "first", "afterwards")
 
 _COMMENT = re.compile(r"<!-- (?P<word>[a-z ]+?)(?:: (?P<text>.+?))? -->")
 
