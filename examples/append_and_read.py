@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import waltz_ray
+from waltz_ray.errors import WaltzError
 
 
 def main(cluster: str) -> None:
@@ -20,4 +21,7 @@ def main(cluster: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "waltz")
+    try:
+        main(sys.argv[1] if len(sys.argv) > 1 else "waltz")
+    except WaltzError as error:
+        sys.exit(f"error: {error}")

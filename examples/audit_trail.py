@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from waltz_ray import Transaction, WaltzClient, connect
+from waltz_ray.errors import WaltzError
 
 
 def line_of(transaction: Transaction) -> bytes:
@@ -65,3 +66,5 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except KeyboardInterrupt:
         print()
+    except WaltzError as error:
+        sys.exit(f"error: {error}")

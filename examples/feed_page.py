@@ -15,7 +15,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from waltz_ray import AsyncWaltzClient, connect_async
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, WaltzError
 
 PAGE = """<!doctype html>
 <title>The feed of partition %(partition)d</title>
@@ -92,3 +92,5 @@ if __name__ == "__main__":
         asyncio.run(main(*sys.argv[1:]))
     except KeyboardInterrupt:
         print()
+    except WaltzError as error:
+        sys.exit(f"error: {error}")

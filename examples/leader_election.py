@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 
 from waltz_ray import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
+from waltz_ray.errors import WaltzError
 
 PARTITION = 0
+HEADER = 1001  # by which our transactions are known, whatever else is in the partition
 LEASE_S = 3.0
 
 
@@ -37,11 +39,11 @@ class Office(Callbacks):
         return self._mark
 
     def apply_transaction(self, transaction: Transaction) -> None:
-        entry = json.loads(transaction.data)
+        entry = json.loads(transaction.data) if transaction.header == HEADER else {}
         with self.changed:
             if "act" in entry:
                 self.acts.append((entry["by"], entry["act"]))
-            else:
+            elif entry:
                 if entry["by"] != self.leader:
                     self.leader, self.term = entry["by"], transaction.transaction_id
                 self.seen_s = time.monotonic()
@@ -67,7 +69,7 @@ class Claim(TransactionContext):
             if fresh and self.office.leader not in ("", self.name):
                 return False
         builder.write_lock("leader", 0)
-        builder.data = json.dumps({"by": self.name}).encode()
+        builder.header, builder.data = HEADER, json.dumps({"by": self.name}).encode()
         return True
 
 
@@ -86,7 +88,7 @@ class Act(TransactionContext):
                 return False
             by = self.office.leader
         builder.read_lock("leader", 0)  # refused if anybody has claimed since
-        builder.data = json.dumps({"by": by, "act": self.what}).encode()
+        builder.header, builder.data = HEADER, json.dumps({"by": by, "act": self.what}).encode()
         return True
 
 
@@ -133,3 +135,5 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except KeyboardInterrupt:
         print()
+    except WaltzError as error:
+        sys.exit(f"error: {error}")
