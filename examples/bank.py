@@ -380,10 +380,11 @@ class Killer:
                 status = cluster_status(self._cluster)
             if self._over:
                 return
-            kind = ("servers", "replicas")[number % 2]
-            who, of = random.choice(sorted(status[kind].items()))
-            os.kill(of["pid"], signal.SIGKILL)
-            print(f"killed {kind.removesuffix('s')} {who} (process {of['pid']}) after {day.done} transfers", flush=True)
+            kind, running = ("replica", status.replicas) if number % 2 else ("server", status.servers)
+            who, pid = random.choice([(who, each.pid) for who, each in running.items()])
+            assert pid is not None, "nothing is missing, so it runs"
+            os.kill(pid, signal.SIGKILL)
+            print(f"killed {kind} {who} (process {pid}) after {day.done} transfers", flush=True)
 
     def _is_due(self, day: Day, due: int) -> bool:
         return self._over or day.done >= due

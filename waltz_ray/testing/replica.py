@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from waltz_ray.actors.replica_link import Takes
 from waltz_ray.errors import ReplicaRefused
@@ -24,6 +23,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaOpened,
     ReplicaTruncated,
 )
+from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES
 from waltz_ray.wire.replica_codec import decode_replica
 
@@ -64,8 +64,8 @@ class MemoryReplicaLink:
         self._replica = replica
         self._drivers = drivers
 
-    def status(self) -> dict[str, Any]:
-        return {"up": self.up, "endpoint": "memory", "refusals": {}}
+    def status(self) -> LinkStatus:
+        return LinkStatus(self.up, None, {})
 
     def move_to(self, endpoint: Endpoint) -> None:
         """It has no place to move to."""
