@@ -34,19 +34,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Integer,
-    MetaData,
-    Table,
-    bindparam,
-    create_engine,
-    delete,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from waltz_ray import SQLAlchemyCallbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
@@ -62,19 +50,22 @@ PATIENCE_S = 120.0
 
 Connect = Callable[..., WaltzClient]
 
-metadata = MetaData()
-accounts = Table(
-    "accounts", metadata, Column("id", Integer, primary_key=True), Column("balance", BigInteger, nullable=False)
+metadata = sa.MetaData()
+accounts = sa.Table(
+    "accounts",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("balance", sa.BigInteger, nullable=False),
 )
-in_transit = Table(
+in_transit = sa.Table(
     "in_transit",
     metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("source", Integer, nullable=False),
-    Column("target", Integer, nullable=False),
-    Column("amount", BigInteger, nullable=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("source", sa.Integer, nullable=False),
+    sa.Column("target", sa.Integer, nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
 )
-deposits = Table("deposits", metadata, Column("number", BigInteger, primary_key=True, autoincrement=False))
+deposits = sa.Table("deposits", metadata, sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False))
 
 
 @dataclass
@@ -106,12 +97,12 @@ class Bank(SQLAlchemyCallbacks):
     """The balances in one database."""
 
     def __init__(self, url: str, count: int) -> None:
-        super().__init__(create_engine(url, pool_size=TELLERS, connect_args=_arguments(url)))
+        super().__init__(sa.create_engine(url, pool_size=TELLERS, connect_args=_arguments(url)))
         self.applied = threading.Condition()
         metadata.create_all(self.engine)
         with self.engine.begin() as connection:
-            if connection.execute(select(accounts.c.id).limit(1)).first() is None:
-                connection.execute(insert(accounts), [{"id": n, "balance": OPENING_BALANCE} for n in range(count)])
+            if connection.execute(sa.select(accounts.c.id).limit(1)).first() is None:
+                connection.execute(sa.insert(accounts), [{"id": n, "balance": OPENING_BALANCE} for n in range(count)])
 
     def apply(self, session: Session, transaction: Transaction) -> None:
         self.apply_many(session, transaction.partition_id, [transaction])
@@ -123,12 +114,12 @@ class Bank(SQLAlchemyCallbacks):
             changes.add(transaction.data)
         connection = session.connection()
         moved = [{"account": account, "change": change} for account, change in sorted(changes.balances.items())]
-        more = update(accounts).where(accounts.c.id == bindparam("account"))
+        more = sa.update(accounts).where(accounts.c.id == sa.bindparam("account"))
         for statement, rows in (
-            (more.values(balance=accounts.c.balance + bindparam("change")), moved),
-            (insert(in_transit), changes.withdrawn),
-            (insert(deposits), changes.deposited),
-            (delete(in_transit).where(in_transit.c.number == bindparam("settled")), changes.settled),
+            (more.values(balance=accounts.c.balance + sa.bindparam("change")), moved),
+            (sa.insert(in_transit), changes.withdrawn),
+            (sa.insert(deposits), changes.deposited),
+            (sa.delete(in_transit).where(in_transit.c.number == sa.bindparam("settled")), changes.settled),
         ):
             if rows:
                 connection.execute(statement, rows)
@@ -146,19 +137,19 @@ class Bank(SQLAlchemyCallbacks):
 
     def balance(self, account: int) -> int:
         with self.engine.connect() as connection:
-            return int(connection.execute(select(accounts.c.balance).where(accounts.c.id == account)).scalar_one())
+            return int(connection.execute(sa.select(accounts.c.balance).where(accounts.c.id == account)).scalar_one())
 
     def balances(self) -> dict[int, int]:
         with self.engine.connect() as connection:
-            return {number: int(balance) for number, balance in connection.execute(select(accounts))}
+            return {number: int(balance) for number, balance in connection.execute(sa.select(accounts))}
 
     def money_in_transit(self) -> list[dict[str, int]]:
         with self.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(select(in_transit)).mappings()]
+            return [dict(row) for row in connection.execute(sa.select(in_transit)).mappings()]
 
-    def has(self, table: Table, number: int) -> bool:
+    def has(self, table: sa.Table, number: int) -> bool:
         with self.engine.connect() as connection:
-            return connection.execute(select(table.c.number).where(table.c.number == number)).first() is not None
+            return connection.execute(sa.select(table.c.number).where(table.c.number == number)).first() is not None
 
 
 def _arguments(url: str) -> dict[str, Any]:
@@ -168,11 +159,13 @@ def _arguments(url: str) -> dict[str, Any]:
 # ---- what is appended ------------------------------------------------------------------------------------------------
 
 
-class Withdraw(TransactionContext):
-    """Takes money that is there: for an account of the same partition ("transfer"), or in transit ("withdraw")."""
-
+class _Step(TransactionContext):
     def __init__(self, bank: Bank, step: dict[str, int]) -> None:
         self.bank, self.step = bank, step
+
+
+class Withdraw(_Step):
+    """Takes money that is there: for an account of the same partition ("transfer"), or in transit ("withdraw")."""
 
     def partition_id(self, partitions: int) -> int:
         self.within = self.step["source"] % partitions == self.step["target"] % partitions
@@ -187,11 +180,8 @@ class Withdraw(TransactionContext):
         return True
 
 
-class Deposit(TransactionContext):
+class Deposit(_Step):
     """The second step: once for each number, whoever tries."""
-
-    def __init__(self, bank: Bank, step: dict[str, int]) -> None:
-        self.bank, self.step = bank, step
 
     def partition_id(self, partitions: int) -> int:
         return self.step["target"] % partitions
@@ -204,11 +194,8 @@ class Deposit(TransactionContext):
         return True
 
 
-class Settle(TransactionContext):
+class Settle(_Step):
     """The third step, when the second is in the log."""
-
-    def __init__(self, bank: Bank, step: dict[str, int]) -> None:
-        self.bank, self.step = bank, step
 
     def partition_id(self, partitions: int) -> int:
         return self.step["source"] % partitions

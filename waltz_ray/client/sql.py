@@ -91,7 +91,7 @@ class SQLAlchemyCallbacks(Callbacks):
             self.apply(session, transaction)
 
     def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
-        """Logs it. ``skip`` here gives a transaction up that can never be applied."""
+        """Log that a transaction was not applied. ``skip`` here gives a transaction up that can never be applied."""
         logger.error("partition %d: transaction %d was not applied: %s", partition_id, transaction_id, error)
 
     def skip(self, partition_id: int, transaction_id: int) -> None:
@@ -105,7 +105,7 @@ class SQLAlchemyCallbacks(Callbacks):
     # ---- Callbacks
 
     def client_high_water_mark(self, partition_id: int) -> int:
-        """The database's."""
+        """The mark of a partition in the database, -1 = none."""
         marks = self._marks
         with self.engine.connect() as connection:
             mark = connection.scalar(select(marks.c.transaction_id).where(marks.c.partition_id == partition_id))
@@ -120,7 +120,7 @@ class SQLAlchemyCallbacks(Callbacks):
         return NO_TRANSACTION
 
     def apply_transaction(self, transaction: Transaction) -> None:
-        """Apply one and move the mark."""
+        """Apply one transaction and move the mark."""
         self.apply_transactions(transaction.partition_id, [transaction])
 
     def apply_transactions(self, partition_id: int, transactions: Sequence[Transaction]) -> None:
@@ -217,7 +217,7 @@ class _GuardedSession(Session):
         _refuse("close the session")
 
     def leave(self) -> None:
-        """It has been used."""
+        """Close the session, after ``apply``."""
         super().close()
 
 
@@ -235,7 +235,7 @@ class _Guard:
             event.listen(connection, name, hook)
 
     def open(self) -> None:
-        """From now on it is the caller's."""
+        """Let the transaction be ended from now on."""
         for name, hook in self._hooks.items():
             event.remove(self._connection, name, hook)
 

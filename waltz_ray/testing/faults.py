@@ -60,7 +60,7 @@ class FaultDice:
         self._lock = threading.Lock()
 
     def force(self, counts: dict[str, int]) -> None:
-        """The next so many messages meet these faults."""
+        """Let the next so many messages with appends meet these faults."""
         for kind in counts:
             if kind not in KINDS:
                 raise ConfigError(f"there is no fault {kind!r}; there are {', '.join(KINDS)}")
@@ -68,7 +68,7 @@ class FaultDice:
             self._forced.update(counts)
 
     def draw(self, locks_can_fail: bool) -> str | None:
-        """The kind of fault that the next message with appends meets, None for none."""
+        """Draw the kind of fault that the next message with appends meets, None for none."""
         with self._lock:
             for kind in KINDS:
                 if kind == "lock_failures" and not locks_can_fail:
@@ -82,7 +82,7 @@ class FaultDice:
         return None
 
     def delay_s(self) -> float:
-        """How long the next bytes are under way."""
+        """Draw how long the next bytes are under way, in seconds."""
         least, most = self.faults.delay_ms
         if not most:
             return 0.0

@@ -65,7 +65,7 @@ class InMemoryCluster:
     # ---- life
 
     def start(self) -> InMemoryCluster:
-        """Begin; ``with`` does it."""
+        """Begin to run; ``with`` does it."""
         self._io = IoThread()
         try:
             self._io.call(self._start())
@@ -75,7 +75,7 @@ class InMemoryCluster:
         return self
 
     def close(self) -> None:
-        """End. InvariantBroken if a server has found a contradiction in itself: a bug of the log."""
+        """End the cluster. InvariantBroken if a server has found a contradiction in itself: a bug of the log."""
         if self._io is not None:
             io, self._io = self._io, None
             io.stop(self._stop())
@@ -107,7 +107,7 @@ class InMemoryCluster:
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
     ) -> WaltzClient:
-        """As ``waltz_ray.connect``."""
+        """A client of this cluster, with the arguments and errors of ``waltz_ray.connect``."""
         return WaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
 
     async def connect_async(
@@ -116,7 +116,7 @@ class InMemoryCluster:
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
     ) -> AsyncWaltzClient:
-        """As ``waltz_ray.connect_async``."""
+        """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
         client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions)
         await client.start()
         return client
@@ -128,7 +128,7 @@ class InMemoryCluster:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong by chance."""
+        """What goes wrong by chance; it may be replaced at any time."""
         return self._dice.faults
 
     @faults.setter
@@ -137,7 +137,7 @@ class InMemoryCluster:
 
     @property
     def faults_met(self) -> Mapping[str, int]:
-        """How often what has gone wrong."""
+        """How often what has gone wrong, by the names of the fields of ``Faults``."""
         return dict(self._dice.done)
 
     def force(self, **counts: int) -> None:
@@ -163,12 +163,12 @@ class InMemoryCluster:
         self._do(drop)
 
     def kill_server(self, server_id: int = 1) -> None:
-        """It ends without a word and is started again: with nothing in its memory and new sessions."""
+        """Kill a server: it ends without a word and is started again: with nothing in its memory and new sessions."""
         self._checked(server_id)
         self._started.call(self._restart(server_id))
 
     def move(self, partition_id: int) -> None:
-        """The partition goes to the next server, in a new generation. InvalidInput if there is one server only."""
+        """Move a partition to the next server, in a new generation. InvalidInput if there is one server only."""
         if len(self._server_ids) < 2:
             raise InvalidInput("there is one server, so a partition cannot move; InMemoryCluster(servers=2) has two")
         self._do(lambda: self._move(partition_id))
@@ -331,11 +331,11 @@ class _Directory:
         return cancel
 
     def tell(self, locations: Mapping[int, Location]) -> None:
-        """It has changed."""
+        """Tell everybody that locations have changed."""
         with self._lock:
             self._locations = locations
             for callback in self._watchers.values():
                 callback(locations)
 
     def close(self) -> None:
-        """It is shared."""
+        """Do nothing: the directory belongs to the cluster."""

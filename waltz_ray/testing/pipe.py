@@ -48,7 +48,7 @@ class PipeEnd(asyncio.Transport):
         self._full = False  # the protocol has been told to pause
 
     def begin(self, protocol: asyncio.Protocol) -> None:
-        """Whom to tell."""
+        """Connect ``protocol`` to this end, and hand over what has come."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._wake()
@@ -81,7 +81,7 @@ class PipeEnd(asyncio.Transport):
     # ---- in
 
     def put(self, data: bytes | None) -> None:
-        """From the other side's loop: bytes for this one; None: there are no more."""
+        """Take bytes for this end, from the other side's loop; None: there are no more."""
         with self._lock:
             self._due_s = max(self._due_s, time.monotonic() + self._delay_s())
             self._inbox.append((self._due_s, data))
@@ -89,7 +89,7 @@ class PipeEnd(asyncio.Transport):
         self._wake()
 
     def cut(self) -> None:
-        """From the other side's loop: what is under way is lost, and nothing follows."""
+        """Lose what is under way to this end, from the other side's loop; nothing follows."""
         with self._lock:
             self._inbox.clear()
             self._inbox.append((0.0, None))
@@ -97,7 +97,7 @@ class PipeEnd(asyncio.Transport):
         self._wake()
 
     def tell_when_taken(self) -> None:
-        """From the other side's loop: it waits. What has been taken meanwhile nobody would tell it otherwise."""
+        """Tell the other side, whose loop this is, when most has been taken: it may have been already."""
         self._wake()
 
     def _wake(self) -> None:
@@ -156,14 +156,14 @@ class PipeEnd(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """What has been written still arrives."""
+        """Close when what has been written has arrived."""
         if not self._closing:
             self._closing = True
             self.peer.put(None)
             self._soon(self._lose)
 
     def abort(self) -> None:
-        """What has not been taken is lost."""
+        """Close at once; what has not been taken is lost."""
         if not self._closing:
             self._closing = True
             self.peer.cut()

@@ -33,20 +33,20 @@ shared_buffers = '32MB'
 
 @dataclass(frozen=True)
 class LocalPostgres:
-    """One that runs. ``directory``: where its socket is."""
+    """A PostgreSQL that runs. ``directory``: where its socket is."""
 
     binaries: Path
     directory: str
 
     def create_database(self, name: str) -> str:
-        """Its URL for SQLAlchemy, with the driver psycopg. ConfigError if there is one of that name."""
+        """Make a database; its URL for SQLAlchemy and psycopg. ConfigError if there is one of that name."""
         _call([self.binaries / "createdb", "-h", self.directory, "-U", "waltz", name])
         return f"postgresql+psycopg://waltz@/{name}?host={self.directory}"
 
 
 @contextmanager
 def local_postgres() -> Iterator[LocalPostgres]:
-    """Running meanwhile; ended and removed at the end. ConfigError if there are no programs, or they fail."""
+    """Run a PostgreSQL meanwhile; it is gone at the end. ConfigError if there are no programs, or they fail."""
     binaries, user = _binaries(), _user()
     with tempfile.TemporaryDirectory(prefix="waltz-pg-") as directory:
         data = Path(directory) / "data"

@@ -68,10 +68,10 @@ class MemoryReplicaLink:
         return LinkStatus(self.up, None, {})
 
     def move_to(self, endpoint: Endpoint) -> None:
-        """It has no place to move to."""
+        """Do nothing: a replica in memory has no place to move to."""
 
     async def close(self) -> None:
-        """From now on nothing is done or answered: its server has ended."""
+        """Do and answer nothing from now on: the server has ended."""
         self.up = False
 
     def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:

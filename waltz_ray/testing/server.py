@@ -55,7 +55,7 @@ class MemoryServer(Server):
         return MemoryReplicaLink(replica_id, self._replica, self.drivers)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """At once: the coordination is in memory, and not for several threads."""
+        """Call it at once: the coordination is in memory, and not for several threads."""
         return call()
 
     def new_connection(self) -> MemoryConnection:
@@ -66,7 +66,7 @@ class MemoryServer(Server):
         return connection
 
     async def end(self) -> None:
-        """As a killed process does: nothing is said to anybody, and what is left of it can do nothing."""
+        """End as a killed process does: nothing is said to anybody, and what is left of it can do nothing."""
         self.drop_connections()
         for watch in self._watches:
             watch.cancel()
@@ -77,7 +77,7 @@ class MemoryServer(Server):
         await asyncio.gather(*(link.close() for link in self.links.values()))
 
     def drop_connections(self) -> None:
-        """All of them, with what is under way."""
+        """End all connections, with what is under way on them."""
         for connection in self._all:
             connection.abort(_WHY)
 
