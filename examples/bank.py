@@ -276,7 +276,7 @@ class Day:
         outcome = self.client.submit(Withdraw(self.bank, step)).result()
         with self.decided:
             self.done += 1
-            self.outcomes[outcome] += 1
+            self.outcomes[bool(outcome)] += 1
             self.decided.notify_all()
 
     def run(self, transfers: int) -> None:

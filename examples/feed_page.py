@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import aclosing
 
 from aiohttp import web
 
@@ -51,7 +50,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     seen = request.headers.get("Last-Event-ID", "-1")
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    async with aclosing(request.app[CLIENT].feed(partition_id, after=int(seen), follow=True)) as feed:  # type: ignore[type-var]
+    async with request.app[CLIENT].feed(partition_id, start=int(seen) + 1, follow=True) as feed:
         async for transaction in feed:
             data = json.dumps({"text": transaction.data.decode(errors="replace"), "header": transaction.header})
             await response.write(f"id: {transaction.transaction_id}\ndata: {data}\n\n".encode())

@@ -104,7 +104,7 @@ def test_one_leads_until_it_ends() -> None:
         # Who has been replaced cannot act, even if it has not heard of it.
         with cluster.suspended(0):
             late = first.submit(Act(offices[0], old_term, "late"))
-        assert late.result(PATIENCE_S) is False
+        assert not late.result(PATIENCE_S)
         assert second.submit(Act(offices[1], new_term, "in time")).result(PATIENCE_S)
         assert not first.submit(Claim(offices[0], "a", 60.0)).result(PATIENCE_S)
 

@@ -11,8 +11,9 @@ from types import TracebackType
 
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.directory import Location
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.transport import Opening
 from waltz_ray.config import ClientConfig, ServerConfig
@@ -115,9 +116,10 @@ class InMemoryCluster:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> AsyncWaltzClient:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
-        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions)
+        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
         await client.start()
         return client
 
