@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,7 +45,7 @@ def follow(client: WaltzClient, partition_id: int, path: Path, until: int | None
     with opened(path) as (file, cursor):
         if until is not None and cursor >= until:
             return cursor
-        with closing(client.feed(partition_id, cursor + 1, follow=True)) as feed:  # type: ignore[type-var]
+        with client.feed(partition_id, cursor + 1, follow=True) as feed:
             for transaction in feed:
                 file.write(line_of(transaction))
                 file.flush()  # os.fsync(file.fileno()) as well, if it has to outlive the machine's power

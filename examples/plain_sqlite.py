@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-import threading
 from collections.abc import Sequence
 
 from waltz_ray import Callbacks, Transaction, connect
@@ -21,8 +20,6 @@ class WordCount(Callbacks):
     def __init__(self, path: str) -> None:
         # isolation_level=None: transactions begin and end where we say so.
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._applied = threading.Condition()
-        self._mark = -1  # of partition 0, in memory
         self._database.execute("PRAGMA journal_mode = WAL")  # others may read meanwhile
         self._database.execute("CREATE TABLE IF NOT EXISTS words (word TEXT PRIMARY KEY, count INTEGER NOT NULL)")
         self._database.execute("CREATE TABLE IF NOT EXISTS marks (partition_id INTEGER PRIMARY KEY, mark INTEGER)")
@@ -44,17 +41,9 @@ class WordCount(Callbacks):
             )
             mark = transactions[-1].transaction_id
             self._database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", [partition_id, mark])
-        with self._applied:
-            self._mark = mark if partition_id == 0 else self._mark
-            self._applied.notify_all()
 
     def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         print(f"transaction {partition_id}/{transaction_id} comes again: {error!r}", file=sys.stderr)
-
-    def wait_for(self, transaction_id: int) -> None:
-        """Until that one of partition 0 has been applied: a future's result only says that it is committed."""
-        with self._applied:
-            self._applied.wait_for(lambda: self._mark >= transaction_id)
 
     def close(self) -> None:
         """After the client."""
@@ -66,7 +55,8 @@ def main(cluster: str | None = None, path: str = "words.db") -> None:
     with connect(cluster, callbacks=words) as client:
         client.wait_ready(30)
         appended = [client.append(0, line.encode()) for line in sys.stdin]
-        words.wait_for(max((append.result() for append in appended), default=-1))
+        last_id = max((append.result() for append in appended), default=-1)
+        client.wait_applied(0, last_id)  # a future's result only says that it is committed
     words.close()
     with sqlite3.connect(path) as database:
         for word, count in database.execute("SELECT word, count FROM words ORDER BY count DESC LIMIT 10"):

@@ -3,7 +3,7 @@
 ``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
 Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
-``waltz_ray.testing`` is for tests.
+``waltz_ray.testing`` has a cluster for tests.
 """
 
 from importlib import import_module

@@ -188,7 +188,7 @@ def test_a_writer_waits_for_who_does_not_read() -> None:
         feed = reader.feed(0, follow=True)
         client.append_many(0, [b"x" * 100_000] * 400).result(PATIENCE_S)
         assert sum(len(next(feed).data) for _ in range(400)) == 40_000_000
-        feed.close()  # type: ignore[attr-defined]
+        feed.stop()
 
 
 @pytest.mark.parametrize(

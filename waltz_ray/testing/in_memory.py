@@ -116,9 +116,10 @@ class InMemoryCluster:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> AsyncWaltzClient:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
-        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions)
+        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
         await client.start()
         return client
 
