@@ -67,7 +67,7 @@ def main(cluster: str) -> None:
         pairs = [random.sample(range(ACCOUNTS), 2) for _ in range(200)]
         transfers = [Transfer(bank, source, target, random.randint(1, 50)) for source, target in pairs]
         outcomes = [client.submit(transfer) for transfer in transfers]
-        done = sum(outcome.result() for outcome in outcomes)
+        done = sum(bool(outcome.result()) for outcome in outcomes)
         print(f"{done} transfers committed, {len(transfers) - done} lacked the money; {client.statistics()}")
         print(f"balances: {bank.balances}, together {sum(bank.balances.values())}")
 

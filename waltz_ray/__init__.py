@@ -2,7 +2,8 @@
 
 ``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
+Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest, nor for
+Ray Data.
 """
 
 from importlib import import_module
@@ -12,10 +13,16 @@ from waltz_ray import errors
 
 if TYPE_CHECKING:
     from waltz_ray.client.aio import AsyncWaltzClient
-    from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+    from waltz_ray.client.application import (
+        Callbacks,
+        SubmitResult,
+        Transaction,
+        TransactionBuilder,
+        TransactionContext,
+    )
     from waltz_ray.client.client import WaltzClient
     from waltz_ray.client.range_reader import RangeReader
-    from waltz_ray.client.ray import feed_dataset
+    from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
     from waltz_ray.config import ClientConfig
     from waltz_ray.connecting import connect, connect_async, init_ray
     from waltz_ray.protocol.ids import LockId, ReqId
@@ -29,15 +36,19 @@ __all__ = [
     "LockId",
     "RangeReader",
     "ReqId",
+    "SubmitResult",
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",
     "WaltzClient",
+    "WaltzDatasink",
+    "block_rows",
     "connect",
     "connect_async",
     "errors",
     "feed_dataset",
     "init_ray",
+    "read_dataset",
 ]
 
 _MODULES = {
@@ -47,14 +58,18 @@ _MODULES = {
     "LockId": "protocol.ids",
     "RangeReader": "client.range_reader",
     "ReqId": "protocol.ids",
+    "SubmitResult": "client.application",
     "Transaction": "client.application",
     "TransactionBuilder": "client.application",
     "TransactionContext": "client.application",
     "WaltzClient": "client.client",
+    "WaltzDatasink": "client.ray",
+    "block_rows": "client.ray",
     "connect": "connecting",
     "connect_async": "connecting",
     "feed_dataset": "client.ray",
     "init_ray": "connecting",
+    "read_dataset": "client.ray",
 }
 
 

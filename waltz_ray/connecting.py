@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.directory import Location
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import InvalidInput
-from waltz_ray.finding.find import check_key, find_cluster, join_cluster
+from waltz_ray.finding.find import FoundCluster, check_key, find_cluster, join_cluster
 from waltz_ray.finding.ray_lookup import server_handles
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
@@ -53,9 +55,11 @@ def connect(
 
     ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
     """
-    place, carrier = _found(cluster, directory, address, zookeeper, transport)
+    found = find_cluster(cluster, directory, address, zookeeper)
+    place, carrier = _opened(found, transport)
     try:
-        return WaltzClient(place, carrier, callbacks, config, partitions, feed)
+        find = partial(_opened, found, transport)
+        return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find)
     except BaseException:
         place.close()
         raise
@@ -68,6 +72,7 @@ async def connect_async(
     partitions: Sequence[int] | None = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
+    feed: FeedKind | None = None,
     *,
     directory: str | None = None,
     address: str | None = None,
@@ -76,8 +81,10 @@ async def connect_async(
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
-    place, carrier = await asyncio.to_thread(_found, cluster, directory, address, zookeeper, transport)
-    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions)
+    found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
+    find = partial(_opened, found, transport)
+    place, carrier = await asyncio.to_thread(find)
+    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find)
     try:
         await client.start()
     except BaseException:
@@ -97,15 +104,13 @@ def init_ray(
     return join_cluster(cluster, directory, address, **options)
 
 
-def _found(
-    cluster: str | None, directory: str | None, address: str | None, zookeeper: str | None, transport: TransportKind
-) -> tuple[StoreDirectory, Transport]:
+def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
+    """The cluster's directory and the way to its servers; also where a pickled client arrives."""
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
     if transport not in ("tcp", "actor"):
         raise InvalidInput(f"transport must be 'tcp' or 'actor', not {transport!r}")
-    found = find_cluster(cluster, directory, address, zookeeper)
     carrier: Transport = TcpTransport()
     if transport == "actor":
         join_cluster(found.name, address=found.ray)

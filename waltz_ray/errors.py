@@ -33,6 +33,8 @@
         ├── LockConflict             retriable: refused by an optimistic lock
         ├── AppendFailed             retriable: the append is known not to be in the log
         ├── AppendTimeout            the caller stopped waiting; the append's fate is open
+        ├── OutboxFull               retriable: no room for another append; it was not sent
+        ├── NotApplied               retriable: the application has not been brought up to a transaction
         ├── DataUnavailable          retriable: transaction data could not be read
         └── ClientClosed
 
@@ -42,7 +44,11 @@ Fields are passed positionally to ``super().__init__`` so that every error survi
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:  # every command imports this module, and few need a loop
+    import asyncio
+    import concurrent.futures
 
 __all__ = [
     "AppendFailed",
@@ -65,8 +71,10 @@ __all__ = [
     "LockConflict",
     "NoNode",
     "NodeExists",
+    "NotApplied",
     "NotContiguous",
     "OutOfResources",
+    "OutboxFull",
     "PartitionDamaged",
     "PartitionNotReady",
     "RayNotRunning",
@@ -255,7 +263,30 @@ class AppendFailed(ClientError):
 
 
 class AppendTimeout(ClientError):
-    """The caller stopped waiting; whether the append commits is not known yet."""
+    """The caller stopped waiting; whether the append commits is not known yet.
+
+    ``fate`` is a future of the client (asyncio's, of a client for coroutines) that is done when the feed has said so,
+    as the append would have been; None of ``flush``, and in another process.
+    """
+
+    def __init__(self, message: str, fate: concurrent.futures.Future[Any] | asyncio.Future[Any] | None = None) -> None:
+        super().__init__(message)
+        self.fate = fate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args
+
+
+class OutboxFull(ClientError):
+    """As many appends of the partition as may be are without a fate. This one was not sent."""
+
+    retriable = True
+
+
+class NotApplied(ClientError):
+    """The client has not applied as far as was asked for."""
+
+    retriable = True
 
 
 class DataUnavailable(ClientError):

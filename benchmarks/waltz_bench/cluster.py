@@ -16,7 +16,8 @@ from waltz_ray import connect
 from waltz_ray.actors.supervision import ask, replica_name
 from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.client.application import Callbacks
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding import cluster_file, ray_lookup

@@ -23,7 +23,7 @@ from waltz_bench.clients import READY_S
 from waltz_bench.cluster import Waltz
 from waltz_bench.measure import Case, Figure, Sample, alternate, measure, ratio, warm_up
 from waltz_bench.report import report
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, DataUnavailable
@@ -149,7 +149,7 @@ class ContextLoad:
             began = time.perf_counter()
             self._client.submit(context).add_done_callback(partial(self._done, began))
 
-    def _done(self, began: float, future: Future[bool]) -> None:
+    def _done(self, began: float, future: Future[SubmitResult]) -> None:
         error = future.exception()
         if error is not None:
             self.errors.append(error)

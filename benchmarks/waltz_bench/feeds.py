@@ -23,7 +23,8 @@ from waltz_bench.measure import PERCENTILES, Case, Figure, Sample, alternate, me
 from waltz_bench.processes import Processes
 from waltz_bench.report import report
 from waltz_ray.client.application import Callbacks, Transaction
-from waltz_ray.client.client import FeedKind, WaltzClient
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.errors import DataUnavailable
 
 __all__ = ["FeedOptions", "FeedReader", "feed", "feed_ratios", "fetch"]

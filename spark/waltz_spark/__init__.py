@@ -7,7 +7,7 @@ feed = read_feed(spark, "bank")
 feed.groupBy("partition_id").count().show()
 stop_spark()
 
-``waltz_ray.feed_dataset`` gives the same as a ``ray.data.Dataset``. Nothing is imported here before it is asked for:
+``waltz_ray.read_dataset`` gives the same as a ``ray.data.Dataset``. Nothing is imported here before it is asked for:
 Spark's Python workers import this package and can do without Ray, the stream services can do without PySpark.
 ``docs/spark.md`` has all of it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from waltz_ray.actors.cluster_manager import ManagerHost
-from waltz_ray.actors.endpoint_probe import EndpointProbe
+from waltz_ray.actors.endpoint_probe import probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.api import EphemeralNode
@@ -133,7 +134,7 @@ def test_a_silent_server_is_left_to_its_session(rig: Rig) -> None:
     rig.server(0)
     silent = rig.server(1)  # accepts into its backlog and never says a word, like a stopped process
     until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
-    until(lambda: 1 in manager._probes, "the manager watches it")
+    until(lambda: 1 in manager.manager.probes, "the manager watches it")
     assert set(rig.store.servers()) == {0, 1}
     silent.client.close()  # its session ends
     until(lambda: rig.owners() == [0, 0, 0, 0], "the other one has everything")
@@ -161,7 +162,7 @@ def test_after_the_settle_time_one_server_gets_everything(rig: Rig) -> None:
 
 def test_an_assignment_that_somebody_else_wrote_is_read_again(rig: Rig) -> None:
     manager = rig.manager()
-    until(lambda: manager._machine.assignment is not None, "the manager has read")
+    until(lambda: manager.manager.machine.assignment is not None, "the manager has read")
     _, version = rig.store.assignment()
     rig.store.set_assignment(Assignment({0: Owner(1, 9)}), version)  # behind its back: its write must lose
     servers = [rig.server(0), rig.server(1)]
@@ -173,9 +174,9 @@ def test_an_assignment_that_somebody_else_wrote_is_read_again(rig: Rig) -> None:
 def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:
     rig.supervisor.failure = RuntimeError("Ray said no")
     manager = rig.manager()
-    until(lambda: manager.supervision_error == "Ray said no", "the failure is shown")
+    until(lambda: manager.manager.supervision_error == "Ray said no", "the failure is shown")
     rig.supervisor.failure = None
-    until(lambda: manager.supervision_error == "", "the failure is over")
+    until(lambda: manager.manager.supervision_error == "", "the failure is over")
     assert rig.supervisor.calls >= 2
 
 
@@ -191,17 +192,20 @@ def test_the_view_is_what_zookeeper_says(rig: Rig) -> None:
 
 
 def test_a_probe_takes_a_wrong_suspicion_back() -> None:
-    reports: list[EndpointRefused | EndpointAnswered] = []
+    async def run(endpoint: Endpoint) -> None:
+        reports = asyncio.Queue[EndpointRefused | EndpointAnswered]()
+        probe = asyncio.create_task(probe_endpoint(3, endpoint, reports.put_nowait))
+        async with asyncio.timeout(20):
+            assert await reports.get() == EndpointRefused(3, endpoint)
+            with socket.create_server(endpoint):
+                assert await reports.get() == EndpointAnswered(3, endpoint)
+                probe.cancel()
+                await asyncio.wait([probe])
+        assert reports.empty(), "each is reported once"
+
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         endpoint = Endpoint("127.0.0.1", reserved.getsockname()[1])
-    probe = EndpointProbe(3, endpoint, reports.append)
-    try:
-        until(lambda: reports == [EndpointRefused(3, endpoint)], "refused is reported once")
-        with socket.create_server(endpoint):
-            until(lambda: reports[1:] == [EndpointAnswered(3, endpoint)], "answered is reported")
-            probe.stop()
-    finally:
-        probe.stop()
+    asyncio.run(run(endpoint))
 
 
 def test_settings_survive_zookeeper_and_say_what_is_wrong() -> None:

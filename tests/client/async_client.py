@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, Transaction, TransactionContext
+from waltz_ray.client import AsyncWaltzClient, Callbacks, Directory, SubmitResult, Transaction, TransactionContext
+from waltz_ray.client.engine import FeedKind
+from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.records import Int64s
@@ -60,9 +62,10 @@ class AsyncClient:
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> None:
         self.thread = LoopThread()
-        self.client = AsyncWaltzClient(directory, transport, callbacks, config, partitions)
+        self.client = AsyncWaltzClient(directory, transport, callbacks, config, partitions, feed)
         self._open = True
         try:
             self.thread.call(self.client.start())
@@ -75,17 +78,28 @@ class AsyncClient:
     def append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
         return self._start(self.client.append(partition_id, data, **options))
 
-    def append_many(self, partition_id: int, datas: Sequence[bytes], headers: Any = 0) -> Future[Int64s]:
-        return self._start(self.client.append_many(partition_id, datas, headers))
+    def try_append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
+        return self._start(self.client.try_append(partition_id, data, **options))
 
-    def submit(self, context: TransactionContext) -> Future[bool]:
-        return self._start(self.client.submit(context))
+    def append_many(
+        self, partition_id: int, datas: Sequence[bytes], headers: Any = 0, timeout: float | None = None
+    ) -> Future[Int64s]:
+        return self._start(self.client.append_many(partition_id, datas, headers, timeout))
+
+    def submit(self, context: TransactionContext, timeout: float | None = None) -> Future[SubmitResult]:
+        return self._start(self.client.submit(context, timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         self.thread.call(self.client.flush(timeout))
 
     def wait_ready(self, timeout: float | None = None) -> None:
         self.thread.call(self.client.wait_ready(timeout))
+
+    def fetch(self, transaction: Transaction) -> bytes:
+        return self.thread.call(self.client.fetch(transaction))
+
+    def wait_applied(self, partition_id: int, transaction_id: int, timeout: float | None = None) -> None:
+        self.thread.call(self.client.wait_applied(partition_id, transaction_id, timeout))
 
     def high_water_mark(self, partition_id: int) -> int:
         return self.thread.call(self.client.high_water_mark(partition_id))
@@ -99,8 +113,18 @@ class AsyncClient:
     def read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         return self._iterated(self.client.read(partition_id, first_id, end_id))
 
-    def feed(self, partition_id: int, start: int = 0, follow: bool = False) -> Iterator[Transaction]:
-        return self._iterated(self.client.feed(partition_id, after=start - 1, follow=follow))
+    @overload
+    def feed(self, partitions: Any, *, follow: Literal[True], **options: Any) -> FollowerThere: ...
+    @overload
+    def feed(self, partitions: Any, *, follow: Literal[False] = ..., **options: Any) -> Iterator[Transaction]: ...
+    def feed(self, partitions: Any, *, follow: bool = False, **options: Any) -> Iterator[Transaction]:
+        if follow:
+            return FollowerThere(self, self.thread.call(self._following(partitions, options)))
+        return self._iterated(self.client.feed(partitions, **options))
+
+    async def _following(self, partitions: Any, options: dict[str, Any]) -> AsyncFollower:
+        follower: AsyncFollower = self.client.feed(partitions, follow=True, **options)
+        return follower
 
     def close(self) -> None:
         if self._open:
@@ -128,6 +152,36 @@ class AsyncClient:
         finally:
             if self._open:
                 self.thread.call(iterator.aclose())  # type: ignore[attr-defined]
+
+
+class FollowerThere(Iterator[Transaction]):
+    """``AsyncFollower`` with the methods of ``Follower``."""
+
+    def __init__(self, client: AsyncClient, follower: AsyncFollower) -> None:
+        self._client, self._follower = client, follower
+
+    @property
+    def stopped(self) -> bool:
+        return self._follower.stopped
+
+    def poll(self, timeout: float | None = None) -> Sequence[Transaction]:
+        return self._client.thread.call(self._follower.poll(timeout))
+
+    def stop(self) -> None:
+        self._client.thread.call(self._follower.stop())
+
+    def __enter__(self) -> FollowerThere:
+        self._client.thread.call(self._follower.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.thread.call(self._follower.__aexit__(None, None, None))
+
+    def __next__(self) -> Transaction:
+        transaction = self._client.thread.call(_next(self._follower))
+        if transaction is None:
+            raise StopIteration
+        return transaction
 
 
 async def _next(iterator: AsyncIterator[Transaction]) -> Transaction | None:

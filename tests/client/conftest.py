@@ -13,7 +13,7 @@ from tests.client.fake_actor import FakeActorHandle
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import Callbacks, Transaction, WaltzClient
 from waltz_ray.client.actor_transport import ActorTransport
-from waltz_ray.client.client import FeedKind
+from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
@@ -108,6 +108,7 @@ class MakeAnyClient(Protocol):
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> WaltzClient | AsyncClient: ...
 
 
@@ -123,8 +124,9 @@ def make_any(
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
     ) -> WaltzClient | AsyncClient:
-        clients.append(kind(directory, transport, callbacks, config, partitions))
+        clients.append(kind(directory, transport, callbacks, config, partitions, feed))
         return clients[-1]
 
     yield make

@@ -113,6 +113,7 @@ class Script:
     lose_first: int = 0  # of the next batch, so many records vanish without an answer
     hold_mounts: bool = False  # never answer a mount
     hold_appends: bool = False  # admit nothing, answer nothing
+    hold_feeds: bool = False  # admit, and tell nobody before the next mount
     hello_versions: tuple[int, ...] = CLIENT_VERSIONS
 
 
@@ -176,8 +177,10 @@ class FakeServer:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for connection in list(self.connections):
-            connection.drop()
+        while self.connections or len(asyncio.all_tasks()) > 1:  # also what is just being accepted
+            for connection in list(self.connections):
+                connection.drop()
+            await asyncio.sleep(0)
         await self._server.wait_closed()
 
     def append_directly(self, partition: int, datas: Sequence[bytes], header: int = 0) -> None:
@@ -213,6 +216,8 @@ class FakeServer:
         self.do(run)
 
     def pump(self, partition: int) -> None:
+        if self.script.hold_feeds:
+            return
         for (p, _), mount in list(self.mounts.items()):
             if p == partition:
                 self._feed(partition, mount)
@@ -389,6 +394,7 @@ class FakeDirectory:
     """Locations that a test changes."""
 
     def __init__(self, servers: Mapping[int, FakeServer]) -> None:
+        self.servers = servers
         self._partitions = len(servers)
         self._lock = threading.Lock()
         self._next_id = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import Future
 
@@ -13,6 +14,7 @@ from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorde
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import Location, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.client.time_limits import TimeLimit
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendTimeout,
@@ -219,6 +221,37 @@ def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     client.close()
     with pytest.raises(ClientClosed):
         next(feed)
+
+
+def test_a_time_limit_ends_with_the_append(make_client: MakeClient) -> None:
+    """Its timer would keep the append's data for as long as the time-out is."""
+    client = make_client()
+    for timeout in (1000.0, 1001.0):
+        client.append(0, b"x", timeout=timeout).result(PATIENCE_S)
+        client.append(0, b"behind it").result(PATIENCE_S)
+    client.append(0, b"and its timer's end").result(PATIENCE_S)
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, TimeLimit)] == []
+
+
+def test_a_callback_appends_before_who_waits_for_room(server: FakeServer, make_client: MakeClient) -> None:
+    """It must not wait, and is the cheapest way to keep a number of appends under way."""
+    client = make_client(config=ClientConfig(outstanding_appends=1))
+    client.wait_ready(PATIENCE_S)
+    server.script.hold_appends = True
+    chained: list[Future[int]] = []
+    first = client.append(0, b"first")
+    first.add_done_callback(lambda future: chained.append(client.append(0, b"chained")))
+    thread = threading.Thread(target=client.append, args=(0, b"waits"))
+    thread.start()
+    while not client._engine.attachments[0].outbox.blocked:
+        assert thread.is_alive()
+    server.script.hold_appends = False
+    server.drop_connections()
+    thread.join(PATIENCE_S)
+    client.flush(PATIENCE_S)
+    assert [one.result(0) for one in chained] == [1]
+    assert server.logs[0].data() == [b"first", b"chained", b"waits"]
 
 
 def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: FakeDirectory) -> None:

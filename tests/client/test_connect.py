@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import waltz_ray
-from tests.client.fake_server import FakeServer
-from waltz_ray.client import Location
+from tests.client.conftest import Recorder
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import AsyncWaltzClient, Location
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import ClientConfig
 from waltz_ray.connecting import StoreDirectory, connect, connect_async, endpoint_resolver
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -97,13 +102,72 @@ def test_connecting_for_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asyncio.run(main()) == [b"x"]
 
 
+def test_a_client_pickles_as_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    zookeeper, opened = MemoryZooKeeperServer(), 0
+
+    def open_zookeeper(hosts: str) -> MemoryZooKeeper:
+        nonlocal opened
+        opened += 1
+        return MemoryZooKeeper(zookeeper)
+
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", open_zookeeper)
+    store = ClusterStore(MemoryZooKeeper(zookeeper), "demo")
+    store.initialize(2, [0])
+    config = ClientConfig(batch_records=3)
+
+    async def pickled_async() -> bytes:
+        async with await connect_async("demo", zookeeper="in memory", config=config) as client:
+            return pickle.dumps(client)
+
+    async def use(pickled: bytes) -> int:
+        client = pickle.loads(pickled)
+        with pytest.raises(InvalidInput, match="has not been started"):
+            await client.append(0, b"early")
+        async with client:
+            return int(await client.append(0, b"async"))
+
+    with FakeServer() as server:
+        _, version = store.assignment()
+        store.set_assignment(Assignment({0: Owner(1, 1)}), version)
+        store.register_server(1, server.endpoint)
+        with connect("demo", zookeeper="in memory", config=config, partitions=[0]) as client:
+            pickled = pickle.dumps(client)
+            first_id = client.client_id
+        before = opened
+        pickle.loads(pickled).close()
+        arrived = pickle.loads(pickle.dumps(pickle.loads(pickled)))
+        assert opened == before  # it connects when it is first used
+        with arrived:
+            with ThreadPoolExecutor(4) as threads:
+                ids = list(threads.map(lambda data: arrived.append(0, data).result(20), [b"x"] * 4))
+            assert sorted(ids) == [0, 1, 2, 3]
+            assert opened == before + 1
+            assert (arrived.config, arrived.partitions) == (config, 2)
+            assert arrived.client_id > first_id
+            with pytest.raises(InvalidInput, match="not one of this client's"):
+                arrived.append(1, b"x")
+            with pytest.raises(AttributeError, match="apend"):
+                arrived.apend(0, b"x")
+        assert asyncio.run(use(asyncio.run(pickled_async()))) == 4
+        with (
+            connect("demo", Recorder(), zookeeper="in memory", partitions=[0]) as client,
+            pytest.raises(InvalidInput, match="with callbacks does not pickle"),
+        ):
+            pickle.dumps(client)
+    with pytest.raises(InvalidInput, match="only those of connect"):
+        pickle.dumps(AsyncWaltzClient(FakeDirectory({}), TcpTransport()))
+
+
 def test_the_cluster_that_is_found_must_have_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zookeeper = MemoryZooKeeperServer()
     monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda hosts: MemoryZooKeeper(zookeeper))
     key = ClusterStore(MemoryZooKeeper(zookeeper), "demo").initialize(1, [0]).cluster_key
     mine = ClusterFile("demo", str(tmp_path), 1, 1, 1, address="h:1", zookeeper="in memory", key=str(key))
     cluster_file.write(mine)
-    connect(directory=str(tmp_path)).close()
+    with connect(directory=str(tmp_path)) as client:
+        pickled = pickle.dumps(client)
     cluster_file.write(replace(mine, key=str(uuid.UUID(int=7))))
     with pytest.raises(ClusterMismatch, match=r"has another cluster 'demo' than the one that .* holds .their"):
         connect(directory=str(tmp_path))
+    with pickle.loads(pickled) as client:  # it knows which cluster it was of
+        assert client.partitions == 1

@@ -66,7 +66,7 @@ def test_the_next_attempt_waits_until_the_conflict_is_applied(server: FakeServer
         assert not future.done()
     assert seen == [[]]
     recorder.gate.set()
-    assert future.result(PATIENCE_S) is True
+    assert future.result(PATIENCE_S).committed
     assert seen == [[], [0]]
     assert context.lock_failures == [0]
 
@@ -86,7 +86,7 @@ def test_the_mark_is_read_before_execute(server: FakeServer, make_client: MakeCl
         return True
 
     context = Context(execute)
-    assert client.submit(context).result(PATIENCE_S) is True
+    assert client.submit(context).result(PATIENCE_S).committed
     assert context.executions == 2
     assert context.lock_failures == [0]
 
@@ -116,7 +116,7 @@ def test_an_attempt_during_which_the_application_went_back_is_executed_again(
         return True
 
     context = Context(execute)
-    assert client.submit(context).result(PATIENCE_S) is True
+    assert client.submit(context).result(PATIENCE_S).committed
     assert context.executions >= 2, "its first attempt claimed to know transaction 2 and had read what knows 0"
     assert server.batch_sizes == [1], "and was never sent"
 
@@ -126,7 +126,7 @@ def test_a_dropped_attempt_is_executed_again(server: FakeServer, make_client: Ma
     client.wait_ready(PATIENCE_S)
     server.script.drop_before_admitting = 2
     context = Context(simple)
-    assert client.submit(context).result(PATIENCE_S) is True
+    assert client.submit(context).result(PATIENCE_S).committed
     assert context.executions == 3
     assert context.completions == [True]
     assert server.logs[0].data() == [b"x"]
@@ -143,7 +143,7 @@ def test_locks_need_a_mark(make_client: MakeClient) -> None:
         client.append(0, b"x", read_locks=[("row", 1)])
     with pytest.raises(InvalidInput, match="needs a client with callbacks"):
         client.submit(Context(locked)).result(PATIENCE_S)
-    assert client.submit(Context(simple)).result(PATIENCE_S) is True
+    assert client.submit(Context(simple)).result(PATIENCE_S).committed
 
 
 def test_a_context_without_data_or_partition(make_client: MakeClient) -> None:

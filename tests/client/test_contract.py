@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
+from tests.client.conftest import PATIENCE_S, MakeAnyClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client import SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendFailed,
@@ -23,6 +26,8 @@ from waltz_ray.errors import (
     InvalidInput,
     InvariantBroken,
     LockConflict,
+    NotApplied,
+    OutboxFull,
     PartitionNotReady,
 )
 from waltz_ray.protocol.messages.client import AppendedBatch, RejectionCode
@@ -180,6 +185,86 @@ def test_lock_conflicts(server: FakeServer, make_any: MakeAnyClient) -> None:
     assert client.append(0, b"e", append_locks=[("row", 1)], client_mark=-1).result(PATIENCE_S) == 2
     with pytest.raises(InvalidInput, match="client_mark"):
         make_any().append(0, b"x", read_locks=[("row", 1)]).result(PATIENCE_S)
+
+
+# ---- time-outs
+
+
+def settled(fate: Any) -> Any:
+    """The result of the future of either client's ``AppendTimeout``."""
+    if isinstance(fate, Future):
+        return fate.result(PATIENCE_S)
+
+    async def wait() -> Any:
+        return await asyncio.wait_for(fate, PATIENCE_S)
+
+    return asyncio.run_coroutine_threadsafe(wait(), fate.get_loop()).result()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_time_out_says_unknown_and_carries_the_fate(
+    server: FakeServer, make_any: MakeAnyClient, arrives: bool
+) -> None:
+    client = make_any(Recorder())
+    client.append(0, b"first").result(PATIENCE_S)
+    server.script.hold_feeds = arrives
+    server.script.hold_appends = not arrives
+    one, many = client.append(0, b"one", timeout=0.05), client.append_many(0, [b"2", b"3"], timeout=0.05)
+    context = client.submit(Context(simple), timeout=0.05)
+    fates = []
+    for future in (one, many, context):
+        with pytest.raises(AppendTimeout, match=r"no fate after 0\.05 s: .* unknown until the feed says") as caught:
+            future.result(PATIENCE_S)
+        assert not caught.value.retriable
+        fates.append(caught.value.fate)
+    with pytest.raises(AppendTimeout, match="3 of 3 appends"):
+        client.flush(0.01)  # they are open
+    server.script.hold_feeds = server.script.hold_appends = False
+    server.drop_connections()  # the next mount tells what is in the log
+    if arrives:
+        assert settled(fates[0]) == server.logs[0].data().index(b"one")
+        assert [server.logs[0].data()[i] for i in settled(fates[1])] == [b"2", b"3"]
+        assert settled(fates[2]).transaction_id == server.logs[0].data().index(b"x")
+    else:
+        for fate in fates:  # nothing is sent again after its time
+            with pytest.raises(AppendFailed):
+                settled(fate)
+    client.flush(PATIENCE_S)
+    assert len(server.logs[0].data()) == (5 if arrives else 1)
+
+
+def test_a_time_out_of_what_was_not_sent_is_known(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.script.hold_mounts = True
+    client = make_any(config=ClientConfig(outstanding_appends=2))
+    with pytest.raises(AppendFailed, match=r"not sent within 0\.02 s and is not in the log"):
+        client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
+    waits = client.append_many(0, [b"a", b"b"])
+    with pytest.raises(OutboxFull, match=r"2 appends \(2 bytes\) .* no room came within 0\.02 s; this one was not"):
+        client.append(0, b"never", timeout=0.02).result(PATIENCE_S)
+    with pytest.raises(InvalidInput, match="timeout must be a number of seconds"):
+        client.append(0, b"never", timeout=-1).result(PATIENCE_S)
+    server.script.hold_mounts = False
+    server.drop_connections()
+    assert waits.result(PATIENCE_S).tolist() == [0, 1]
+    assert client.append(0, b"c", timeout=PATIENCE_S).result(PATIENCE_S) == 2
+    assert server.logs[0].data() == [b"a", b"b", b"c"]
+
+
+def test_try_append_never_waits_for_room(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any(config=ClientConfig(outstanding_appends=1))
+    assert client.try_append(0, b"a", header=5).result(PATIENCE_S) == 0
+    server.script.hold_appends = True
+    waits = client.append(0, b"b")
+    while client.statistics()["appends"] < 2:
+        assert not waits.done()
+    with pytest.raises(OutboxFull, match="1 appends") as caught:
+        client.try_append(0, b"c").result(PATIENCE_S)
+    assert caught.value.retriable
+    server.script.hold_appends = False
+    server.drop_connections()
+    assert waits.result(PATIENCE_S) == 1
+    assert client.try_append(0, b"d", append_locks=[("row", 1)], client_mark=1).result(PATIENCE_S) == 2
+    assert server.logs[0].data() == [b"a", b"b", b"d"]
 
 
 # ---- mounts
@@ -349,14 +434,32 @@ def test_the_feed_reaches_the_callbacks_in_order(server: FakeServer, make_any: M
     assert client.server_high_water_mark(0) == 5
 
 
-def test_headers_reach_the_callbacks_in_order(server: FakeServer, make_client: MakeClient) -> None:
+class Headers(Recorder):
+    """Keeps the transactions, and reads no data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Transaction] = []
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        with self.changed:
+            self.marks[transaction.partition_id] = transaction.transaction_id
+            self.kept.append(transaction)
+            self.changed.notify_all()
+
+
+def test_headers_reach_the_callbacks_in_order(server: FakeServer, make_any: MakeAnyClient) -> None:
     server.append_directly(0, [b"old%d" % i for i in range(5)], header=9)
-    recorder = Recorder()
-    client = make_client(recorder, feed="headers")
+    recorder = Headers()
+    client = make_any(recorder, feed="headers")
     client.wait_ready(PATIENCE_S)
     assert client.append(0, b"new", header=4).result(PATIENCE_S) == 5
-    recorder.wait_for(lambda: len(recorder.applied) == 6)
-    assert recorder.applied == [(0, i, 9, b"old%d" % i) for i in range(5)] + [(0, 5, 4, b"new")]
+    recorder.wait_for(lambda: len(recorder.kept) == 6)
+    assert [(one.transaction_id, one.header) for one in recorder.kept] == [(i, 9) for i in range(5)] + [(5, 4)]
+    assert [client.fetch(one) for one in recorder.kept] == [b"old%d" % i for i in range(5)] + [b"new"]
+    assert [one.data for one in recorder.kept[4:]] == [b"old4", b"new"]  # and stays
+    with pytest.raises(InvalidInput, match="feed must be 'records' or 'headers', not 'tails'"):
+        make_any(feed="tails")  # type: ignore[arg-type]
 
 
 def test_reconnect_goes_on_after_the_last_transaction(server: FakeServer, make_any: MakeAnyClient) -> None:
@@ -402,6 +505,82 @@ def test_an_application_that_went_back_is_fed_again(server: FakeServer, make_any
     recorder.wait_for(lambda: recorder.ids()[-1:] == [5])
 
 
+def test_ready_is_applied_up_to_the_mark(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(50)])
+    recorder = Recorder()
+    make_any(recorder).wait_ready(PATIENCE_S)
+    assert recorder.ids() == list(range(50))
+
+
+def test_why_it_is_not_ready_is_said(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(5)])
+    recorder = Refuses()
+    client = make_any(recorder, partitions=[0])
+    with pytest.raises(
+        NotApplied, match=r"applied up to 2, not up to 4, .*: applying .* ValueError\('not 3'\)"
+    ) as caught:
+        client.wait_ready(0.3)
+    assert caught.value.retriable
+    recorder.refuses = False
+    client.wait_ready(PATIENCE_S)
+    assert recorder.ids() == list(range(5))
+    with pytest.raises(NotApplied, match=r"applied up to 4, not up to 5, .*: the log has come to 4"):
+        client.wait_applied(0, 5, timeout=0.02)
+    with pytest.raises(InvalidInput, match="applies nothing"):
+        make_any().wait_applied(0, 0)
+
+
+class Refuses(Recorder):
+    """Does not apply transaction 3 before it is let."""
+
+    refuses = True
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        if transaction.transaction_id == 3 and self.refuses:
+            raise ValueError("not 3")
+        super().apply_transaction(transaction)
+
+
+def test_waiting_for_what_is_applied(server: FakeServer, make_any: MakeAnyClient) -> None:
+    recorder = Recorder()
+    client, other = make_any(recorder), make_any()
+    told: list[int] = []
+
+    def wait() -> None:
+        client.wait_applied(1, 9, PATIENCE_S)
+        told.extend(recorder.ids(1))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    other.append_many(1, [b"x"] * 9).result(PATIENCE_S)
+    thread.join(0.05)
+    assert thread.is_alive()
+    assert told == []
+    other.append(1, b"x").result(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert told == list(range(10))
+    client.wait_applied(1, 3, timeout=0)
+
+
+def test_close_ends_who_waits_for_what_is_applied(make_any: MakeAnyClient) -> None:
+    client = make_any(Recorder())
+    client.wait_ready(PATIENCE_S)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            client.wait_applied(0, 0)
+        except ClientClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(0.02)
+    client.close()
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+
+
 # ---- contexts
 
 
@@ -413,8 +592,11 @@ def test_contexts_commit_give_up_or_raise(make_any: MakeAnyClient) -> None:
         raise ValueError("no")
 
     explodes = Context(explode)
-    assert client.submit(commits).result(PATIENCE_S) is True
-    assert client.submit(gives_up).result(PATIENCE_S) is False
+    result = client.submit(commits).result(PATIENCE_S)
+    assert result == SubmitResult(0, 0)
+    assert result.committed
+    assert client.submit(gives_up).result(PATIENCE_S) == SubmitResult(0, None)
+    assert not SubmitResult(0, None)
     with pytest.raises(ValueError, match="no"):
         client.submit(explodes).result(PATIENCE_S)
     assert (commits.told, gives_up.told, explodes.told) == ([True], [False], [ValueError])
@@ -453,7 +635,7 @@ def test_an_attempt_is_repeated_if_and_only_if_it_is_not_in_the_log(
     client.wait_ready(PATIENCE_S)
     setattr(server.script, drops, 1)
     context = Context(simple)
-    assert client.submit(context).result(PATIENCE_S) is True
+    assert client.submit(context).result(PATIENCE_S).committed
     assert (context.executions, context.told) == (executions, [True])
     assert server.logs[0].data() == [b"x"]
 
@@ -475,6 +657,14 @@ def test_read_and_feed(server: FakeServer, make_any: MakeAnyClient) -> None:
     assert list(client.read(1, 0, 40)) == []
 
 
+def test_transactions_pickle_with_their_data(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"], header=3)
+    (one,) = make_any().read(0, 1, 2)
+    for copy in (pickle.loads(pickle.dumps(one)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(one))))):
+        assert (copy.partition_id, copy.transaction_id, copy.header, copy.data) == (0, 1, 3, b"1")
+        assert copy.req_id == one.req_id
+
+
 def test_a_feed_that_follows(server: FakeServer, make_any: MakeAnyClient) -> None:
     server.append_directly(0, [b"0", b"1", b"2"])
     client = make_any()
@@ -485,6 +675,114 @@ def test_a_feed_that_follows(server: FakeServer, make_any: MakeAnyClient) -> Non
     server.drop_connections()
     server.append_directly(0, [b"4"])
     assert next(feed).transaction_id == 4
+
+
+def test_a_follower_is_polled(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    with client.feed(0, follow=True) as follower:
+        assert list(follower.poll(0.02)) == []
+        server.append_directly(0, [b"0", b"1", b"2"])
+        assert [one.data for one in follower.poll(PATIENCE_S)] == [b"0", b"1", b"2"]
+        assert list(follower.poll(0)) == []
+        server.append_directly(0, [b"3", b"4", b"5"])
+        assert next(follower).data == b"3"
+        assert [one.data for one in follower.poll(PATIENCE_S)] == [b"4", b"5"]  # the rest of the frame
+        assert not follower.stopped
+    assert follower.stopped
+    assert list(follower.poll()) == []
+    while server.do(lambda: server.mounts):
+        continue  # it has left
+
+
+def test_a_follower_is_stopped_from_elsewhere(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"])
+    follower = make_any().feed(0, follow=True)
+    seen: list[int] = []
+
+    def take() -> None:
+        seen.extend(one.transaction_id for one in follower)
+        seen.append(-1)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    while len(seen) < 2:
+        assert thread.is_alive()
+    follower.stop()
+    thread.join(PATIENCE_S)
+    assert seen == [0, 1, -1]
+    follower.stop()
+    server.append_directly(0, [b"2"])
+    assert list(follower) == []
+    while server.do(lambda: server.mounts or server.connections):
+        continue
+
+
+def test_what_nobody_takes_from_any_more_is_stopped(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"0", b"1"])
+    client = make_any()
+    for one in client.feed(0, follow=True):
+        assert one.transaction_id == 0
+        break
+    while server.do(lambda: server.mounts):
+        continue
+
+
+def test_a_follower_of_several_partitions(server: FakeServer, make_any: MakeAnyClient) -> None:
+    for partition in (0, 1):
+        server.append_directly(partition, [b"%d" % i for i in range(3)])
+    client = make_any()
+    assert [(one.partition_id, one.transaction_id) for one in client.feed([1, 0], start={0: 1, 1: 2})] == [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+    ]
+    follower = client.feed(None, follow=True)
+    seen = [next(follower) for _ in range(6)]
+    server.append_directly(1, [b"3"])
+    server.append_directly(0, [b"3"])
+    seen += [next(follower) for _ in range(2)]
+    for partition in (0, 1):
+        assert [one.transaction_id for one in seen if one.partition_id == partition] == [0, 1, 2, 3]
+    follower.stop()
+
+
+def test_where_a_feed_begins(server: FakeServer, make_any: MakeAnyClient) -> None:
+    server.append_directly(0, [b"%d" % i for i in range(5)])
+    client = make_any()
+
+    def ids(feed: Any, count: int = 9) -> list[int]:
+        return [one.transaction_id for one in itertools.islice(feed, count)]
+
+    assert ids(client.feed(0)) == [0, 1, 2, 3, 4]
+    assert ids(client.feed(0, start=3)) == [3, 4]
+    assert ids(client.feed(0, start="latest")) == []
+    assert ids(client.feed([0, 1], last=2)) == [3, 4]
+    assert ids(client.feed(0, last=100)) == [0, 1, 2, 3, 4]
+    assert ids(client.feed(0, last=1, follow=True), 1) == [4]
+    from_now = client.feed(0, start="latest", follow=True)
+    assert list(from_now.poll(0.02)) == []
+    server.append_directly(0, [b"5"])
+    assert next(from_now).transaction_id == 5
+    with pytest.raises(ClientAhead):
+        next(client.feed(0, start=50, follow=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"partitions": 2}, "there is no partition 2"),
+        ({"partitions": []}, "a feed needs a partition"),
+        ({"partitions": 0, "start": -1}, "start must be"),
+        ({"partitions": 0, "start": "tomorrow"}, "start must be"),
+        ({"partitions": [0, 1], "start": {0: 5}}, "start names no transaction ID for partition 1"),
+        ({"partitions": 0, "last": -1}, "last must be"),
+        ({"partitions": 0, "last": 1, "start": 5}, "give one of them"),
+    ],
+)
+def test_a_feed_that_cannot_be(make_any: MakeAnyClient, arguments: dict[str, Any], text: str) -> None:
+    for follow in (False, True):
+        with pytest.raises(InvalidInput, match=text):
+            next(make_any().feed(**arguments, follow=follow))
 
 
 def test_data_that_cannot_be_read(directory: FakeDirectory, make_any: MakeAnyClient) -> None:

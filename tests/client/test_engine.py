@@ -11,7 +11,6 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.net.connector import Opening
 from waltz_ray.protocol.ids import Endpoint, Location
-from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting_types import MountingState
 
 
@@ -87,7 +86,7 @@ def test_a_location_that_comes_before_a_partition_begins_does_not_begin_it() -> 
 
     async def test() -> None:
         shell, wire = Shell(), Wire()
-        engine = Engine(settle(1, 1, None, None, None, FeedMode.RECORDS), wire, None, fetch, shell, lambda: None)
+        engine = Engine(settle(1, 1, None, None, None, None), wire, None, fetch, shell, lambda: None)
         partition = engine.attachment(0).partition
         engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
         assert partition._opening is None

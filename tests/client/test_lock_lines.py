@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
-from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client import SubmitResult, TransactionBuilder, TransactionContext
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.lock_lines import LockLines, Place
@@ -139,7 +139,7 @@ def test_a_lock_that_all_want_costs_two_attempts_each(server: FakeServer, make_c
     client.wait_ready(PATIENCE_S)
     recorder.gate = threading.Event()
     first = Counter(recorder, 0)
-    assert client.submit(first).result(PATIENCE_S) is True  # committed; the gate keeps it from being applied
+    assert client.submit(first).result(PATIENCE_S).committed  # committed; the gate keeps it from being applied
     contexts = [Counter(recorder, number) for number in range(1, 200)]
     futures = [client.submit(context) for context in contexts]
     while client.statistics()["lock_conflicts"] < len(contexts):
@@ -175,7 +175,7 @@ class RefusingPort:
 
 def test_close_ends_contexts_that_stand_in_line() -> None:
     port = RefusingPort()
-    futures: list[LightFuture[bool]] = [LightFuture() for _ in range(20)]
+    futures: list[LightFuture[SubmitResult]] = [LightFuture() for _ in range(20)]
     for number, future in enumerate(futures):
         port.runner.submit(Counter(Recorder(), number), future)
     for _ in futures:

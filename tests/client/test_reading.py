@@ -357,8 +357,8 @@ def test_what_an_import_does_not_load(imported: str, not_loaded: list[str]) -> N
 
 
 def test_the_dataset_is_found_where_connect_is() -> None:
-    from waltz_ray.client.ray import feed_dataset
+    from waltz_ray.client.ray import read_dataset
 
-    assert waltz_ray.feed_dataset is feed_dataset
-    with pytest.raises(AttributeError, match="feed_datasets"):
-        waltz_ray.feed_datasets  # noqa: B018
+    assert waltz_ray.read_dataset is waltz_ray.feed_dataset is read_dataset
+    with pytest.raises(AttributeError, match="read_datasets"):
+        waltz_ray.read_datasets  # noqa: B018

@@ -12,7 +12,7 @@ from tests.simulation.history import Fate, Feed, Logical, Trace
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.threads import SimThreads
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
@@ -324,7 +324,7 @@ class SimClient(Process):
         logical = self._new(p)
         self.trace(p, "proposed", logical.uid)
 
-        def done(future: Future[bool]) -> None:
+        def done(future: Future[SubmitResult]) -> None:
             error = future.exception()
             if error is not None:
                 self._failed([logical], error)

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
+from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import CoordinationError, VersionConflict
-from waltz_ray.net.backoff import Backoff
-from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.manager import (
-    AssignmentRead,
-    Effect,
-    Elected,
-    EndpointAnswered,
-    EndpointRefused,
-    Event,
-    LeadershipLost,
-    ManagerMachine,
-    Probe,
-    ReadAssignment,
-    Registered,
-    RemoveRegistration,
-    ServersSeen,
-    SettleOver,
-    StartSettling,
-    StopProbe,
-    WriteAssignment,
-    WriteFailed,
-)
-from waltz_ray.wire.framing import Hello, encode_hello
-from waltz_ray.wire.znodes import ServerDescriptor
+from waltz_ray.errors import CoordinationError
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -106,134 +81,25 @@ class SimServer(Process):
         return fatal
 
 
-class _Probe(asyncio.Protocol):
-    """The manager's connection to a server's endpoint (``actors.endpoint_probe`` with its thread left out)."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.write(encode_hello(Hello((5,), "cluster-manager probe")))
-
-    def data_received(self, data: bytes) -> None:
-        """The server's HELLO."""
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-
 class SimManager(Process):
-    """The real machine, watches and leadership; ``actors.cluster_manager`` with its threads left out."""
+    """The real ``Manager``, started as its actor does and started again when it ends. Servers need no supervision."""
 
     def __init__(self, world: World, servers: int) -> None:
         super().__init__(world, "manager", session_s=3.0)
         self._servers = servers
-        self.machine: ManagerMachine | None = None
-        self._events: deque[Event] = deque()
-        self._stepping = False
-        self._probes: dict[int, asyncio.Task[None]] = {}
-        self._keep: list[Any] = []
 
     def start(self) -> None:
-        store = self.begin()
-        self._events.clear()
-        self._stepping = False
-        self._probes = {}
-        self.spawn(self._start(store))
+        self.spawn(self._start(self.begin()))
 
     async def _start(self, store: ClusterStore) -> None:
         try:
-            self.machine = ManagerMachine(store.info().partitions, frozenset(range(self._servers)))
-            self._store = store
-            self._keep = [
-                store.watch_servers(self._on_servers),
-                store.lead(self.loop.name, lambda: self._put(Elected()), lambda: self._put(LeadershipLost())),
-            ]
+            await Manager(store, self._servers, self._ensure, self.loop.name, _SETTLE_S, self._fatal).start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(_RETRY_S)
 
-    def _on_servers(self, servers: dict[int, ServerDescriptor]) -> None:
-        self._put(ServersSeen({s: Registered(d.endpoint, tuple(d.preferred)) for s, d in servers.items()}))
+    def _ensure(self) -> None:
+        """Here whoever ends a server starts it again."""
 
-    def _put(self, event: Event) -> None:
-        """From any thread: the machine's own takes it in its turn."""
-        self.loop.call_soon(self._step, event)
-
-    def _step(self, event: Event) -> None:
-        assert self.machine is not None
-        self._events.append(event)
-        if self._stepping:
-            return
-        self._stepping = True
-        self.loop.create_task(self._decide())
-
-    async def _decide(self) -> None:
-        assert self.machine is not None
-        while self._events:
-            event = self._events.popleft()
-            effects = self.machine.step(event)
-            if effects:
-                self.tell(f"{event} -> {effects}")
-            for effect in effects:
-                await self._perform(effect)
-        self._stepping = False
-
-    async def _perform(self, effect: Effect) -> None:
-        match effect:
-            case StartSettling():
-                self.loop.call_later(_SETTLE_S, self._step, SettleOver())
-            case ReadAssignment():
-                try:
-                    read = await self.loop.run_in_executor(None, self._store.assignment)
-                    self._events.append(AssignmentRead(*read))
-                except CoordinationError:
-                    self.loop.call_later(_RETRY_S, self._step, WriteFailed())
-            case WriteAssignment(assignment, version):
-                try:
-                    written = await self.loop.run_in_executor(None, self._store.set_assignment, assignment, version)
-                    self._events.append(AssignmentRead(assignment, written))
-                except VersionConflict:
-                    self._events.append(WriteFailed())
-                except CoordinationError:
-                    self.loop.call_later(_RETRY_S, self._step, WriteFailed())
-            case RemoveRegistration(server_id):
-                try:
-                    await self.loop.run_in_executor(None, self._store.remove_server_registration, server_id)
-                except CoordinationError as error:
-                    self.tell(f"the registration of server {server_id} was not removed: {error}")
-            case Probe(server_id, endpoint):
-                self._stop_probe(server_id)
-                self._probes[server_id] = self.loop.create_task(self._probe(server_id, endpoint))
-            case StopProbe(server_id):
-                self._stop_probe(server_id)
-
-    def _stop_probe(self, server_id: int) -> None:
-        task = self._probes.pop(server_id, None)
-        if task is not None:
-            task.cancel()
-
-    async def _probe(self, server_id: int, endpoint: Endpoint) -> None:
-        refused, pauses = False, Backoff(spread=0.0)
-        while True:
-            try:
-                _, protocol = await self.loop.create_connection(_Probe, *endpoint)
-            except ConnectionRefusedError:
-                if not refused:
-                    refused = True
-                    self._put(EndpointRefused(server_id, endpoint))
-            except OSError:
-                pass  # no proof of anything
-            else:
-                assert isinstance(protocol, _Probe)
-                if refused:
-                    refused = False
-                    self._put(EndpointAnswered(server_id, endpoint))
-                try:
-                    await protocol.ended
-                finally:
-                    protocol.transport.abort()
-            await asyncio.sleep(pauses.next_s())
+    def _fatal(self, message: str) -> None:
+        self.world.scheduler.fail(AssertionError(f"{message}: {sys.exception()!r}"))

@@ -19,7 +19,7 @@ from waltz_spark import BatchProgress, JsonRows, read_feed, stream_feed
 
 import waltz_ray
 from tests.cluster.harness import wait_until
-from waltz_ray import feed_dataset
+from waltz_ray import read_dataset
 from waltz_ray.bring_up import Cluster, cluster_status, missing
 from waltz_ray.errors import ClusterNotFound, InvalidInput
 
@@ -138,11 +138,11 @@ def test_json_that_does_not_fit(spark: Any) -> None:
 
 
 def test_a_dataset_and_back_to_spark(spark: Any, start: dict[int, int], appended: list[Row]) -> None:
-    dataset = feed_dataset("bank", start=start, bytes_per_task=100_000, header=1)
+    dataset = read_dataset("bank", start=start, bytes_per_task=100_000, header=1)
     expected = [row for row in appended if row[2] == 1]
     assert dataset.count() == len(expected)
     assert rows_of(dataset.to_spark(spark)) == expected
-    nothing = feed_dataset("bank", start="latest", columns=["header", "data"])
+    nothing = read_dataset("bank", start="latest", columns=["header", "data"])
     assert (nothing.count(), nothing.columns()) == (0, ["header", "data"])
 
 

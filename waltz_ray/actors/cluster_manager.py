@@ -2,22 +2,18 @@
 
 How it decides: docs/design.md, "Placement"; that nothing depends on it: docs/design.md, "Actors".
 
-Decisions are made in ``protocol.manager``; here they are carried out. Hard state lives only in ZooKeeper: the settings
-(what should run), the assignment, the registrations, the leader lock. The manager may be killed at any moment: Ray
-starts it again, it is elected when its predecessor's ZooKeeper session has timed out, reads everything and goes on.
-While it is away the data plane does not notice, except that nobody moves the partitions of a server that dies then.
-
-One thread steps the machine and does what it orders. Watches and probes only put events into its queue. A second
-thread looks after the actors, because a call to Ray may block.
+Decisions are made in ``protocol.manager`` and carried out in ``manager.py``, in an event loop; here are the thread that
+runs the loop, the view of the cluster, and the Ray actor. Hard state lives only in ZooKeeper: the settings (what should
+run), the assignment, the registrations, the leader lock. The manager may be killed at any moment: Ray starts it again,
+it is elected when its predecessor's ZooKeeper session has timed out, reads everything and goes on. While it is away the
+data plane does not notice, except that nobody moves the partitions of a server that dies then.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import asyncio
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Mapping
@@ -25,33 +21,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from waltz_ray.actors.endpoint_probe import EndpointProbe
+from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.manager import (
-    AssignmentRead,
-    Effect,
-    Elected,
-    Event,
-    LeadershipLost,
-    ManagerMachine,
-    Probe,
-    ReadAssignment,
-    Registered,
-    RemoveRegistration,
-    ServersSeen,
-    SettleOver,
-    StartSettling,
-    StopProbe,
-    WriteAssignment,
-    WriteFailed,
-)
 from waltz_ray.protocol.placement import Assignment
-from waltz_ray.runtime.driver import Driver
 from waltz_ray.runtime.status import (
     ActorState,
     ActorStatus,
@@ -63,21 +39,11 @@ from waltz_ray.runtime.status import (
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
-log = logging.getLogger(__name__)
-
 StatusT = TypeVar("StatusT", bound=ActorStatus)
 
 _SETTLE_S = 5.0
-_RETRY_S = 0.5
-_SUPERVISE_INTERVAL_S = 2.0
 _VIEW_TIMEOUT_S = 1.0
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
-
-
-def _end_process(message: str) -> None:
-    log.critical("%s; this process ends, a new one reads everything from ZooKeeper", message)
-    logging.shutdown()  # os._exit flushes nothing
-    os._exit(1)
 
 
 class Supervisor(Protocol):
@@ -103,57 +69,57 @@ class ManagerHost:
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str, supervisor: Supervisor, settle_s: float = _SETTLE_S) -> None:
         self._store = ClusterStore(zookeeper, cluster)
-        self._info = info = self._store.info()
-        self.settings = from_json(info.settings)
+        self._info = self._store.info()
+        self.settings = from_json(self._info.settings)
         self._supervisor = supervisor
         self._settle_s = settle_s
-        self._machine = ManagerMachine(info.partitions, frozenset(range(self.settings.config.servers)))
-        self._driver = Driver[Event, Effect]("manager", self._machine, self._perform, _end_process)
-        self._events: queue.Queue[Event | None] = queue.Queue()
-        self._later: list[tuple[float, int, Event]] = []
-        self._order = itertools.count()
-        self._probes: dict[int, EndpointProbe] = {}
-        self._closing = threading.Event()
+        self._closed = False
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="manager-view")
         self._reading: Future[None] | None = None
         self._last_read: _Read | None = None
-        self._supervision = threading.Event()  # set while the actors are to be looked after
-        self.supervision_error = ""
-        self._threads = [
-            threading.Thread(target=target, name=name, daemon=True)
-            for name, target in (("manager", self._run), ("manager-supervision", self._supervise))
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._watch = self._store.watch_servers(
-            lambda servers: self._events.put(
-                ServersSeen({s: Registered(server.endpoint, tuple(server.preferred)) for s, server in servers.items()})
-            )
-        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="manager", daemon=True)
+        self._thread.start()
+        try:
+            self.manager = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        except BaseException:
+            self._end_loop()
+            raise
         self._pulse = ZooKeeperPulse(zookeeper, f"/{cluster}")
-        self._leadership = self._store.lead(
-            f"pid {os.getpid()}", lambda: self._events.put(Elected()), lambda: self._events.put(LeadershipLost())
+
+    async def _start(self) -> Manager:
+        manager = Manager(
+            self._store,
+            self.settings.config.servers,
+            lambda: self._supervisor.ensure(self.settings),
+            f"pid {os.getpid()}",
+            self._settle_s,
         )
+        try:
+            await manager.start()
+        except BaseException:
+            await manager.close()
+            raise
+        return manager
 
     @property
     def leading(self) -> bool:
-        return self._machine.leading
+        return self.manager.machine.leading
 
     def close(self) -> None:
         """End the threads and give the leader lock away. Idempotent."""
-        if self._closing.is_set():
+        if self._closed:
             return
-        self._closing.set()
-        self._supervision.set()
+        self._closed = True
         self._pulse.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
-        self._watch.cancel()
-        self._leadership.cancel()
-        self._events.put(None)
-        for thread in self._threads:
-            thread.join()
-        for probe in self._probes.values():
-            probe.stop()
+        asyncio.run_coroutine_threadsafe(self.manager.close(), self._loop).result()
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def view(self, timeout_s: float) -> ClusterStatus:
         """What ZooKeeper says about the cluster: who has what, and who was in the last sessions. Nothing of the actors.
@@ -171,7 +137,7 @@ class ManagerHost:
             cluster=self._info.name,
             cluster_key=self._info.cluster_key,
             zookeeper_state=ZooKeeperView(seen.state, seen.silent_s, seen.error, age_s, str(failure or "")),
-            manager=ManagerStatus(os.getpid(), self.leading, self.supervision_error),
+            manager=ManagerStatus(os.getpid(), self.leading, self.manager.supervision_error),
             partitions=read.partitions if read else tuple(map(PartitionAssignment, range(self._info.partitions))),
             registered_servers=read.servers if read else {},
             announced_replicas=read.replicas if read else {},
@@ -195,84 +161,6 @@ class ManagerHost:
         members = tuple(r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None)
         server_id = owner.server_id if owner else None
         return PartitionAssignment(partition, server_id, assignment.generation(partition), record.session_id, members)
-
-    # -- the machine's thread ---------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while (event := self._next()) is not None:
-            self._driver.handle(event)
-            if self._machine.leading:
-                self._supervision.set()
-            elif not self._closing.is_set():
-                self._supervision.clear()
-
-    def _next(self) -> Event | None:
-        """The next event; None: the end."""
-        while True:
-            wait = self._later[0][0] - time.monotonic() if self._later else None
-            if wait is not None and wait <= 0:
-                return heapq.heappop(self._later)[2]
-            try:
-                return self._events.get(timeout=wait)
-            except queue.Empty:
-                continue
-
-    def _after(self, delay_s: float, event: Event) -> None:
-        heapq.heappush(self._later, (time.monotonic() + delay_s, next(self._order), event))
-
-    def _perform(self, effect: Effect) -> None:
-        log.info("manager: %s", effect)
-        match effect:
-            case StartSettling():
-                self._after(self._settle_s, SettleOver())
-            case ReadAssignment():
-                self._read()
-            case WriteAssignment(assignment, version):
-                try:
-                    self._events.put(AssignmentRead(assignment, self._store.set_assignment(assignment, version)))
-                except VersionConflict:
-                    self._events.put(WriteFailed())
-                except CoordinationError as error:  # the outcome may be unknown: read before anything else
-                    log.warning("manager: the assignment was not written: %s", error)
-                    self._after(_RETRY_S, WriteFailed())
-            case RemoveRegistration(server_id):
-                try:
-                    self._store.remove_server_registration(server_id)
-                except CoordinationError as error:  # it ends with the dead server's session then
-                    log.warning("manager: the registration of server %d was not removed: %s", server_id, error)
-            case Probe(server_id, endpoint):
-                self._stop_probe(server_id)
-                self._probes[server_id] = EndpointProbe(server_id, endpoint, self._events.put)
-            case StopProbe(server_id):
-                self._stop_probe(server_id)
-
-    def _read(self) -> None:
-        try:
-            self._events.put(AssignmentRead(*self._store.assignment()))
-        except CoordinationError as error:
-            log.warning("manager: the assignment cannot be read: %s", error)
-            self._after(_RETRY_S, WriteFailed())
-
-    def _stop_probe(self, server_id: int) -> None:
-        probe = self._probes.pop(server_id, None)
-        if probe is not None:
-            probe.stop()
-
-    # -- the actors' thread -----------------------------------------------------------------------------
-
-    def _supervise(self) -> None:
-        while True:
-            self._supervision.wait()
-            if self._closing.is_set():
-                return
-            try:
-                self._supervisor.ensure(self.settings)
-                self.supervision_error = ""
-            except Exception as error:  # Ray's errors have many roots; shown in status, tried again
-                if str(error) != self.supervision_error:
-                    log.exception("manager: actors could not be made sure of")
-                self.supervision_error = str(error)
-            self._closing.wait(_SUPERVISE_INTERVAL_S)
 
 
 class ClusterManager:

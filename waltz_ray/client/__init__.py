@@ -1,7 +1,7 @@
 """What applications import; ``waltz_ray`` exports the most used names."""
 
 from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.application import Callbacks, Transaction, TransactionBuilder, TransactionContext
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.directory import Directory, Location
 from waltz_ray.client.range_reader import RangeReader
@@ -12,6 +12,7 @@ __all__ = [
     "Directory",
     "Location",
     "RangeReader",
+    "SubmitResult",
     "Transaction",
     "TransactionBuilder",
     "TransactionContext",

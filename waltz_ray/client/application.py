@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.ids import LockId, ReqId
 
-__all__ = ["Callbacks", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
+__all__ = ["Callbacks", "SubmitResult", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
 
 
 class TransactionSource(Protocol):
@@ -24,11 +25,30 @@ class TransactionSource(Protocol):
     def data(self, index: int) -> bytes: ...
 
 
-class Transaction:
-    """One committed transaction, as the application sees it.
+class _Sent:
+    """Where the parts of a transaction are that has travelled between processes."""
 
-    ``data`` is fetched from the server when it is first read if the client was connected with
-    ``feed="headers"`` (``DataUnavailable`` if that fails); otherwise it is already here.
+    def __init__(self, req_id: ReqId, data: bytes) -> None:
+        self._req_id = req_id
+        self._data = data
+
+    def req_id(self, index: int) -> ReqId:
+        return self._req_id
+
+    def data(self, index: int) -> bytes:
+        return self._data
+
+
+def _received(partition_id: int, transaction_id: int, header: int, req_id: ReqId, data: bytes) -> Transaction:
+    return Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0)
+
+
+class Transaction:
+    """One committed transaction, as the application sees it. It pickles with its data.
+
+    A client connected with ``feed="headers"`` fetches ``data`` from the server when it is first read
+    (``DataUnavailable`` if that fails); where that would hold up a loop, ``await client.fetch(transaction)`` first.
+    Otherwise it is already here.
     """
 
     __slots__ = ("_data", "_index", "_source", "header", "partition_id", "transaction_id")
@@ -54,6 +74,13 @@ class Transaction:
         if self._data is None:
             self._data = self._source.data(self._index)
         return self._data
+
+    def keep(self, data: bytes) -> None:
+        """``data`` has been fetched: nobody needs to do so again."""
+        self._data = data
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (self.partition_id, self.transaction_id, self.header, self.req_id, self.data)
 
     def __repr__(self) -> str:
         return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"
@@ -111,6 +138,23 @@ class TransactionBuilder:
     def append_lock(self, name: str, id: int) -> None:
         """No check; refuses others' write and read locks that do not know of this transaction yet."""
         self.append_locks.append(LockId(name, id))
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    """What became of a context: True if it has committed, False if its code gave up."""
+
+    partition_id: int
+    transaction_id: int | None
+    """None: it gave up."""
+
+    @property
+    def committed(self) -> bool:
+        """Its transaction is in the log."""
+        return self.transaction_id is not None
+
+    def __bool__(self) -> bool:
+        return self.committed
 
 
 class TransactionContext(ABC):

@@ -54,6 +54,8 @@ class ApplyQueue:
         self.epoch = 0
         self.refusals = 0
         """How often the application has refused transactions; it may have gone back each time."""
+        self.trouble: BaseException | None = None
+        """What the application refused transactions with, until it takes them."""
         self.refusing = False
         """It is being told of that: ``mark`` may be more than it knows."""
         self.queued = False
@@ -112,6 +114,12 @@ class Applier:
                 return
         action()
 
+    def give_up(self, queue: ApplyQueue, action: Callable[[], None]) -> None:
+        """Nobody waits for this ``action`` of ``when_applied`` any more."""
+        with self._lock:
+            queue.waiters = [waiter for waiter in queue.waiters if waiter[2] != action]
+            heapq.heapify(queue.waiters)
+
     def stop(self) -> None:
         """Nothing more is applied; waits for the callback that is running, unless that is who calls."""
         with self._lock:
@@ -169,6 +177,7 @@ class Applier:
 
     def _settle(self, queue: ApplyQueue, frame_bytes: int) -> None:
         queue.pauses.reset()
+        queue.trouble = None
         if frame_bytes:
             queue.give_credit(frame_bytes)
 
@@ -183,7 +192,7 @@ class Applier:
         return True
 
     def _refused(self, queue: ApplyQueue, transactions: Transactions, error: BaseException) -> bool:
-        queue.refusals, queue.refusing = queue.refusals + 1, True
+        queue.refusals, queue.refusing, queue.trouble = queue.refusals + 1, True, error
         first_id = transactions[0].transaction_id
         failed_id = max(first_id, self.application_mark(queue, first_id - 1) + 1)
         self._uncaught(queue.partition_id, min(failed_id, transactions.last_id), error)

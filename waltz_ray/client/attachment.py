@@ -47,7 +47,8 @@ class Attachment:
         self.lines = LockLines()
         self._credit_step_bytes = home.mounter.config.feed_credit_bytes // 4
         self._applied_bytes = 0  # not yet told to the partition; what a mount may still send is smaller by as much
-        self._applies = home.mounter.mode in (FeedMode.RECORDS, FeedMode.HEADERS)
+        self.applies = home.mounter.mode in (FeedMode.RECORDS, FeedMode.HEADERS)
+        """There are callbacks to be fed."""
         self.queue = ApplyQueue(partition_id, mark, self._give_credit, self._rewind)
         self.partition = PartitionShell(home.mounter, partition_id, mark, self)
         self.outbox = self.partition.outbox
@@ -56,7 +57,7 @@ class Attachment:
 
     @property
     def applied_mark(self) -> int | None:
-        if not self._applies:
+        if not self.applies:
             return None
         return NO_TRANSACTION if self.queue.refusing else self.queue.mark
 

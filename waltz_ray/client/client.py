@@ -11,39 +11,43 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from itertools import chain
 from types import TracebackType
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from waltz_ray.client.application import Callbacks, Transaction, TransactionContext, checked_header
+from waltz_ray.client.address import Address, Find, travelling
+from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionContext, checked_header
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, Lock, check_partition, settle
+from waltz_ray.client.engine import Engine, FeedKind, Lock, Locks, settle
 from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, check_size
-from waltz_ray.client.rpc import READ_BYTES
-from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.rpc import READ_BYTES, only_data
+from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
+from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import Int32s, Int64s
 
-__all__ = ["FeedKind", "WaltzClient"]
+__all__ = ["WaltzClient"]
 
-FeedKind = Literal["records", "headers"]
+T = TypeVar("T")
 
-_FEED_MODES = {"records": FeedMode.RECORDS, "headers": FeedMode.HEADERS}
 _PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
 
 class WaltzClient:
-    """One client of one cluster.
+    """One client of one cluster. It pickles as its address (without callbacks), and connects when it is first used.
 
     With ``callbacks`` the given ``partitions`` (default: all) are mounted at once and fed to them, data inline
     (``feed="records"``) or fetched on demand (``"headers"``). Without, a partition is mounted when it is first
@@ -59,14 +63,14 @@ class WaltzClient:
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
         threads: Threads | None = None,
+        find: Find | None = None,
     ) -> None:
-        """``threads``: only the simulator gives other than real ones."""
-        if feed is not None and feed not in _FEED_MODES:
-            raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r}")
+        """``threads``: only the simulator gives other than real ones. ``find``: how another process gets the same."""
+        self._address = Address(find, config, partitions) if find is not None else None
+        self._has_callbacks = callbacks is not None
         self._directory = directory
         # Before any thread exists: the application's code may raise.
-        mode = _FEED_MODES[feed or "records"]
-        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, mode)
+        membership = settle(directory.next_client_id(), directory.partitions, callbacks, config, partitions, feed)
         self.client_id = membership.client_id
         self.config = membership.config
         self._partitions = membership.mounted
@@ -93,6 +97,7 @@ class WaltzClient:
         append_locks: Sequence[Lock] = (),
         client_mark: int | None = None,
         retry: bool = True,
+        timeout: float | None = None,
     ) -> Future[int]:
         """Propose one transaction; the future's result is its transaction ID.
 
@@ -101,40 +106,75 @@ class WaltzClient:
         (with ``retry=False``) where it would otherwise have been sent again; ClientAhead; ClientClosed.
         ``client_mark`` is the high-water mark the locks are checked against: what the application had applied when
         it read what it bases this transaction on. The default is this client's own mark.
+
+        After ``timeout`` seconds, waiting for room included, it ends: OutboxFull is raised, or the future raises
+        AppendFailed, if nothing was sent; otherwise AppendTimeout, whose ``fate`` is done when the feed has said
+        whether it is in the log.
         """
-        engine = self._engine
-        attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        data = bytes(data)
-        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
-        future: LightFuture[int] = LightFuture()
-        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
-        if write_locks or read_locks or append_locks:
-            engine.take_locks(attachment, append, (write_locks, read_locks, append_locks), client_mark)
-        if not attachment.outbox.offer(append):
-            self._threads.wait_for_room(attachment.outbox, append)
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
+        if timeout is not None:
+            return self._limited(outbox, append, future, timeout)
+        if not outbox.offer(append):
+            self._threads.wait_for_room(outbox, append)
+        return future
+
+    def try_append(
+        self,
+        partition_id: int,
+        data: bytes,
+        header: int = 0,
+        write_locks: Sequence[Lock] = (),
+        read_locks: Sequence[Lock] = (),
+        append_locks: Sequence[Lock] = (),
+        client_mark: int | None = None,
+        retry: bool = True,
+    ) -> Future[int]:
+        """``append`` that never blocks: OutboxFull at once where that would wait for room. Also in a callback."""
+        locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
+        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
+        if not outbox.offer(append, ahead=self._threads.on_loop):
+            raise outbox.full_error(0)
         return future
 
     def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: int | Sequence[int] | Int32s = 0
+        self,
+        partition_id: int,
+        datas: Sequence[bytes],
+        headers: int | Sequence[int] | Int32s = 0,
+        timeout: float | None = None,
     ) -> Future[Int64s]:
         """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
 
-        They are not one unit: after an error some may be in the log (AppendFailed then says which).
+        They are not one unit: after an error some may be in the log (AppendFailed then says which). ``timeout`` is
+        that of ``append``.
         """
         attachment = self._engine.attachment(partition_id)
         future: LightFuture[Int64s] = LightFuture()
         append = self._engine.many_append_of(attachment, datas, headers, future)
-        if append.count:
-            self._threads.put(attachment.outbox, append)
-        else:
+        if not append.count:
             future.set_result(append.ids)
+        elif timeout is not None:
+            return self._limited(attachment.outbox, append, future, timeout)
+        else:
+            self._threads.put(attachment.outbox, append)
         return future
 
-    def submit(self, context: TransactionContext) -> Future[bool]:
-        """Run ``context`` until it commits (True) or gives up (False); the future carries what it raised."""
-        future: LightFuture[bool] = LightFuture()
-        self._engine.runner.submit(context, future)
-        return future
+    def submit(self, context: TransactionContext, timeout: float | None = None) -> Future[SubmitResult]:
+        """Run ``context`` until it commits (a true result, with the transaction's ID) or gives up (a false one).
+
+        The future carries what the context raised. After ``timeout`` seconds it raises AppendTimeout and there is no
+        further attempt; what becomes of the one under way is said by the error's ``fate``.
+        """
+        future: LightFuture[SubmitResult] = LightFuture()
+        runner = self._engine.runner
+        if timeout is None:
+            runner.submit(context, future)
+            return future
+        checked_timeout(timeout)
+        run = runner.submit(context, future)
+        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout))
+        return limit.begin(self._threads.post, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -156,17 +196,54 @@ class WaltzClient:
             raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
         return self._read(partition_id, first_id, end_id)
 
-    def feed(self, partition_id: int, start: int = 0, follow: bool = False) -> Iterator[Transaction]:
-        """Transactions from ``start`` on, beside the callbacks; up to the server's mark, or for ever (``follow``).
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        follow: Literal[False] = ...,
+        last: int | None = ...,
+    ) -> Iterator[Transaction]: ...
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        *,
+        follow: Literal[True],
+        last: int | None = ...,
+    ) -> Follower: ...
+    @overload
+    def feed(
+        self, partitions: Partitions, start: Bound = ..., follow: bool = ..., last: int | None = ...
+    ) -> Iterator[Transaction]: ...
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = "earliest",
+        follow: bool = False,
+        last: int | None = None,
+    ) -> Iterator[Transaction]:
+        """Transactions of one partition, of several, or of all (None), beside the callbacks.
 
-        A follower holds a connection until the iterator is closed or the client is.
+        They begin at ``start``: a transaction ID, one for each partition, or "latest": what commits from now on; or
+        with the ``last`` n of each partition. They end at the servers' marks, one partition after the other; or never
+        (``follow``), as they come: then a ``Follower``, which holds a connection until it is stopped.
         """
-        check_partition(partition_id, self._count)
-        if start < 0:
-            raise InvalidInput(f"transaction IDs begin at 0, not {start}")
-        if follow:
-            return self._follow(partition_id, start)
-        return self._read(partition_id, start, self.server_high_water_mark(partition_id) + 1)
+        plan = FeedPlan.of(partitions, self._count, start, last)
+        marks = {}
+        if plan.needs_marks or not follow:
+            marks = {partition: self.server_high_water_mark(partition) for partition in plan.partitions}
+        first_ids = plan.first_ids(marks)
+        if not follow:
+            return chain.from_iterable(self._read(p, first_ids[p], mark + 1) for p, mark in marks.items())
+        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
+        subscription = self._engine.follow(self._directory.next_client_id(), first_ids, items.put)
+        return Follower(subscription, items, self._fetch)
+
+    def fetch(self, transaction: Transaction) -> bytes:
+        """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
+        return transaction.data
 
     def high_water_mark(self, partition_id: int) -> int:
         """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
@@ -185,21 +262,30 @@ class WaltzClient:
         return self._count
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Until every partition of this client is mounted (and, with callbacks, fed up to the server's mark).
+        """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
 
-        ClientAhead, or PartitionNotReady after ``timeout`` seconds.
+        That mark is the one of the mount. ClientAhead; after ``timeout`` seconds PartitionNotReady, or NotApplied,
+        which says how far it came and why not further.
         """
-        if self._threads.on_loop:
-            raise InvalidInput("wait_ready() was called in a future's callback, which it would wait for")
-        partitions = [self._engine.attachment(partition).partition for partition in self._partitions]
-        start = time.monotonic()
+        self._wait(self._engine.readiness(), timeout, "wait_ready")
+
+    def wait_applied(self, partition_id: int, transaction_id: int, timeout: float | None = None) -> None:
+        """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
+        self._wait([self._engine.applied(partition_id, transaction_id)], timeout, "wait_applied")
+
+    def _wait(self, awaited: Sequence[ReadyWait], timeout: float | None, name: str) -> None:
+        if self._threads.on_loop or self._threads.on_applying:
+            raise InvalidInput(f"{name}() was called in a callback, which it would wait for")
+        start_s = time.monotonic()
         with self._ready:
-            for partition in partitions:
-                while not self._engine.is_ready(partition):
-                    waited = time.monotonic() - start
-                    if timeout is not None and waited >= timeout:
-                        raise partition.machine.not_ready_error(waited * 1000)
-                    self._ready.wait(_PATIENCE_S if timeout is None else max(0.001, min(_PATIENCE_S, timeout - waited)))
+            for one in awaited:
+                while not one.reached(self._engine.closed):
+                    waited_s = time.monotonic() - start_s
+                    if timeout is not None and waited_s >= timeout:
+                        one.give_up()
+                        raise one.error(waited_s)
+                    left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
+                    self._ready.wait(max(0.001, left_s))
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``appends`` (records), ``committed``, ``lock_conflicts``, ``retries`` (attempts
@@ -208,6 +294,8 @@ class WaltzClient:
 
     def close(self) -> None:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
+        if "_engine" not in self.__dict__:
+            return  # it came pickled and was never used
         if self._threads.on_loop:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():
@@ -224,7 +312,52 @@ class WaltzClient:
     ) -> None:
         self.close()
 
+    # ---- travelling
+
+    def __reduce__(self) -> tuple[Callable[[Address], WaltzClient], tuple[Address]]:
+        return _arrived, (travelling(self._address, self._has_callbacks),)
+
+    if not TYPE_CHECKING:  # or a misspelt name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Of a client that came pickled, which connects when it is first used."""
+            if name.startswith("__") or "_connecting" not in self.__dict__:
+                return object.__getattribute__(self, name)  # which raises
+            with self._connecting:
+                if "_engine" in self.__dict__:
+                    return object.__getattribute__(self, name)  # another thread has connected
+                address = self._address
+                directory, transport = address.find()
+                try:
+                    self.__init__(directory, transport, None, address.config, address.partitions, find=address.find)
+                except BaseException:
+                    directory.close()
+                    raise
+                return object.__getattribute__(self, name)
+
     # ---- inside
+
+    def _call(
+        self, partition_id: int, data: bytes, header: int, locks: Locks | None, client_mark: int | None, retry: bool
+    ) -> tuple[Outbox, AppendCall, LightFuture[int]]:
+        """An append, not yet sent."""
+        engine = self._engine
+        attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
+        data = bytes(data)
+        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
+        future: LightFuture[int] = LightFuture()
+        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
+        if locks is not None:
+            engine.take_locks(attachment, append, locks, client_mark)
+        return attachment.outbox, append, future
+
+    def _limited(self, outbox: Outbox, append: AppendCall, fate: LightFuture[T], timeout: float) -> Future[T]:
+        """Send it; the answer comes within ``timeout`` seconds."""
+        end_s = time.monotonic() + checked_timeout(timeout)
+        if not outbox.offer(append):
+            self._threads.wait_for_room(outbox, append, timeout)
+        limit = TimeLimit(fate, "the append", timeout, lambda: expire_append(outbox, append, timeout))
+        return limit.begin(self._threads.post, max(0.0, end_s - time.monotonic()))
 
     def _ready_changed(self) -> None:
         with self._ready:
@@ -235,9 +368,7 @@ class WaltzClient:
 
     def _fetch(self, partition_id: int, transaction_id: int) -> bytes:
         batch = self._threads.call(self._engine.rpc.read(partition_id, transaction_id, transaction_id + 1, READ_BYTES))
-        if not len(batch):
-            raise DataUnavailable(f"partition {partition_id}: the server does not have transaction {transaction_id}")
-        return bytes(batch.data(0))
+        return only_data(batch, partition_id, transaction_id)
 
     def _read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         while first_id < end_id:
@@ -247,25 +378,14 @@ class WaltzClient:
             yield from transactions_of(batch, first_id - 1, self._fetch)
             first_id = batch.end_id
 
-    def _follow(self, partition_id: int, start: int) -> Iterator[Transaction]:
-        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
-        client_id = self._directory.next_client_id()
-        subscription = self._engine.subscription(partition_id, client_id, start - 1, items.put)
-        self._engine.follow(subscription)
-        try:
-            yield from self._taken(subscription, items)
-        finally:
-            with suppress(ClientClosed):  # then close() has ended the subscription
-                self._threads.start(self._engine.unsubscribe(subscription))
-
-    def _taken(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem]) -> Iterator[Transaction]:
-        while True:
-            item = items.get()
-            yield from subscription.taken(item, self._fetch)
-            subscription.used(item)
-
     def _end_threads(self) -> None:
         self._threads.stop(self._engine.shut_down())
         self._ready_changed()
         self._engine.applier.stop()
         self._engine.runner.close()
+
+
+def _arrived(address: Address) -> WaltzClient:
+    client = WaltzClient.__new__(WaltzClient)
+    client.__dict__.update(_address=address, _has_callbacks=False, _connecting=threading.RLock())
+    return client

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from waltz_ray.client.application import TransactionBuilder, TransactionContext, checked_header
+from waltz_ray.client.application import SubmitResult, TransactionBuilder, TransactionContext, checked_header
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.lock_lines import LockLines, Place
 from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.shell import Shell
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.errors import AppendFailed, ClientClosed, InvalidInput, WaltzError
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION
 
@@ -47,7 +47,7 @@ class ContextPort(Protocol):
 class ContextRun:
     """One ``submit``: a context, its future, and nothing that lasts beyond them."""
 
-    def __init__(self, runner: ContextRunner, context: TransactionContext, future: Fate[bool]) -> None:
+    def __init__(self, runner: ContextRunner, context: TransactionContext, future: Fate[SubmitResult]) -> None:
         self._runner = runner
         self.context = context
         self.conflict: int | None = None  # the transaction that refused the latest attempt
@@ -55,6 +55,8 @@ class ContextRun:
         self.lines: LockLines | None = None
         self.future = future
         self.ended = False
+        self.expired: WaltzError | None = None  # with which it ends instead of another attempt
+        self.partition_id = -1
 
     def fail(self, error: BaseException) -> None:
         """No further attempt: the client cannot append."""
@@ -75,7 +77,7 @@ class ContextRunner:
         self._runs: dict[ContextRun, None] = {}  # in their order
         self._closed = False
 
-    def submit(self, context: TransactionContext, future: Fate[bool]) -> ContextRun:
+    def submit(self, context: TransactionContext, future: Fate[SubmitResult]) -> ContextRun:
         """Run it until it ends; ``future`` is told how."""
         run = ContextRun(self, context, future)
         with self._lock:
@@ -135,6 +137,12 @@ class ContextRunner:
         """Nobody waits for it any more: no further attempt. One that is under way may still commit."""
         self._end_in_error(run, error)
 
+    def expire(self, run: ContextRun, timeout: float) -> None:
+        """Its time is over: no further attempt. One that is under way may still commit."""
+        run.expired = AppendFailed(
+            f"the context did not commit within {timeout:g} s: no attempt of it is in the log; submit it again"
+        )
+
     def close(self) -> None:
         """End what is left with ClientClosed; waits for what is running (``Shell.stop_contexts``)."""
         with self._lock:
@@ -147,10 +155,12 @@ class ContextRunner:
         if run.ended:
             return
         try:
+            if run.expired is not None:
+                raise run.expired
             if run.conflict is not None:
                 conflict, run.conflict = run.conflict, None
                 run.context.on_lock_failure(conflict)
-            partition_id = run.context.partition_id(self._partitions)
+            partition_id = run.partition_id = run.context.partition_id(self._partitions)
             port = self._port(partition_id)
             # Before the application reads its state: a mark from later would claim too much.
             refusals, mark = port.refusals, port.applied_mark
@@ -195,7 +205,7 @@ class ContextRunner:
             run.context.on_completion(committed)
         except BaseException as error:  # noqa: BLE001 - the fate stands whatever the hook does
             problem = error
-        run.future.set_result(committed)
+        run.future.set_result(SubmitResult(run.partition_id, transaction_id if committed else None))
         return problem
 
     def _end_in_error(self, run: ContextRun, error: BaseException) -> None:

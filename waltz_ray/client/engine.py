@@ -5,22 +5,25 @@ It has no thread and waits for nothing: who it is for gives it a ``Shell``, and 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from waltz_ray.client.application import Callbacks, checked_header, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
+from waltz_ray.client.bounds import check_partition
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
@@ -32,10 +35,14 @@ from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION, Location, LockId
 from waltz_ray.protocol.messages.client import FeedMode
-from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s
 
-__all__ = ["Engine", "Lock", "Locks", "Membership", "check_partition", "settle"]
+__all__ = ["Engine", "FeedKind", "Lock", "Locks", "Membership", "settle"]
+
+FeedKind = Literal["records", "headers"]
+"""Whether callbacks are fed whole transactions, or headers with the data fetched on demand."""
+
+_FEED_MODES = {"records": FeedMode.RECORDS, "headers": FeedMode.HEADERS}
 
 Lock = LockId | tuple[str, int]
 Locks = tuple[Sequence[Lock], Sequence[Lock], Sequence[Lock]]
@@ -57,29 +64,24 @@ class Membership:
     config: ClientConfig
 
 
-def check_partition(partition_id: int, count: int) -> int:
-    """``partition_id`` if there is such a partition, else InvalidInput."""
-    if not 0 <= partition_id < count:
-        raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
-    return partition_id
-
-
 def settle(
     client_id: int,
     count: int,
     callbacks: Callbacks | None,
     config: ClientConfig | None,
     partitions: Sequence[int] | None,
-    feed: FeedMode,
+    feed: FeedKind | None,
 ) -> Membership:
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
+    if feed is not None and feed not in _FEED_MODES:
+        raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r}")
     mounted = tuple(range(count))
     if partitions is not None:
         mounted = tuple(sorted({check_partition(partition, count) for partition in partitions}))
     marks: dict[int, int] = {}
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
-    mode = FeedMode.OWN if callbacks is None else feed
+    mode = FeedMode.OWN if callbacks is None else _FEED_MODES[feed or "records"]
     return Membership(client_id, count, mounted, marks, mode, config or ClientConfig())
 
 
@@ -108,6 +110,7 @@ class Engine:
         self._lock = threading.Lock()
         self._locations: Mapping[int, Location] = {}
         self._subscriptions: set[Subscription] = set()
+        self._endings: set[asyncio.Task[None]] = set()  # of those that nobody takes from any more
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
@@ -165,15 +168,17 @@ class Engine:
         attachment = self.attachments.get(check_partition(partition_id, self.membership.partitions))
         return attachment.queue.mark if attachment is not None else NO_TRANSACTION
 
-    def is_ready(self, partition: PartitionShell) -> bool:
-        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client ends before."""
-        if partition.error is not None:
-            raise partition.error
-        if partition.machine.state is MountingState.READY:
-            return True
-        if self.closed:
-            raise ClientClosed("the client was closed before its partitions were ready")
-        return False
+    def readiness(self) -> list[ReadyWait]:
+        """Of this client's partitions, all of which are mounted from now on."""
+        attachments = [self.attachment(partition) for partition in self.membership.mounted]
+        return [ReadyWait(attachment, self.applier, None) for attachment in attachments]
+
+    def applied(self, partition_id: int, transaction_id: int) -> ReadyWait:
+        """When ``transaction_id`` has been applied. InvalidInput if nothing is."""
+        attachment = self.attachment(partition_id)
+        if not attachment.applies:
+            raise InvalidInput("a client without callbacks applies nothing: there is nothing to wait for")
+        return ReadyWait(attachment, self.applier, checked_mark(transaction_id))
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""
@@ -233,27 +238,31 @@ class Engine:
 
     # ---- subscriptions
 
-    def subscription(
-        self, partition_id: int, client_id: int, after: int, put: Callable[[FeedItem], None]
-    ) -> Subscription:
-        """A feed that follows; not yet begun."""
-        return Subscription(self._mounter(client_id, FeedMode.RECORDS), partition_id, after, put)
-
-    def follow(self, subscription: Subscription) -> None:
-        """Begin with it; ``shut_down`` ends it otherwise."""
+    def follow(self, client_id: int, first_ids: Mapping[int, int], put: Callable[[FeedItem], None]) -> Subscription:
+        """A feed that follows, from the first ID of each partition on; ``shut_down`` ends it otherwise."""
+        mounter = self._mounter(client_id, FeedMode.RECORDS)
         with self._lock:
             self.check_open()
+            subscription = Subscription(mounter, first_ids, put, self._abandon)
             self._shell.post(self._subscribe, subscription)
+        return subscription
 
     def _subscribe(self, subscription: Subscription) -> None:
         if subscription.stopped:
             return
         self._subscriptions.add(subscription)
-        self._begin(subscription.partition)
+        for partition in subscription.partitions.values():
+            self._begin(partition)
+
+    def _abandon(self, subscription: Subscription) -> None:
+        task = asyncio.get_running_loop().create_task(self.unsubscribe(subscription))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """On the loop: end. Idempotent; who is cancelled on the way leaves the rest to ``shut_down``."""
-        self._begun.pop(subscription.partition, None)
+        for partition in subscription.partitions.values():
+            self._begun.pop(partition, None)
         await subscription.stop()
         self._subscriptions.discard(subscription)
 
@@ -276,6 +285,7 @@ class Engine:
         for subscription in list(self._subscriptions):
             await self.unsubscribe(subscription)
             subscription.end(ClientClosed("the client was closed"))
+        await asyncio.gather(*self._endings)
         for attachment in self.attachments.values():
             await attachment.partition.stop()
             for append in attachment.outbox.close(closed):

@@ -1,11 +1,12 @@
 """Where appends wait to be sent, and what bounds a client.
 
-An append is *open* from ``offer`` until ``forget``. From ``offer`` until ``free`` its records and bytes count against
-the limits, whether it waits here, is under way, or waits to be sent again. At the limit ``offer`` refuses, and says
-when to try again. One append larger than the limit passes when nothing else counts.
+An append is *open* from when it is taken until ``forget``. From then until ``free`` its records and bytes count against
+the limits, whether it waits here, is under way, or waits to be sent again. At the limit ``offer`` refuses, and
+``stand_in_line`` waits: first come, first served, and nobody is woken in vain. One append larger than the limit passes
+when nothing else counts.
 
-A fate is ``free``, then the future's result, then ``forget``: a callback of the future finds room for the next append,
-and whoever looks for open appends misses none whose future has no result yet.
+A fate is ``free``, then the future's result, then ``forget``: a callback of the future finds room for the next append
+before it is given to who stands in line, and whoever looks for open appends misses none whose future has no result yet.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from collections.abc import Callable, Iterable
 
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import PartitionNotReady, WaltzError
+from waltz_ray.errors import OutboxFull, PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 
-__all__ = ["Bell", "Outbox"]
+__all__ = ["Bell", "Outbox", "Told"]
+
+
+Told = Callable[[WaltzError | None], None]
+"""Tells who stands in line that his append has been taken, or why it never will be."""
 
 
 class Bell:
@@ -42,7 +47,7 @@ class Bell:
 class Outbox:
     """The open appends of one partition.
 
-    ``offer``, ``give_up`` and ``open_appends`` for any thread, the rest for the client's loop.
+    ``offer``, ``stand_in_line``, ``leave_line`` and ``open_appends`` for any thread, the rest for the client's loop.
     ``bell`` is rung when there is something to send.
     """
 
@@ -51,7 +56,7 @@ class Outbox:
         self._monotonic = monotonic
         self._bell = bell
         self._lock = threading.Lock()
-        self._when_room: list[Callable[[], None]] = []
+        self._line: dict[AppendCall, Told] = {}  # for room, in their order
         self._queue: deque[Unsent] = deque()
         self._open: dict[AppendCall, None] = {}  # in their order: they end in it when the client is closed
         self._records = 0
@@ -63,23 +68,22 @@ class Outbox:
         self.appends = 0
         """Records ever taken."""
 
-    def offer(self, append: AppendCall, when_room: Callable[[], None] | None = None) -> bool:
-        """Take it, to be sent. False at the limits: then ``when_room`` is called once, as soon as there may be room.
+    def offer(self, append: AppendCall, ahead: bool = False) -> bool:
+        """Take it, to be sent. False at the limits, or where others stand in line, unless it may go ``ahead`` of them.
 
         Raises what the outbox was closed with.
         """
-        count = append.count
-        size = len(append.data)
         with self._lock:
             if self._error is not None:
-                raise type(self._error)(*self._error.args)
-            if self._records and (self._records + count > self._max_records or self._bytes + size > self._max_bytes):
-                if when_room is not None:
-                    self._when_room.append(when_room)
+                raise self._closed_error(self._error)
+            if self._line and not ahead:
                 return False
-            self._records += count
-            self._bytes += size
-            self.appends += count
+            # As in _has_room and _take_in, without the price of two calls: this is most of what an append costs.
+            records, size = self._records + append.count, self._bytes + len(append.data)
+            if self._records and (records > self._max_records or size > self._max_bytes):
+                return False
+            self._records, self._bytes = records, size
+            self.appends += append.count
             append.since = self._monotonic()
             self._open[append] = None
             self._queue.append(append if append.__class__ is AppendCall else _whole(append))
@@ -87,11 +91,60 @@ class Outbox:
             self._bell.ring()
         return True
 
-    def give_up(self, when_room: Callable[[], None]) -> None:
-        """Whoever offered does not wait any longer."""
+    def stand_in_line(self, append: AppendCall, told: Told) -> None:
+        """Take it as soon as there is room; ``told`` is called then, or when the outbox is closed, on any thread."""
         with self._lock:
-            if when_room in self._when_room:
-                self._when_room.remove(when_room)
+            error = self._error
+            waits = error is None and (bool(self._line) or not self._has_room(append))
+            if waits:
+                self._line[append] = told
+            elif error is None:
+                self._take_in(append)  # there was none a moment ago
+        if error is not None:
+            told(self._closed_error(error))
+        elif not waits:
+            if not self._bell.rung:
+                self._bell.ring()
+            told(None)
+
+    def leave_line(self, append: AppendCall) -> bool:
+        """True: it does not wait for room any more. False: it did not, its waiter has been told or is being told."""
+        with self._lock:
+            left = self._line.pop(append, None) is not None
+        self._admit()  # it may have been in the way of a smaller one
+        return left
+
+    def _has_room(self, append: AppendCall) -> bool:
+        records, size = self._records + append.count, self._bytes + len(append.data)
+        return not self._records or (records <= self._max_records and size <= self._max_bytes)
+
+    def _take_in(self, append: AppendCall) -> None:
+        self._records += append.count
+        self._bytes += len(append.data)
+        self.appends += append.count
+        append.since = self._monotonic()
+        self._open[append] = None
+        self._queue.append(append if append.__class__ is AppendCall else _whole(append))
+
+    def _admit(self) -> None:
+        """Those in line that there is room for."""
+        taken: list[Told] = []
+        with self._lock:
+            while self._line:
+                append = next(iter(self._line))
+                if not self._has_room(append):
+                    break
+                taken.append(self._line.pop(append))
+                self._take_in(append)
+        if taken and not self._bell.rung:
+            self._bell.ring()
+        for told in taken:
+            told(None)
+
+    @staticmethod
+    def _closed_error(error: WaltzError) -> WaltzError:
+        """Another one for each who is told: a traceback belongs to one."""
+        return type(error)(*error.args)
 
     def no_room_error(self) -> PartitionNotReady:
         """The error for whoever has waited for room as long as may be."""
@@ -100,10 +153,17 @@ class Outbox:
             f"and none got one within {self._timeout_ms} ms; this one was not sent"
         )
 
+    def full_error(self, waited_s: float) -> OutboxFull:
+        """For who has waited for room as long as he wanted."""
+        return OutboxFull(
+            f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
+            f"and no room came within {waited_s:g} s; this one was not sent: append it again"
+        )
+
     @property
     def blocked(self) -> int:
-        """Who waits for room."""
-        return len(self._when_room)
+        """Who stands in line for room."""
+        return len(self._line)
 
     @property
     def outstanding(self) -> int:
@@ -199,23 +259,20 @@ class Outbox:
         return True
 
     def free(self, appends: Iterable[AppendCall]) -> None:
-        """Give the room of these appends to others, once for each: they have their fates."""
-        told: list[Callable[[], None]] = []
+        """Give the room of these appends to others, once for each: they have their fates. ``forget`` follows."""
         with self._lock:
             for append in appends:
                 if append in self._open:  # else the outbox was closed
                     self._records -= append.count
                     self._bytes -= len(append.data)
-            if self._when_room:
-                told, self._when_room = self._when_room, []
-        for when_room in told:
-            when_room()
 
     def forget(self, appends: Iterable[AppendCall]) -> None:
         """The futures of these have their results."""
         with self._lock:
             for append in appends:
                 self._open.pop(append, None)
+        if self._line:
+            self._admit()
 
     def close(self, error: WaltzError) -> list[AppendCall]:
         """Every later ``offer`` raises ``error``; takes out what is open."""
@@ -225,9 +282,9 @@ class Outbox:
             self._open.clear()
             self._queue.clear()
             self._records = self._bytes = 0
-            told, self._when_room = self._when_room, []
-        for when_room in told:
-            when_room()
+            line, self._line = self._line, {}
+        for told in line.values():
+            told(self._closed_error(error))
         return left
 
 

@@ -6,13 +6,16 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
+from waltz_ray.client.time_limits import checked_timeout, expire_append, unknown_error
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WaltzError
 
@@ -21,6 +24,8 @@ __all__ = ["AwaitedFate", "OwnLoop"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_APPENDS_A_TURN = 128  # begun: some 2 ms
 
 
 class AwaitedFate(Generic[T]):
@@ -31,6 +36,20 @@ class AwaitedFate(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.waiter: asyncio.Future[T] = loop.create_future()
         self._told = False
+
+    async def told_within(self, timeout: float) -> bool:
+        """Wait for it; False if that lasts longer than ``timeout`` seconds."""
+        try:
+            await asyncio.wait([self.waiter], timeout=timeout)
+        except asyncio.CancelledError:
+            self.waiter.cancel()
+            raise
+        return self.waiter.done()
+
+    def left_alone(self) -> asyncio.Future[T]:
+        """``waiter``, for who may or may not look at it; no exception of it is reported as never retrieved."""
+        self.waiter.add_done_callback(lambda waiter: waiter.cancelled() or waiter.exception())
+        return self.waiter
 
     def done(self) -> bool:
         return self._told
@@ -59,6 +78,8 @@ class OwnLoop:
         self._turn: Turn = lambda: None
         self._next_turn: asyncio.Handle | None = None
         self._rung = False
+        self._appends_begun = 0  # in this turn of the loop
+        self._appends_later: deque[asyncio.Future[None]] = deque()
 
     def jitter(self) -> float:
         return random.uniform(0.5, 1.0)
@@ -119,26 +140,81 @@ class OwnLoop:
 
     # ---- room
 
-    async def offer(self, outbox: Outbox, append: AppendCall) -> None:
-        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
+    def before_append(self) -> asyncio.Future[None] | None:
+        """What an append awaits first: None, unless this turn of the loop has begun enough of them.
+
+        A thousand tasks that begin to append in one turn would hold up everybody else for as long as that takes.
+        """
+        if self._appends_begun < _APPENDS_A_TURN and not self._appends_later:
+            if not self._appends_begun:
+                self.loop.call_soon(self._next_appends)
+            self._appends_begun += 1
+            return None
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._appends_later.append(waiter)
+        return waiter
+
+    def _next_appends(self) -> None:
+        self._appends_begun = 0
+        if not self._appends_later:
+            return
+        while self._appends_later and self._appends_begun < _APPENDS_A_TURN:
+            waiter = self._appends_later.popleft()
+            if not waiter.done():  # else it has been cancelled
+                waiter.set_result(None)
+                self._appends_begun += 1
+        self.loop.call_soon(self._next_appends)
+
+    async def offer(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
+        """Wait for room; PartitionNotReady if that lasts longer than ``mount_timeout_ms``.
+
+        OutboxFull after ``timeout`` seconds, if they are given.
+        """
         if outbox.offer(append):
             return
+        taken: asyncio.Future[None] = self.loop.create_future()
+        outbox.stand_in_line(append, partial(_settle, taken))
+        limit_s = self._config.mount_timeout_ms / 1000 if timeout is None else timeout
+        timer = self.loop.call_later(limit_s, self._give_up, outbox, append, taken, timeout)
         try:
-            async with asyncio.timeout(self._config.mount_timeout_ms / 1000):
-                while not await self._offered(outbox, append):
-                    pass
-        except TimeoutError:
-            raise outbox.no_room_error() from None
-
-    async def _offered(self, outbox: Outbox, append: AppendCall) -> bool:
-        room = asyncio.Event()
-        if outbox.offer(append, room.set):
-            return True
-        try:
-            await room.wait()
+            await taken
+        except asyncio.CancelledError:
+            if not outbox.leave_line(append):  # taken at the last moment
+                append.retry = False
+                outbox.withdraw(append)
+            raise
         finally:
-            outbox.give_up(room.set)
-        return False
+            timer.cancel()
+
+    @staticmethod
+    def _give_up(outbox: Outbox, append: AppendCall, taken: asyncio.Future[None], timeout: float | None) -> None:
+        if outbox.leave_line(append):
+            _settle(taken, outbox.no_room_error() if timeout is None else outbox.full_error(timeout))
+
+    async def sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
+        """Send it, wait for its fate, and say what that is; within ``timeout`` seconds, if they are given."""
+        end_s = 0.0 if timeout is None else self.monotonic() + checked_timeout(timeout)
+        await self.offer(outbox, append, timeout)
+        if timeout is None:
+            return await self.told(outbox, append, fate)
+        return await self.told(outbox, append, fate, (timeout, max(0.0, end_s - self.monotonic())))
+
+    async def told(
+        self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], limit: tuple[float, float] | None = None
+    ) -> T:
+        """The fate. ``limit``: the time-out that was given, and what is left of it, in seconds."""
+        try:
+            if limit is None or await fate.told_within(limit[1]):
+                return await fate.waiter
+        except asyncio.CancelledError:
+            append.retry = False
+            outbox.withdraw(append)
+            raise
+        error = expire_append(outbox, append, limit[0])
+        if error is not None:
+            fate.waiter.cancel()
+            raise error
+        raise unknown_error("the append", limit[0], fate.left_alone())
 
     def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Contexts cannot wait: somebody else does."""
@@ -156,3 +232,12 @@ class OwnLoop:
     async def stop_offers(self) -> None:
         """Wait for those that wait for room; closed outboxes have ended them."""
         await asyncio.gather(*self._offers)
+
+
+def _settle(taken: asyncio.Future[None], error: WaltzError | None) -> None:
+    if taken.done():
+        return  # who waited has been cancelled
+    if error is None:
+        taken.set_result(None)
+    else:
+        taken.set_exception(error)

@@ -24,7 +24,7 @@ from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
-__all__ = ["READ_BYTES", "Rpc", "checked_batch"]
+__all__ = ["READ_BYTES", "Rpc", "checked_batch", "only_data"]
 
 READ_BYTES = 1024 * 1024  # of records in one answer
 
@@ -48,6 +48,13 @@ def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int) -
     if bad >= 0:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id + bad} arrived damaged; read it again")
     return batch
+
+
+def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> bytes:
+    """The data of the one transaction that was asked for."""
+    if not len(batch):
+        raise DataUnavailable(f"partition {partition_id}: the server does not have transaction {transaction_id}")
+    return bytes(batch.data(0))
 
 
 class _RpcStream(ClientStream):

@@ -1,11 +1,11 @@
-"""``client.feed(..., follow=True)``: a feed for one iterator, beside the callbacks and independent of them.
+"""What a follower (``client.feed(..., follow=True)``) rests on: a feed beside the callbacks and independent of them.
 
-It is a client of its own (own client ID, own connection), because the feed of a mount names only its partition.
+It is a client of its own (own client ID, own connections), because the feed of a mount names only its partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
@@ -17,45 +17,60 @@ from waltz_ray.protocol.records import RecordBatch
 
 __all__ = ["FeedItem", "Subscription"]
 
-FeedItem = tuple[RecordBatch | FeedBatch, int] | WaltzError
-"""A frame and its bytes, or why there is no further one."""
+FeedItem = tuple[RecordBatch | FeedBatch, int] | WaltzError | None
+"""A frame and its bytes, why there is no further one, or None to make who waits look whether he is to stop."""
 
 
 class Subscription:
-    """Feeds one iterator: ``put`` gets what it is to take, and ``taken`` makes transactions of it.
+    """Feeds one follower: ``put`` gets what it is to take, and ``taken`` makes transactions of it.
 
-    On the client's loop, but for ``taken`` and ``end``.
+    On the client's loop, but for ``taken``, ``used``, ``abandon`` and ``end``.
     """
 
-    def __init__(self, mounter: Mounter, partition_id: int, after: int, put: Callable[[FeedItem], None]) -> None:
-        self._after = after
+    def __init__(
+        self,
+        mounter: Mounter,
+        first_ids: Mapping[int, int],
+        put: Callable[[FeedItem], None],
+        abandoned: Callable[[Subscription], None],
+    ) -> None:
+        """``first_ids``: of each partition. ``abandoned`` is called on the loop after ``abandon``."""
+        self._marks = {partition_id: first_id - 1 for partition_id, first_id in first_ids.items()}
         self._mounter = mounter
         self._put = put
+        self._abandoned = abandoned
         self.stopped = False
-        self.partition = PartitionShell(mounter, partition_id, after, self)
+        self.partitions = {p: PartitionShell(mounter, p, mark, self) for p, mark in self._marks.items()}
 
     async def stop(self) -> None:
-        """Leave, and close the connection. Idempotent."""
+        """Leave, and close the connections. Idempotent."""
         self.stopped = True
-        await self.partition.stop()
+        for partition in self.partitions.values():
+            await partition.stop()
         await self._mounter.streams.close()
 
+    def abandon(self) -> None:
+        """Nobody takes from it any more: it is stopped soon."""
+        self._mounter.shell.post(self._abandoned, self)
+
     def end(self, error: WaltzError) -> None:
-        """The iterator raises when it has taken what was before."""
+        """The follower raises when it has taken what was before."""
         self._put(error)
 
     def taken(self, item: FeedItem, fetch: Fetch) -> Transactions:
-        """The transactions of the next item; raises if it is the end."""
-        if isinstance(item, WaltzError):
-            raise item
+        """The transactions of the next frame."""
+        if not isinstance(item, tuple):
+            return Transactions([])
         feed, _ = item
-        after, self._after = self._after, max(self._after, feed.first_id + len(feed) - 1)
-        return transactions_of(feed, after, fetch)
+        mark = self._marks[feed.partition_id]
+        self._marks[feed.partition_id] = max(mark, feed.first_id + len(feed) - 1)
+        return transactions_of(feed, mark, fetch)
 
     def used(self, item: FeedItem) -> None:
-        """The iterator has done with it: as much may come."""
-        if not isinstance(item, WaltzError):
-            self._mounter.shell.post(self.partition.applied, item[1])
+        """The follower has done with it: as much may come."""
+        if isinstance(item, tuple):
+            feed, frame_bytes = item
+            self._mounter.shell.post(self.partitions[feed.partition_id].applied, frame_bytes)
 
     # ---- Sink
 

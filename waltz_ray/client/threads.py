@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from waltz_ray.client.io_thread import IoThread
@@ -22,7 +23,7 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.workers import TurnThread, WorkerPool
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendFailed
+from waltz_ray.errors import AppendFailed, WaltzError
 
 __all__ = ["Threads"]
 
@@ -70,25 +71,33 @@ class Threads:
         """Whether the caller runs in the thread that brings fates and answers, which must not wait for any."""
         return self._io.is_current
 
+    @property
+    def on_applying(self) -> bool:
+        """This is the thread that runs callbacks: it must not wait for what is applied."""
+        return self._apply is not None and self._apply.is_current
+
     def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Blocks at the limits; PartitionNotReady if that lasts longer than ``mount_timeout_ms``."""
         if not outbox.offer(append):
             self.wait_for_room(outbox, append)
 
-    def wait_for_room(self, outbox: Outbox, append: AppendCall) -> None:
-        """What ``put`` does when there was none."""
+    def wait_for_room(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
+        """What ``put`` does when there was none. OutboxFull after ``timeout`` seconds, if they are given."""
         if self.on_loop:
+            if outbox.offer(append, ahead=True):  # the loop must not wait; who stands in line may
+                return
             raise AppendFailed(
                 f"partition {outbox.partition_id}: {outbox.outstanding} appends are without a fate, and the thread "
                 f"that brings fates cannot wait for one; append from another thread than a future's callback"
             )
-        room = threading.Event()
-        end_s = time.monotonic() + self._config.mount_timeout_ms / 1000
-        while not outbox.offer(append, room.set):
-            if not room.wait(max(0.0, end_s - time.monotonic())):
-                outbox.give_up(room.set)
-                raise outbox.no_room_error()
-            room.clear()
+        taken: Future[None] = Future()
+        outbox.stand_in_line(append, partial(_settle, taken))
+        try:
+            taken.result(self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
+        except TimeoutError:
+            if outbox.leave_line(append):
+                raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
+            taken.result()  # at the last moment
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result."""
@@ -101,3 +110,10 @@ class Threads:
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """Run ``last`` on the loop as the last thing of this client there, and wait for it."""
         self._io.stop(last)
+
+
+def _settle(taken: Future[None], error: WaltzError | None) -> None:
+    if error is None:
+        taken.set_result(None)
+    else:
+        taken.set_exception(error)

@@ -81,6 +81,11 @@ class TurnThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        """This is the thread."""
+        return threading.current_thread() is self._thread
+
     def ring(self) -> None:
         """There is something to do. Any thread."""
         self._rung.set()
@@ -89,7 +94,7 @@ class TurnThread:
         """No further turn; waits for the one that runs, unless that is who calls."""
         self._stopped = True
         self._rung.set()
-        if threading.current_thread() is not self._thread:
+        if not self.is_current:
             self._thread.join()
 
     def _run(self) -> None:

@@ -1,5 +1,8 @@
-"""The log for users of Ray Data: ``feed_dataset``. Importing this imports ``ray.data``."""
+"""The log for users of Ray Data: ``read_dataset``, ``WaltzDatasink``. Importing this imports ``ray.data``."""
 
-from waltz_ray.client.ray.dataset import feed_dataset
+from waltz_ray.client.ray.dataset import read_dataset
+from waltz_ray.client.ray.datasink import WaltzDatasink, block_rows
 
-__all__ = ["feed_dataset"]
+__all__ = ["WaltzDatasink", "block_rows", "feed_dataset", "read_dataset"]
+
+feed_dataset = read_dataset  # its name before there was a datasink

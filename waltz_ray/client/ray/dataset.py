@@ -17,10 +17,10 @@ from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 from waltz_ray.finding import ray_lookup
 
-__all__ = ["feed_dataset"]
+__all__ = ["read_dataset"]
 
 
-def feed_dataset(
+def read_dataset(
     cluster: str | None = None,
     partitions: Sequence[int] | None = None,
     start: Bound = "earliest",
@@ -40,7 +40,7 @@ def feed_dataset(
 
     A process that belongs to no Ray yet joins the cluster's, which ``zookeeper`` and ``endpoints`` do not tell.
     Ray Data executes when it is consumed; "latest" is fixed when this is called. See ``docs/client.md``,
-    "As a Ray Dataset".
+    "Ray Data".
     """
     place = where_of(cluster, zookeeper, endpoints, directory, address)
     if place.ray and not ray_lookup.here():
@@ -77,6 +77,8 @@ def _blocks(reading: Reading, ranges: Sequence[Range], schema: Any) -> Iterator[
     """At least one block where the schema is known, so that a dataset without rows has columns, too."""
     found = False
     for rows in reading.batches(ranges):
+        if not rows.num_columns:
+            continue  # a decoder that found nothing to decode
         yield pa.Table.from_batches([rows])
         found = True
     if not found and schema is not None:

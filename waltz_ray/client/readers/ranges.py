@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from waltz_ray.client.bounds import Bound, resolved
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["Bound", "Range", "bounds_of", "first_ids", "split_ranges"]
-
-Bound = Literal["earliest", "latest"] | int | Mapping[int, int]
-"""Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each."""
 
 
 class Range(NamedTuple):
@@ -30,8 +28,8 @@ def bounds_of(start: Bound, stop: Bound, high_water_marks: Mapping[int, int]) ->
     """
     ranges = []
     for partition_id, mark in sorted(high_water_marks.items()):
-        first_id = _resolve("start", start, partition_id, mark)
-        end_id = min(_resolve("stop", stop, partition_id, mark), mark + 1)
+        first_id = resolved("start", start, partition_id, mark)
+        end_id = min(resolved("stop", stop, partition_id, mark), mark + 1)
         if first_id < end_id:
             ranges.append(Range(partition_id, first_id, end_id))
     return ranges
@@ -39,23 +37,7 @@ def bounds_of(start: Bound, stop: Bound, high_water_marks: Mapping[int, int]) ->
 
 def first_ids(start: Bound, high_water_marks: Mapping[int, int]) -> dict[int, int]:
     """Partition -> the ID at which a read from ``start`` begins, also behind the log's end. InvalidInput as above."""
-    return {p: _resolve("start", start, p, mark) for p, mark in sorted(high_water_marks.items())}
-
-
-def _resolve(name: str, bound: Bound, partition_id: int, mark: int) -> int:
-    if bound == "earliest":
-        return 0
-    if bound == "latest":
-        return mark + 1
-    if isinstance(bound, Mapping):
-        if partition_id not in bound:
-            raise InvalidInput(f"{name} names no transaction ID for partition {partition_id}; name one for each")
-        bound = bound[partition_id]
-    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
-        raise InvalidInput(
-            f"{name} must be 'earliest', 'latest', a transaction ID >= 0 or a mapping of those, not {bound!r}"
-        )
-    return bound
+    return {p: resolved("start", start, p, mark) for p, mark in sorted(high_water_marks.items())}
 
 
 def split_ranges(ranges: list[Range], record_bytes: Mapping[int, float], bytes_per_task: int) -> list[Range]:

@@ -1,0 +1,132 @@
+"""A write task of Ray Data: whatever becomes of its attempts, each piece of its blocks is in the log once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.client.conftest import PATIENCE_S
+from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray.client import WaltzClient
+from waltz_ray.client.ray import WaltzDatasink, block_rows
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.errors import InvalidInput
+
+ROWS = [{"number": i, "text": f"row {i}"} for i in range(300)]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+@pytest.fixture
+def sink(server: FakeServer, directory: FakeDirectory) -> Iterator[WaltzDatasink]:
+    """A write that has begun; before it there was something else in the log."""
+    server.append_directly(0, [b"before"] * 3, header=7)
+    transport = TcpTransport()
+    with WaltzClient(directory, transport, find=lambda: (FakeDirectory(directory.servers), transport)) as client:
+        sink = WaltzDatasink(client, header=7, piece_bytes=200)
+        sink.on_write_start()
+        yield sink
+
+
+def task(number: int) -> Any:
+    return SimpleNamespace(task_idx=number)
+
+
+def rows_in(server: FakeServer) -> list[dict[str, Any]]:
+    datas = [data for partition in (0, 1) for data in server.logs[partition].data()]
+    rows: list[dict[str, Any]] = block_rows(pa.record_batch([pa.array(datas, pa.binary())], names=["data"])).to_pylist()
+    return sorted(rows, key=lambda row: int(row["number"]))
+
+
+def pieces_in(server: FakeServer) -> int:
+    return sum(len(log.data()) for log in server.logs.values()) - 3
+
+
+def breaking(blocks: Sequence[Any], after: int) -> Iterator[Any]:
+    yield from blocks[:after]
+    raise RuntimeError("the task has died")
+
+
+def test_rows_are_written_once(server: FakeServer, sink: WaltzDatasink) -> None:
+    assert sink.write([TABLE], task(0)) == pieces_in(server) > 20
+    assert rows_in(server) == ROWS
+    assert {int(h) for log in server.logs.values() for b in log.batches for h in b.fields["header"]} == {7}
+    assert all(log.batches for log in server.logs.values())  # in turn
+    assert sink.write([TABLE.slice(0, 0)], task(1)) == 0
+
+
+def test_a_task_that_is_run_again_adds_what_is_missing(server: FakeServer, sink: WaltzDatasink) -> None:
+    blocks = [TABLE.slice(start, 50) for start in range(0, 300, 50)]
+    for after in (2, 5):
+        with pytest.raises(RuntimeError, match="has died"):
+            sink.write(breaking(blocks, after), task(3))
+        server.append_directly(1, [b"between"], header=7)
+    assert 0 < pieces_in(server) - 2 < len(list(sink.pieces(blocks, 3)))
+    assert sink.write(blocks, task(3)) == pieces_in(server) - 2
+    assert rows_in(server) == ROWS
+    assert sink.write(blocks, task(3)) == pieces_in(server) - 2  # all of it is there
+    assert rows_in(server) == ROWS
+
+
+def test_two_attempts_at_once(server: FakeServer, sink: WaltzDatasink) -> None:
+    """Ray has taken one for dead which is not."""
+    threads = [threading.Thread(target=sink.write, args=([TABLE], task(0))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert rows_in(server) == ROWS
+
+
+class Forgotten(dict[int, int]):
+    """The lock table of a server that has just got the partition: everything is as new as the log's end."""
+
+    def __init__(self, mark: int) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def get(self, lock: int, default: Any = -1) -> Any:
+        return super().get(lock, self.mark)
+
+
+def test_a_refusal_that_proves_nothing(server: FakeServer, sink: WaltzDatasink) -> None:
+    blocks = [TABLE.slice(0, 100), TABLE.slice(100)]
+    with pytest.raises(RuntimeError):
+        sink.write(breaking(blocks, 1), task(0))
+    server.append_directly(0, [b"later"] * 5)
+    for log in server.logs.values():
+        log.locks = Forgotten(log.mark)
+    sink.write(blocks, task(0))
+    assert rows_in(server) == ROWS
+
+
+def test_a_connection_that_breaks(server: FakeServer, sink: WaltzDatasink) -> None:
+    server.script.drop_after_admitting = 2
+    server.script.drop_before_admitting = 2
+    sink.write([TABLE], task(0))
+    assert rows_in(server) == ROWS
+
+
+def test_another_write_is_another(server: FakeServer, sink: WaltzDatasink) -> None:
+    sink.write([TABLE], task(0))
+    sink.on_write_start()
+    sink.write([TABLE], task(0))
+    assert len(rows_in(server)) == 2 * len(ROWS)
+
+
+def test_what_cannot_be_written_or_read(sink: WaltzDatasink, server: FakeServer) -> None:
+    with pytest.raises(InvalidInput, match="piece_bytes must be at least 1"):
+        WaltzDatasink(sink._client, piece_bytes=0)
+    with pytest.raises(InvalidInput, match="a write needs a partition"):
+        WaltzDatasink(sink._client, partitions=[])
+    with pytest.raises(InvalidInput, match="needs the column data"):
+        block_rows(pa.record_batch([pa.array([1])], names=["header"]))
+    assert block_rows(pa.record_batch([pa.array([b"waltz_ray.piece", b""])], names=["data"])).num_rows == 0
+    sink.write([TABLE], task(0))
+    sink.write([pa.table({"other": ["x"]})], task(1))
+    with pytest.raises(InvalidInput, match="do not have the same columns"):
+        rows_in(server)

@@ -1,0 +1,100 @@
+"""Who waits for room: first come, first served, and nobody is woken in vain."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from waltz_ray.client.outbox import Bell, Outbox
+from waltz_ray.client.requests import AppendCall
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed, WaltzError
+
+
+class Line:
+    """An outbox for two appends or ten bytes, and what those who stand in line were told."""
+
+    def __init__(self) -> None:
+        config = ClientConfig(outstanding_appends=2, outstanding_bytes=10)
+        self.outbox = Outbox(0, config, lambda: 0.0, Bell(lambda look: None, lambda: None))
+        self.told: list[tuple[bytes, WaltzError | None]] = []
+        self.appends: dict[bytes, AppendCall] = {}
+
+    def append(self, data: bytes) -> AppendCall:
+        self.appends[data] = AppendCall(data, 0, 0)
+        return self.appends[data]
+
+    def waits(self, *datas: bytes) -> None:
+        for data in datas:
+            self.outbox.stand_in_line(self.append(data), partial(self._tell, data))
+
+    def _tell(self, data: bytes, error: WaltzError | None) -> None:
+        self.told.append((data, error))
+
+    def ends(self, data: bytes) -> None:
+        self.outbox.free([self.appends[data]])
+        self.outbox.forget([self.appends[data]])
+
+    def taken(self) -> list[bytes]:
+        told, self.told = self.told, []
+        assert all(error is None for _, error in told)
+        return [data for data, _ in told]
+
+
+@pytest.fixture
+def line() -> Line:
+    line = Line()
+    assert line.outbox.offer(line.append(b"a"))
+    assert line.outbox.offer(line.append(b"b"))
+    return line
+
+
+def test_room_goes_to_who_came_first(line: Line) -> None:
+    line.waits(b"c", b"d", b"e")
+    assert (line.taken(), line.outbox.blocked) == ([], 3)
+    line.ends(b"b")
+    assert line.taken() == [b"c"]
+    line.outbox.free([line.appends[b"a"], line.appends[b"c"]])
+    line.outbox.forget([line.appends[b"a"], line.appends[b"c"]])
+    assert line.taken() == [b"d", b"e"]
+    assert [append.data for append in line.outbox.open_appends()] == [b"d", b"e"]
+    assert (line.outbox.outstanding, line.outbox.waiting, line.outbox.appends) == (2, 5, 5)
+
+
+def test_nobody_gets_ahead_but_the_loop(line: Line) -> None:
+    line.waits(b"8 bytes.")
+    line.outbox.free([line.appends[b"a"]])  # the callbacks of a future come before who stands in line
+    assert not line.outbox.offer(line.append(b"late"))
+    assert line.outbox.offer(line.append(b"c"), ahead=True)
+    line.outbox.forget([line.appends[b"a"]])
+    assert line.taken() == []
+    line.ends(b"b")
+    assert line.taken() == [b"8 bytes."]
+
+
+def test_who_leaves_lets_others_pass(line: Line) -> None:
+    line.waits(b"9 bytes..", b"d")
+    line.ends(b"a")
+    line.ends(b"b")
+    assert line.taken() == [b"9 bytes..", b"d"]
+    line.waits(b"9 more...", b"e")
+    line.ends(b"d")
+    assert line.taken() == []
+    assert line.outbox.leave_line(line.appends[b"9 more..."])
+    assert line.taken() == [b"e"]
+    assert not line.outbox.leave_line(line.appends[b"e"])  # too late
+
+
+def test_there_may_be_room_by_now(line: Line) -> None:
+    line.ends(b"a")
+    line.waits(b"c", b"d")
+    assert line.taken() == [b"c"]
+
+
+def test_all_are_told_of_the_end(line: Line) -> None:
+    line.waits(b"c", b"d")
+    line.outbox.close(ClientClosed("over"))
+    line.waits(b"e")
+    assert [data for data, error in line.told if isinstance(error, ClientClosed)] == [b"c", b"d", b"e"]
+    assert len({id(error) for _, error in line.told}) == 3

@@ -1,0 +1,36 @@
+"""What of a client travels when it is pickled: how to connect, not the connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from waltz_ray.client.directory import Directory
+from waltz_ray.client.transport import Transport
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["Address", "Find", "travelling"]
+
+Find = Callable[[], tuple[Directory, Transport]]
+"""Finds the cluster, and may block; it pickles."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a client without callbacks is to be had once more."""
+
+    find: Find
+    config: ClientConfig | None
+    partitions: Sequence[int] | None
+
+
+def travelling(address: Address | None, has_callbacks: bool) -> Address:
+    """The address, if the client may travel."""
+    if has_callbacks:
+        raise InvalidInput(
+            "a client with callbacks does not pickle: they belong to this process; connect where they are to be called"
+        )
+    if address is None:
+        raise InvalidInput("this client does not pickle: only those of connect() and connect_async() have an address")
+    return address

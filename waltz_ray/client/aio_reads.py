@@ -1,0 +1,165 @@
+"""The half of ``AsyncWaltzClient`` that reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
+
+from waltz_ray.client.application import Transaction
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
+from waltz_ray.client.directory import Directory
+from waltz_ray.client.engine import Engine
+from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.followers import AsyncFollower
+from waltz_ray.client.rpc import READ_BYTES, only_data
+from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput
+
+__all__ = ["AsyncReads", "not_here"]
+
+T = TypeVar("T")
+
+
+class AsyncReads:
+    """See the module. Whose it is gives it its engine and its directory."""
+
+    def __init__(self) -> None:
+        self._questions: set[asyncio.Task[Any]] = set()  # to servers
+
+    @property
+    def _engine(self) -> Engine:
+        raise NotImplementedError
+
+    @property
+    def _directory(self) -> Directory:
+        raise NotImplementedError
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions of the cluster."""
+        return self._engine.membership.partitions
+
+    def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
+        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
+        check_partition(partition_id, self.partitions)
+        if first_id < 0:
+            raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
+        return self._read(partition_id, first_id, end_id)
+
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        follow: Literal[False] = ...,
+        last: int | None = ...,
+    ) -> AsyncIterator[Transaction]: ...
+    @overload
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = ...,
+        *,
+        follow: Literal[True],
+        last: int | None = ...,
+    ) -> AsyncFollower: ...
+    @overload
+    def feed(
+        self, partitions: Partitions, start: Bound = ..., follow: bool = ..., last: int | None = ...
+    ) -> AsyncIterator[Transaction]: ...
+    def feed(
+        self,
+        partitions: Partitions,
+        start: Bound = "earliest",
+        follow: bool = False,
+        last: int | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Transactions of one partition, of several, or of all (None), beside the callbacks: see ``WaltzClient.feed``.
+
+        A follower holds a connection until it is stopped, left (``async with``), whoever iterates over it is cancelled,
+        or the client is closed.
+        """
+        plan = FeedPlan.of(partitions, self.partitions, start, last)
+        if not follow:
+            return self._feed(plan)
+        return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, not_here)
+
+    async def fetch(self, transaction: Transaction) -> bytes:
+        """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
+        try:
+            return transaction.data
+        except DataUnavailable:
+            partition_id, first_id = transaction.partition_id, transaction.transaction_id
+        batch = await self._asked(self._engine.rpc.read(partition_id, first_id, first_id + 1, READ_BYTES))
+        transaction.keep(only_data(batch, partition_id, first_id))
+        return transaction.data
+
+    async def high_water_mark(self, partition_id: int) -> int:
+        """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
+        return self._engine.applied_mark(partition_id)
+
+    async def server_high_water_mark(self, partition_id: int) -> int:
+        """The server's: ID of the last committed transaction, -1 = none; DataUnavailable if nobody answers."""
+        check_partition(partition_id, self.partitions)
+        return await self._asked(self._engine.rpc.high_water_mark(partition_id))
+
+    async def _read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
+        while first_id < end_id:
+            batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
+            if not len(batch):
+                return
+            for transaction in transactions_of(batch, first_id - 1, not_here):
+                yield transaction
+            first_id = batch.end_id
+
+    async def _feed(self, plan: FeedPlan) -> AsyncIterator[Transaction]:
+        marks = await self._server_marks(plan.partitions)
+        for partition_id, first_id in plan.first_ids(marks).items():
+            async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1):
+                yield transaction
+
+    async def _follow(self, plan: FeedPlan, put: Callable[[FeedItem], None]) -> Subscription:
+        self._engine.check_open()
+        marks = await self._server_marks(plan.partitions) if plan.needs_marks else {}
+        client_id = await asyncio.to_thread(self._directory.next_client_id)
+        return self._engine.follow(client_id, plan.first_ids(marks), put)
+
+    async def _server_marks(self, partitions: Sequence[int]) -> dict[int, int]:
+        return {partition: await self.server_high_water_mark(partition) for partition in partitions}
+
+    async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer; ClientClosed if the client is closed meanwhile."""
+        if self._engine.closed:
+            question.close()
+            self._engine.check_open()
+        task = asyncio.get_running_loop().create_task(question)
+        self._questions.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._engine.closed and not _is_cancelled():
+                raise ClientClosed("the client was closed while it waited for an answer") from None
+            raise
+        finally:
+            self._questions.discard(task)
+
+    async def _end_questions(self) -> None:
+        questions = list(self._questions)
+        for question in questions:
+            question.cancel()
+        await asyncio.gather(*questions, return_exceptions=True)
+
+
+def not_here(partition_id: int, transaction_id: int) -> bytes:
+    raise DataUnavailable(
+        f"transaction {partition_id}/{transaction_id} came as a header, and a loop must not wait for its data: "
+        f"`await client.fetch(transaction)` first"
+    )
+
+
+def _is_cancelled() -> bool:
+    """Somebody has cancelled this very task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,82 @@
+"""Where reads and feeds begin and end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["Bound", "FeedPlan", "Partitions", "check_partition", "resolved"]
+
+Bound = Literal["earliest", "latest"] | int | Mapping[int, int]
+"""Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each."""
+
+Partitions = int | Sequence[int] | None
+"""One partition, several, or None = all."""
+
+
+def check_partition(partition_id: int, count: int) -> int:
+    """``partition_id`` if there is such a partition, else InvalidInput."""
+    if not 0 <= partition_id < count:
+        raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
+    return partition_id
+
+
+def resolved(name: str, bound: Bound, partition_id: int, mark: int) -> int:
+    """The transaction ID that ``bound`` means for a partition that ends with transaction ``mark``.
+
+    InvalidInput for a negative ID, a partition missing from a mapping, or another word.
+    """
+    if bound == "earliest":
+        return 0
+    if bound == "latest":
+        return mark + 1
+    if isinstance(bound, Mapping):
+        if partition_id not in bound:
+            raise InvalidInput(f"{name} names no transaction ID for partition {partition_id}; name one for each")
+        bound = bound[partition_id]
+    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
+        raise InvalidInput(
+            f"{name} must be 'earliest', 'latest', a transaction ID >= 0 or a mapping of those, not {bound!r}"
+        )
+    return bound
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """Which partitions ``client.feed`` is about, and where it begins in each."""
+
+    partitions: tuple[int, ...]
+    start: Bound
+    last: int | None
+
+    @classmethod
+    def of(cls, partitions: Partitions, count: int, start: Bound, last: int | None) -> FeedPlan:
+        """``partitions`` of ``count``. InvalidInput as early as can be."""
+        if last is not None:
+            if isinstance(last, bool) or not isinstance(last, int) or last < 0:
+                raise InvalidInput(f"last must be a number of transactions, at least 0, not {last!r}")
+            if start != "earliest":
+                raise InvalidInput("a feed begins at start= or with the last= transactions: give one of them")
+        if partitions is None:
+            chosen: Sequence[int] = range(count)
+        else:
+            chosen = [partitions] if isinstance(partitions, int) else partitions
+        plan = cls(tuple(sorted({check_partition(partition, count) for partition in chosen})), start, last)
+        if not plan.partitions:
+            raise InvalidInput("a feed needs a partition; name one, several, or none at all for all of them")
+        plan.first_ids(dict.fromkeys(plan.partitions, 0))
+        return plan
+
+    @property
+    def needs_marks(self) -> bool:
+        """It cannot be said without the servers' marks."""
+        return self.last is not None or self.start == "latest"
+
+    def first_ids(self, marks: Mapping[int, int]) -> dict[int, int]:
+        """Partition -> ID of the first transaction, given the servers' high-water marks (any, unless they matter)."""
+        if self.last is not None:
+            return {p: max(0, marks[p] + 1 - self.last) for p in self.partitions}
+        return {p: resolved("start", self.start, p, marks.get(p, -1)) for p in self.partitions}

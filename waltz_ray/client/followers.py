@@ -1,0 +1,209 @@
+"""What ``client.feed(..., follow=True)`` gives: transactions as they commit, until somebody stops it.
+
+Those of one partition come in the order of their IDs, those of several in the order of their arrival. The
+server is told that a frame is done with when the next one is asked for, so at most ``feed_credit_bytes`` of each
+partition wait here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+from waltz_ray.client.application import Transaction
+from waltz_ray.client.feeds import Fetch, Transactions
+from waltz_ray.client.subscription import FeedItem, Subscription
+
+__all__ = ["AsyncFollower", "Follower"]
+
+_NONE = Transactions([])
+
+
+class Follower(Iterator[Transaction]):
+    """A feed without an end, for one thread at a time; ``stop`` is for any. Also a context manager, which stops it.
+
+    Raises ClientClosed, or ClientAhead (``start`` is behind the log's end); then it is over.
+    """
+
+    def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], fetch: Fetch) -> None:
+        """``subscription`` puts into ``items``."""
+        self._subscription = subscription
+        self._items = items
+        self._fetch = fetch
+        self._held: FeedItem = None  # what the transactions given out last were made of
+        self._rest: Iterator[Transaction] = iter(())  # of those, what has not been given out
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing comes any more: ``stop`` has been called, or it ended in an error."""
+        return self._stopped
+
+    def poll(self, timeout: float | None = None) -> Sequence[Transaction]:
+        """What has come: some transactions of one partition.
+
+        Waits until there is one, for ``timeout`` seconds at the most: then, and when it is stopped, empty.
+        """
+        rest = [] if self._stopped else [*self._rest]
+        return rest or self._next_frame(timeout)
+
+    def stop(self) -> None:
+        """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
+        if not self._stopped:
+            self._stopped = True
+            self._items.put(None)
+            self._subscription.abandon()
+
+    def __iter__(self) -> Iterator[Transaction]:
+        while not self._stopped:
+            for transaction in self._rest:  # a chain: it outlives a loop that is left early
+                yield transaction
+                if self._stopped:
+                    return
+            self._rest = chain(self._next_frame(None))
+
+    def __next__(self) -> Transaction:
+        return next(iter(self))
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __del__(self) -> None:
+        self.stop()
+
+    def _next_frame(self, timeout: float | None) -> Transactions:
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while not self._stopped:
+            self._subscription.used(self._held)
+            self._held = None
+            try:
+                item = self._items.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(item, Exception):
+                self.stop()
+                raise item
+            self._held = item
+            transactions = self._subscription.taken(item, self._fetch)
+            if transactions:
+                return transactions
+        return _NONE
+
+
+class AsyncFollower(AsyncIterator[Transaction]):
+    """``Follower`` for coroutines: one task at a time takes from it, any task of the loop may stop it.
+
+    Whoever is cancelled while he iterates has stopped it; a ``poll`` that is cancelled has taken nothing.
+    """
+
+    _stopped = True  # until it has begun
+
+    def __init__(
+        self,
+        begin: Callable[[Callable[[FeedItem], None]], Coroutine[Any, Any, Subscription]],
+        end: Callable[[Subscription], Awaitable[None]],
+        fetch: Fetch,
+    ) -> None:
+        self._end = end
+        self._fetch = fetch
+        self._items: asyncio.Queue[FeedItem] = asyncio.Queue()
+        self._beginning = asyncio.get_running_loop().create_task(begin(self._items.put_nowait))
+        self._beginning.add_done_callback(_retrieved)
+        self._held: FeedItem = None
+        self._rest: Iterator[Transaction] = iter(())
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing comes any more: ``stop`` has been called, or it ended in an error."""
+        return self._stopped
+
+    async def poll(self, timeout: float | None = None) -> Sequence[Transaction]:
+        """What has come: some transactions of one partition.
+
+        Waits until there is one, for ``timeout`` seconds at the most: then, and when it is stopped, empty.
+        """
+        rest = [] if self._stopped else [*self._rest]
+        if rest:
+            return rest
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._next_frame()
+        except TimeoutError:
+            return _NONE
+
+    async def stop(self) -> None:
+        """Nothing comes any more, whoever waits for it goes on, and the connection is closed. Idempotent."""
+        if not self._stopped:
+            self._stopped = True
+            self._items.put_nowait(None)
+            self._beginning.cancel()
+            await asyncio.wait([self._beginning])
+            if _retrieved(self._beginning):
+                await self._end(self._beginning.result())
+
+    async def aclose(self) -> None:
+        """``stop``, for ``contextlib.aclosing``."""
+        await self.stop()
+
+    def __aiter__(self) -> AsyncFollower:
+        return self
+
+    async def __anext__(self) -> Transaction:
+        while not self._stopped:
+            for transaction in self._rest:
+                return transaction
+            try:
+                self._rest = iter(await self._next_frame())
+            except asyncio.CancelledError:
+                await self.stop()
+                raise
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> AsyncFollower:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __del__(self) -> None:
+        if self._stopped:
+            return
+        if not self._beginning.done():
+            self._beginning.cancel()
+        elif _retrieved(self._beginning):
+            self._beginning.result().abandon()
+
+    async def _next_frame(self) -> Transactions:
+        if not self._beginning.done():
+            await asyncio.wait([self._beginning])  # it goes on if this is cancelled
+        while not self._stopped:
+            subscription = self._beginning.result()
+            subscription.used(self._held)
+            self._held = None
+            item = await self._items.get()
+            if isinstance(item, Exception):
+                await self.stop()
+                raise item
+            self._held = item
+            transactions = subscription.taken(item, self._fetch)
+            if transactions:
+                return transactions
+        return _NONE
+
+
+def _retrieved(task: asyncio.Task[Subscription]) -> bool:
+    """It has a result. If it has an exception, nobody needs to be told that nobody has looked at it."""
+    return not task.cancelled() and task.exception() is None
