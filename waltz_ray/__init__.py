@@ -2,8 +2,7 @@
 
 ``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
-Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest, nor for
-Ray Data.
+Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
 """
 
 from importlib import import_module

@@ -56,9 +56,9 @@ def connect(
     ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
     """
     found = find_cluster(cluster, directory, address, zookeeper)
-    place, carrier = _opened(found, transport)
+    find = partial(_opened, found, transport)
+    place, carrier = find()
     try:
-        find = partial(_opened, found, transport)
         return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find)
     except BaseException:
         place.close()
@@ -105,7 +105,7 @@ def init_ray(
 
 
 def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
-    """The cluster's directory and the way to its servers; also where a pickled client arrives."""
+    """What a client is made of; also in another process, to which the client has travelled."""
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
