@@ -12,6 +12,7 @@ from waltz_ray.actors.manager import Manager
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.manager import Effect, Event
 from waltz_ray.protocol.placement import Assignment
 
 LOCK = "/demo/store/leader"
@@ -47,7 +48,12 @@ def test_the_next_event_waits_for_the_orders_of_the_last_one(monkeypatch: pytest
         rig = Rig()
         manager, events = rig.manager, list[str]()
         step = manager.machine.step
-        monkeypatch.setattr(manager.machine, "step", lambda event: events.append(type(event).__name__) or step(event))
+
+        def noted(event: Event) -> list[Effect]:
+            events.append(type(event).__name__)
+            return step(event)
+
+        monkeypatch.setattr(manager.machine, "step", noted)
         await manager.start()
         await asyncio.to_thread(reading.wait, 20)
         assert events[-1] == "Elected", "its order to read is under way"
