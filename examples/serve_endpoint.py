@@ -27,7 +27,7 @@ AT_MOST = 100  # transactions in one answer
 class LogEndpoint:
     """``client`` is given by tests; a replica connects to ``cluster`` when the first request comes."""
 
-    def __init__(self, cluster: str, client: AsyncWaltzClient | None = None) -> None:
+    def __init__(self, cluster: str | None, client: AsyncWaltzClient | None = None) -> None:
         self._cluster = cluster
         self._client = client
         self._connecting = asyncio.Lock()
