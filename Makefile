@@ -8,7 +8,7 @@ BIN4 := .venv-spark4/bin
 STAMP4 := .venv-spark4/.installed
 ARGS ?=
 
-.PHONY: demo pipeline test test-long test-spark4 smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
+.PHONY: demo pipeline test test-long docs-test test-spark4 smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -23,6 +23,10 @@ test: lint
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
+
+# Every block of Python and of commands in README.md and docs/, as it is written, in a process of its own; also the long ones.
+docs-test: $(STAMP)
+	$(BIN)/pytest -W error -m "long or not long" tests/docs $(ARGS)
 
 test-spark4: $(STAMP4)
 	$(BIN4)/pytest -W error tests/spark4 $(ARGS)

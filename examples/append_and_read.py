@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import waltz_ray
+from waltz_ray.errors import WaltzError
 
 
-def main(cluster: str) -> None:
+def main(cluster: str | None) -> None:
     with waltz_ray.connect(cluster) as client:
         first = client.append(0, b"one record", header=1).result()
         print(f"committed as transaction {first}")
@@ -20,4 +21,7 @@ def main(cluster: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "waltz")
+    try:
+        main(sys.argv[1] if len(sys.argv) > 1 else None)
+    except WaltzError as error:
+        sys.exit(f"error: {error}")

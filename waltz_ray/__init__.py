@@ -3,6 +3,7 @@
 ``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
 Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
+``waltz_ray.testing`` has a cluster for tests.
 """
 
 from importlib import import_module
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from waltz_ray.client.codecs import JsonCodec, MsgpackCodec, TypedCodec, ZstdCodec
     from waltz_ray.client.range_reader import RangeReader
     from waltz_ray.client.ray import WaltzDatasink, block_rows, feed_dataset, read_dataset
+    from waltz_ray.client.sql import SQLAlchemyCallbacks
     from waltz_ray.config import ClientConfig
     from waltz_ray.connecting import connect, connect_async, init_ray
     from waltz_ray.protocol.ids import LockId, ReqId
@@ -38,6 +40,7 @@ __all__ = [
     "MsgpackCodec",
     "RangeReader",
     "ReqId",
+    "SQLAlchemyCallbacks",
     "SubmitResult",
     "Transaction",
     "TransactionBuilder",
@@ -64,6 +67,7 @@ _MODULES = {
     "MsgpackCodec": "client.codecs",
     "RangeReader": "client.range_reader",
     "ReqId": "protocol.ids",
+    "SQLAlchemyCallbacks": "client.sql",
     "SubmitResult": "client.application",
     "Transaction": "client.application",
     "TransactionBuilder": "client.application",

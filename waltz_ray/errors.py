@@ -47,9 +47,11 @@ Fields are passed positionally to ``super().__init__`` so that every error survi
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:  # every command imports this module, and few need a loop
+    import asyncio
+    import concurrent.futures
 
 __all__ = [
     "AppendFailed",

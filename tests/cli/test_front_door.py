@@ -110,7 +110,7 @@ with waltz_ray.connect() as client:
     client.wait_ready(30)
     mark = client.server_high_water_mark(0)
 appended = ray.get(in_a_task.remote({name!r}), timeout=60)
-print(json.dumps([appended - mark, waltz_ray.feed_dataset({name!r}).count() > 0]))
+print(json.dumps([appended - mark, waltz_ray.read_dataset({name!r}).count() > 0]))
 """
 
 _SPARK = """

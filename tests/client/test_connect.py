@@ -164,7 +164,10 @@ def test_the_cluster_that_is_found_must_have_its_key(tmp_path: Path, monkeypatch
     key = ClusterStore(MemoryZooKeeper(zookeeper), "demo").initialize(1, [0]).cluster_key
     mine = ClusterFile("demo", str(tmp_path), 1, 1, 1, address="h:1", zookeeper="in memory", key=str(key))
     cluster_file.write(mine)
-    connect(directory=str(tmp_path)).close()
+    with connect(directory=str(tmp_path)) as client:
+        pickled = pickle.dumps(client)
     cluster_file.write(replace(mine, key=str(uuid.UUID(int=7))))
     with pytest.raises(ClusterMismatch, match=r"has another cluster 'demo' than the one that .* holds .their"):
         connect(directory=str(tmp_path))
+    with pickle.loads(pickled) as client:  # it knows which cluster it was of
+        assert client.partitions == 1

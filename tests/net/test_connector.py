@@ -69,6 +69,23 @@ def test_a_refused_connection_names_whom() -> None:
         asyncio.run(connect(Opened, "127.0.0.1", port, 20))
 
 
+def test_what_all_addresses_of_a_host_say_is_what_the_host_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+
+    async def run(second: str) -> None:
+        async def two(*arguments: object, **options: object) -> list[object]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.1", second)]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
+        await connect(Opened, "two.example", port, 20)
+
+    with pytest.raises(ConnectionRefusedError, match=f"two.example:{port}"):
+        asyncio.run(run("127.0.0.2"))
+    with pytest.raises(OSError, match=r"no connection to two\.example") as unlike:
+        asyncio.run(run("255.255.255.255"))  # no host's: another error than a refusal
+    assert not isinstance(unlike.value, ConnectionRefusedError), "one address says that nobody listens, not both"
+
+
 def full_backlog() -> tuple[socket.socket, list[socket.socket]]:
     """A listener that answers nobody any more."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
-from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaLink
+from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaOrders
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -94,7 +94,7 @@ class Host(Protocol):
     queue: Pool
     store: ClusterStore
     incarnation: str  # of this process
-    links: dict[int, ReplicaLink]
+    links: dict[int, ReplicaOrders]
     turns: Turns
     watchdog: Watchdog
 

@@ -62,7 +62,7 @@ from waltz_ray.wire.replica_codec import (
     encode_replica,
 )
 
-__all__ = ["BULK_READ_BYTES", "ReplicaLink"]
+__all__ = ["BULK_READ_BYTES", "ReplicaLink", "ReplicaOrders", "Takes"]
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,34 @@ class Takes(Protocol):
 
     def handle(self, event: SessionEvent | SessionConfirmed) -> None:
         """What the replica has done, or what has become of the link."""
+
+
+class ReplicaOrders(Protocol):
+    """What a server tells one replica: each order ends in one event, each read in records or an error."""
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def endpoint(self) -> Endpoint | None: ...
+
+    def status(self) -> LinkStatus: ...
+
+    def move_to(self, endpoint: Endpoint) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None: ...
+
+    def confirm(self, partition_id: int, session_id: int, number: int) -> None: ...
+
+    def truncate(self, partition_id: int, session_id: int, last_id: int) -> None: ...
+
+    def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None: ...
+
+    def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None: ...
+
+    async def read(self, request: Read) -> RecordBatch: ...
 
 
 def _frame(message: ReplicaRequest) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.partition_driver import Drivers
-from waltz_ray.actors.replica_link import ReplicaLink
+from waltz_ray.actors.replica_link import ReplicaLink, ReplicaOrders
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
@@ -67,7 +67,7 @@ class Server:
         self.info = store.info()
         self.partitions = self.info.partitions
         self.outgoing = Outgoing()
-        self.links: dict[int, ReplicaLink] = {}
+        self.links: dict[int, ReplicaOrders] = {}
         self.watchdog = Watchdog()
         self.turns = Turns(self.outgoing)
         self.assigned: dict[int, int] = {}  # partition -> generation
@@ -88,19 +88,9 @@ class Server:
 
     async def start(self) -> None:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
-        host = self.config.host or "127.0.0.1"
-        try:
-            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
-        except OSError as error:
-            raise ConfigError(
-                f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
-                "choose another port, or 0 for any free one"
-            ) from error
-        self.endpoint = Endpoint(host, self._listener.port)
+        endpoint = self.endpoint = await self.listen()
         for replica_id in self.info.replica_ids:
-            key, drivers = self.info.cluster_key, self.drivers
-            self.links[replica_id] = ReplicaLink(replica_id, key, self.config, drivers, self.outgoing, self.queue)
-        endpoint = self.endpoint
+            self.links[replica_id] = self.new_link(replica_id)
 
         def register() -> None:
             self._watches.append(self.store.watch_replicas(self._from_thread(self._on_replicas)))
@@ -110,6 +100,23 @@ class Server:
             self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
 
         await self.in_thread(register)
+
+    async def listen(self) -> Endpoint:
+        """Where clients find it from now on. ConfigError if the port is in use."""
+        host = self.config.host or "127.0.0.1"
+        try:
+            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
+        except OSError as error:
+            raise ConfigError(
+                f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
+                "choose another port, or 0 for any free one"
+            ) from error
+        return Endpoint(host, self._listener.port)
+
+    def new_link(self, replica_id: int) -> ReplicaOrders:
+        """To a replica, wherever it will announce itself."""
+        key = self.info.cluster_key
+        return ReplicaLink(replica_id, key, self.config, self.drivers, self.outgoing, self.queue)
 
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""

@@ -7,6 +7,7 @@ its connection, and its place among the limits, for ever.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -117,4 +118,11 @@ def _named(error: OSError, host: str, port: int, timeout_s: float | None) -> OSE
     what = f"no connection to {host}:{port}: {error.strerror or error}"
     if isinstance(error, ssl.SSLError):  # its numbers are not those of the system
         return ConnectionError(what)
-    return OSError(what) if error.errno is None else OSError(error.errno, what)
+    number = error.errno or _common_number(str(error))
+    return OSError(what) if number is None else OSError(number, what)
+
+
+def _common_number(text: str) -> int | None:
+    """A loop tells of a host with several addresses only the text of what each of them met."""
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", text)}
+    return numbers.pop() if len(numbers) == 1 else None

@@ -1,0 +1,167 @@
+"""The short examples, each on an in-memory cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from starlette.requests import Request
+
+import waltz_ray
+from examples import append_and_read, audit_trail, plain_sqlite
+from examples.feed_page import application
+from examples.leader_election import Act, Candidate, Claim, Office
+from examples.serve_endpoint import LogEndpoint
+from waltz_ray.testing import InMemoryCluster
+
+PATIENCE_S = 20.0
+
+
+def test_append_and_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with InMemoryCluster() as cluster:
+        monkeypatch.setattr(waltz_ray, "connect", lambda name: cluster.connect())
+        append_and_read.main("waltz")
+    assert "1000 more: transactions 1 to 1000" in capsys.readouterr().out
+
+
+def test_plain_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice: what the first has counted is not counted again."""
+    path = str(tmp_path / "words.db")
+    with InMemoryCluster(partitions=2) as cluster:
+        monkeypatch.setattr(plain_sqlite, "connect", lambda name, callbacks: cluster.connect(callbacks))
+        for _ in range(2):
+            monkeypatch.setattr("sys.stdin", io.StringIO("to be or\nnot to be\n"))
+            plain_sqlite.main("waltz", path)
+    with sqlite3.connect(path) as database:
+        found = dict(database.execute("SELECT word, count FROM words"))
+        assert database.execute("SELECT mark FROM marks WHERE partition_id = 0").fetchone() == (3,)
+    database.close()
+    assert found == {"to": 4, "be": 4, "or": 2, "not": 2}
+    assert capsys.readouterr().err == ""
+
+
+def test_the_audit_trail_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with InMemoryCluster() as cluster, cluster.connect() as client:
+        client.append_many(0, [b"%d" % number for number in range(20)]).result(PATIENCE_S)
+        assert audit_trail.follow(client, 0, path, until=4) == 4
+        with open(path, "ab") as file:
+            file.write(b'{"id": 5, "torn')  # killed while it wrote
+        assert audit_trail.follow(client, 0, path, until=19) == 19
+        assert audit_trail.follow(client, 0, path, until=19) == 19
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == list(range(20))
+
+
+class Watched:
+    """What leaders have been told, by name."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.terms: list[tuple[str, int]] = []
+
+    def led(self, name: str, term: int) -> None:
+        with self.changed:
+            self.terms.append((name, term))
+            self.changed.notify_all()
+
+    def wait_for(self, name: str) -> int:
+        with self.changed:
+            assert self.changed.wait_for(lambda: any(who == name for who, _ in self.terms), PATIENCE_S)
+            return next(term for who, term in self.terms if who == name)
+
+
+def test_one_leads_until_it_ends() -> None:
+    watched, offices = Watched(), [Office(), Office()]
+    with (
+        InMemoryCluster() as cluster,
+        cluster.connect(callbacks=offices[0]) as first,
+        cluster.connect(callbacks=offices[1]) as second,
+    ):
+        first.append(0, b"something else").result(PATIENCE_S)
+        candidates = {"a": Candidate(first, offices[0], "a", 0.3), "b": Candidate(second, offices[1], "b", 0.3)}
+        threads: dict[str, threading.Thread] = {}
+        for name, candidate in candidates.items():
+            run: Any = candidate.run
+            threads[name] = threading.Thread(target=run, args=(lambda term, name=name: watched.led(name, term),))
+            threads[name].start()
+            if name == "a":
+                old_term = watched.wait_for("a")
+        candidates["a"].stop()
+        new_term = watched.wait_for("b")
+        candidates["b"].stop()
+        for thread in threads.values():
+            thread.join()
+        names = [name for name, _ in watched.terms]
+        assert names == sorted(names)  # never by turns
+        assert new_term > old_term
+        # Who has been replaced cannot act, even if it has not heard of it.
+        with cluster.suspended(0):
+            late = first.submit(Act(offices[0], old_term, "late"))
+        assert not late.result(PATIENCE_S)
+        assert second.submit(Act(offices[1], new_term, "in time")).result(PATIENCE_S)
+        assert not first.submit(Claim(offices[0], "a", 60.0)).result(PATIENCE_S)
+
+
+def test_a_page_follows_the_feed() -> None:
+    async def main() -> None:
+        async with (
+            InMemoryCluster(partitions=2) as cluster,
+            await cluster.connect_async() as client,
+            TestClient(TestServer(application(client))) as browser,
+        ):
+            assert "new EventSource" in await (await browser.get("/")).text()
+            for number in range(3):
+                answer = await browser.post("/1", data=f"text {number}")
+                assert await answer.json() == {"transaction_id": number}
+            first = await browser.get("/events/1")
+            assert await event_of(first) == (0, "text 0")
+            assert await event_of(first) == (1, "text 1")
+            first.close()
+            again = await browser.get("/events/1", headers={"Last-Event-ID": "1"})
+            assert await event_of(again) == (2, "text 2")
+            await client.append(1, b"later")
+            assert await event_of(again) == (3, "later")
+            again.close()
+            assert (await browser.get("/events/2")).status == 404
+
+    async def event_of(response: Any) -> tuple[int, str]:
+        async with asyncio.timeout(PATIENCE_S):
+            identity, data, _ = [(await response.content.readline()).decode() for _ in range(3)]
+        return int(identity.removeprefix("id: ")), json.loads(data.removeprefix("data: "))["text"]
+
+    asyncio.run(main())
+
+
+def test_an_endpoint_for_ray_serve() -> None:
+    async def main() -> None:
+        async with InMemoryCluster() as cluster, await cluster.connect_async() as client:
+            endpoint = LogEndpoint("", client)
+            for number in range(2):
+                assert await called(endpoint, "POST", b"hello") == (200, {"transaction_id": number})
+            found = {"transactions": [{"id": 1, "data": "hello"}]}
+            assert await called(endpoint, "GET", query=b"after=0") == (200, found)
+            assert await called(endpoint, "GET", query=b"after=x") == (
+                400,
+                {"error": "invalid literal for int() with base 10: 'x'"},
+            )
+            status, answer = await called(endpoint, "POST", path="/9")
+            assert (status, answer["error"][:24]) == (400, "there is no partition 9;")
+
+    async def called(
+        endpoint: LogEndpoint, method: str, body: bytes = b"", query: bytes = b"", path: str = "/0"
+    ) -> tuple[int, Any]:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": []}
+        response = await endpoint(Request(scope, receive))
+        return response.status_code, json.loads(bytes(response.body))
+
+    asyncio.run(main())

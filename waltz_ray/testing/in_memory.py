@@ -1,0 +1,343 @@
+"""``InMemoryCluster``: servers on the process's IO thread, records in a list, connections that are two queues."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.application import Callbacks
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.directory import Location
+from waltz_ray.client.engine import FeedKind
+from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.transport import Opening
+from waltz_ray.config import ClientConfig, ServerConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.errors import InvalidInput, InvariantBroken
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.placement import Assignment, Owner, ServerInfo, assign
+from waltz_ray.testing.faults import FaultDice, Faults
+from waltz_ray.testing.pipe import PipeEnd, connected_ends
+from waltz_ray.testing.replica import MemoryReplica
+from waltz_ray.testing.server import MemoryServer
+
+__all__ = ["InMemoryCluster"]
+
+
+class InMemoryCluster:
+    """``with InMemoryCluster(partitions=4) as cluster: client = cluster.connect(callbacks=...)``; also ``async with``.
+
+    ``faults`` may be replaced at any time; chance begins with ``seed``. ``faults_met`` counts what has gone wrong, by
+    the names of ``Faults``. Close the clients before the cluster: what they have under way has no fate otherwise.
+    Methods are for any thread but a future's callback; those that change something return when it is done.
+    """
+
+    def __init__(
+        self,
+        partitions: int = 1,
+        servers: int = 1,
+        faults: Faults | None = None,
+        seed: int = 0,
+        config: ServerConfig | None = None,
+    ) -> None:
+        """InvalidInput for less than one partition or server."""
+        if partitions < 1 or servers < 1:
+            raise InvalidInput(f"a cluster has at least one partition and server, not {partitions} and {servers}")
+        self.partitions = partitions
+        self._server_ids = range(1, servers + 1)
+        self._config = config or ServerConfig(retained_bytes=16 * 1024 * 1024)
+        self._dice = FaultDice(faults or Faults(), seed)
+        self._replica = MemoryReplica(partitions)
+        self._zookeeper = MemoryZooKeeperServer()
+        self._suspended: set[int] = set()
+        self._fatal: list[str] = []
+        self._running: dict[int, tuple[MemoryServer, MemoryZooKeeper]] = {}
+        self._numbers = itertools.count(1)
+        self._assignment = Assignment()
+        self._directory = _Directory(partitions)
+        self._io: IoThread | None = None
+
+    # ---- life
+
+    def start(self) -> InMemoryCluster:
+        """Begin to run; ``with`` does it."""
+        self._io = IoThread()
+        try:
+            self._io.call(self._start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End the cluster. InvariantBroken if a server has found a contradiction in itself: a bug of the log."""
+        if self._io is not None:
+            io, self._io = self._io, None
+            io.stop(self._stop())
+        if self._fatal:
+            raise InvariantBroken(self._fatal[0])
+
+    def __enter__(self) -> InMemoryCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> InMemoryCluster:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # ---- clients
+
+    def connect(
+        self,
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
+    ) -> WaltzClient:
+        """A client of this cluster, with the arguments and errors of ``waltz_ray.connect``."""
+        return WaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
+
+    async def connect_async(
+        self,
+        callbacks: Callbacks | None = None,
+        config: ClientConfig | None = None,
+        partitions: Sequence[int] | None = None,
+        feed: FeedKind | None = None,
+    ) -> AsyncWaltzClient:
+        """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
+        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
+        await client.start()
+        return client
+
+    def _transport(self) -> _Transport:
+        return _Transport(self._started.loop, self._server_at, self._dice.delay_s)
+
+    # ---- what goes wrong
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong by chance; it may be replaced at any time."""
+        return self._dice.faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._dice.faults = faults
+
+    @property
+    def faults_met(self) -> Mapping[str, int]:
+        """How often what has gone wrong, by the names of the fields of ``Faults``."""
+        return dict(self._dice.done)
+
+    def force(self, **counts: int) -> None:
+        """The next so many messages with appends meet these faults: ``force(lock_failures=1, answers_lost=2)``."""
+        self._dice.force(counts)
+
+    @contextmanager
+    def suspended(self, partition_id: int) -> Iterator[None]:
+        """Meanwhile nothing is fed of a partition: clients with callbacks apply nothing and learn no fates of it."""
+        self._hold(partition_id, held=True)
+        try:
+            yield
+        finally:
+            self._hold(partition_id, held=False)
+
+    def drop_connections(self) -> None:
+        """Every client loses its connections, with what is under way."""
+
+        def drop() -> None:
+            for server, _ in self._running.values():
+                server.drop_connections()
+
+        self._do(drop)
+
+    def kill_server(self, server_id: int = 1) -> None:
+        """Kill a server: it ends without a word and is started again: with nothing in its memory and new sessions."""
+        self._checked(server_id)
+        self._started.call(self._restart(server_id))
+
+    def move(self, partition_id: int) -> None:
+        """Move a partition to the next server, in a new generation. InvalidInput if there is one server only."""
+        if len(self._server_ids) < 2:
+            raise InvalidInput("there is one server, so a partition cannot move; InMemoryCluster(servers=2) has two")
+        self._do(lambda: self._move(partition_id))
+
+    # ---- on the IO thread
+
+    @property
+    def _started(self) -> IoThread:
+        if self._io is None:
+            raise InvalidInput("the cluster is not running: use `with InMemoryCluster() as cluster`")
+        return self._io
+
+    def _do(self, call: Callable[[], object]) -> None:
+        async def doing() -> None:
+            call()
+
+        self._started.call(doing())
+
+    async def _start(self) -> None:
+        self._client = self._zookeeper.client()
+        self._store = ClusterStore(self._client, "memory")
+        self._store.initialize(self.partitions, [0])
+        for server_id in self._server_ids:
+            await self._start_server(server_id)
+        infos = {server_id: ServerInfo() for server_id in self._server_ids}
+        self._assign(assign(self.partitions, infos, self._assignment))
+
+    async def _start_server(self, server_id: int) -> None:
+        client = self._zookeeper.client()
+        server = MemoryServer(
+            server_id,
+            ClusterStore(client, "memory"),
+            self._config,
+            self._fatal.append,
+            Endpoint("memory", next(self._numbers)),
+            self._replica,
+            self._dice,
+            self._suspended,
+        )
+        self._running[server_id] = server, client
+        await server.start()
+
+    async def _restart(self, server_id: int) -> None:
+        server, client = self._running.pop(server_id)
+        self._tell()
+        await server.end()
+        client.close()
+        await self._start_server(server_id)
+        self._tell()
+
+    async def _stop(self) -> None:
+        for server, client in self._running.values():
+            await server.close()
+            client.close()
+        self._running.clear()
+        self._client.close()
+
+    def _assign(self, assignment: Assignment) -> None:
+        _, version = self._store.assignment()
+        self._store.set_assignment(assignment, version)
+        self._assignment = assignment
+        self._tell()
+
+    def _move(self, partition_id: int) -> None:
+        owners = dict(self._assignment.owners)
+        owner = owners[self._checked_partition(partition_id)]
+        owners[partition_id] = Owner(owner.server_id % len(self._server_ids) + 1, owner.generation + 1)
+        self._assign(Assignment(owners))
+
+    def _tell(self) -> None:
+        self._directory.tell(
+            {
+                partition_id: Location(
+                    owner.server_id,
+                    owner.generation,
+                    self._running[owner.server_id][0].endpoint if owner.server_id in self._running else None,
+                )
+                for partition_id, owner in self._assignment.owners.items()
+            }
+        )
+
+    def _hold(self, partition_id: int, held: bool) -> None:
+        self._checked_partition(partition_id)
+
+        def hold() -> None:
+            (self._suspended.add if held else self._suspended.discard)(partition_id)
+            for server, _ in self._running.values():
+                server.feed_held(partition_id, held)
+
+        self._do(hold)
+
+    def _server_at(self, endpoint: Endpoint) -> MemoryServer | None:
+        return next((server for server, _ in self._running.values() if server.endpoint == endpoint), None)
+
+    def _checked(self, server_id: int) -> None:
+        if server_id not in self._server_ids:
+            raise InvalidInput(f"there is no server {server_id}; there are {list(self._server_ids)}")
+
+    def _checked_partition(self, partition_id: int) -> int:
+        if not 0 <= partition_id < self.partitions:
+            raise InvalidInput(f"there is no partition {partition_id}; there are 0 to {self.partitions - 1}")
+        return partition_id
+
+
+class _Transport:
+    """``client.transport.Transport`` to servers in ``loop``."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        server_at: Callable[[Endpoint], MemoryServer | None],
+        delay_s: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._server_at = server_at
+        self._delay_s = delay_s
+
+    async def connect(self, location: Location, stream: Opening) -> None:
+        if location.endpoint is None:
+            raise ConnectionError(f"server {location.server_id} is not running")
+        ours, theirs = connected_ends(asyncio.get_running_loop(), self._loop, self._delay_s)
+        try:
+            self._loop.call_soon_threadsafe(self._accept, location.endpoint, theirs)
+        except RuntimeError as error:
+            raise ConnectionError("the in-memory cluster has been closed") from error
+        ours.begin(stream)
+
+    def _accept(self, endpoint: Endpoint, end: PipeEnd) -> None:
+        server = self._server_at(endpoint)
+        if server is None:
+            end.abort()
+        else:
+            end.begin(server.new_connection())
+
+
+class _Directory:
+    """``client.directory.Directory`` of the cluster, for all its clients."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self._lock = threading.Lock()  # over the calls, too: nobody is told an older view after a newer one
+        self._ids = itertools.count(1)
+        self._locations: Mapping[int, Location] = {}
+        self._watchers: dict[object, Callable[[Mapping[int, Location]], None]] = {}
+
+    def next_client_id(self) -> int:
+        with self._lock:
+            return next(self._ids)
+
+    def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+        key = object()
+        with self._lock:
+            self._watchers[key] = callback
+            callback(self._locations)
+
+        def cancel() -> None:
+            with self._lock:
+                self._watchers.pop(key, None)
+
+        return cancel
+
+    def tell(self, locations: Mapping[int, Location]) -> None:
+        """Tell everybody that locations have changed."""
+        with self._lock:
+            self._locations = locations
+            for callback in self._watchers.values():
+                callback(locations)
+
+    def close(self) -> None:
+        """Do nothing: the directory belongs to the cluster."""

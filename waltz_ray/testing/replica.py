@@ -1,0 +1,138 @@
+"""A storage replica in memory: one for all partitions, and a quorum by itself.
+
+It keeps the rules of a replica that matter while nothing is ever lost: a higher session fences all lower ones, a
+session has one owner, appends are contiguous. It answers at once, in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from waltz_ray.actors.replica_link import Takes
+from waltz_ray.errors import ReplicaRefused
+from waltz_ray.protocol.ids import NO_SESSION, Endpoint
+from waltz_ray.protocol.messages.replica import Append, Read
+from waltz_ray.protocol.partition.events import SessionConfirmed
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.retained import RetainedRecords, joined, limited
+from waltz_ray.protocol.session_types import (
+    ReplicaAppended,
+    ReplicaFenced,
+    ReplicaLost,
+    ReplicaOpened,
+    ReplicaTruncated,
+)
+from waltz_ray.runtime.status import LinkStatus
+from waltz_ray.wire.framing import FRAME_HEADER_BYTES
+from waltz_ray.wire.replica_codec import decode_replica
+
+__all__ = ["MemoryReplica", "MemoryReplicaLink"]
+
+_FOR_EVER = 1 << 62
+
+
+@dataclass
+class _Partition:
+    """What the replica has of one."""
+
+    session_id: int = NO_SESSION
+    owner: str = ""
+    low_water_mark: int = -1
+    records: RetainedRecords = field(default_factory=lambda: RetainedRecords(0, _FOR_EVER))
+
+    @property
+    def last_id(self) -> int:
+        return self.records.end_id - 1
+
+
+class MemoryReplica:
+    """The records, which outlive the servers. For one event loop."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = [_Partition() for _ in range(partitions)]
+
+
+class MemoryReplicaLink:
+    """One server's orders to the replica (``actors.replica_link.ReplicaOrders``)."""
+
+    endpoint: Endpoint | None = None
+
+    def __init__(self, replica_id: int, replica: MemoryReplica, drivers: Mapping[int, Takes]) -> None:
+        self.replica_id = replica_id
+        self.up = True
+        self._replica = replica
+        self._drivers = drivers
+
+    def status(self) -> LinkStatus:
+        return LinkStatus(self.up, None, {})
+
+    def move_to(self, endpoint: Endpoint) -> None:
+        """Do nothing: a replica in memory has no place to move to."""
+
+    async def close(self) -> None:
+        """Do and answer nothing from now on: the server has ended."""
+        self.up = False
+
+    def open(self, partition_id: int, session_id: int, joined_session_id: int, owner: str) -> None:
+        if not self.up:
+            return
+        partition = self._replica.partitions[partition_id]
+        other = session_id == partition.session_id and owner != partition.owner
+        if session_id < partition.session_id or other:
+            self._fenced(partition_id, session_id)
+            return
+        partition.session_id, partition.owner = session_id, owner
+        opened = ReplicaOpened(session_id, self.replica_id, partition.low_water_mark, partition.last_id)
+        self._drivers[partition_id].handle(opened)
+
+    def confirm(self, partition_id: int, session_id: int, number: int) -> None:
+        if self._admitted(partition_id, session_id) is not None:
+            self._drivers[partition_id].handle(SessionConfirmed(session_id, self.replica_id, number))
+
+    def truncate(self, partition_id: int, session_id: int, last_id: int) -> None:
+        partition = self._admitted(partition_id, session_id)
+        if partition is not None:
+            kept = RetainedRecords(0, _FOR_EVER)
+            for batch in partition.records.between(0, last_id + 1):
+                kept.append(batch)
+            partition.records = kept
+            self._drivers[partition_id].handle(ReplicaTruncated(session_id, self.replica_id, partition.last_id))
+
+    def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None:
+        partition = self._admitted(partition_id, session_id)
+        if partition is not None:
+            partition.low_water_mark = low_water_mark
+
+    def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None:
+        partition = self._admitted(partition_id, session_id)
+        if partition is None:
+            return
+        message = decode_replica(memoryview(frame)[FRAME_HEADER_BYTES:])
+        assert isinstance(message, Append)
+        if message.first_id != partition.records.end_id:
+            reason = f"the append begins at {message.first_id}, not at {partition.records.end_id}"
+            self._drivers[partition_id].handle(ReplicaLost(session_id, self.replica_id, reason))
+            return
+        partition.records.append(message.batch)
+        self._drivers[partition_id].handle(ReplicaAppended(session_id, self.replica_id, last_id))
+
+    async def read(self, request: Read) -> RecordBatch:
+        partition = self._replica.partitions[request.partition_id]
+        found = partition.records.between(request.first_id, min(request.end_id, partition.records.end_id), 1 << 20)
+        if not found:
+            raise ReplicaRefused(f"partition {request.partition_id}: there is no transaction {request.first_id}")
+        return limited(joined(found), request.max_bytes)
+
+    def _admitted(self, partition_id: int, session_id: int) -> _Partition | None:
+        """The partition, if this is the session that is open."""
+        partition = self._replica.partitions[partition_id]
+        if self.up and session_id == partition.session_id:
+            return partition
+        if self.up:
+            self._fenced(partition_id, session_id)
+        return None
+
+    def _fenced(self, partition_id: int, session_id: int) -> None:
+        highest = self._replica.partitions[partition_id].session_id
+        self._drivers[partition_id].handle(ReplicaFenced(session_id, self.replica_id, highest))
