@@ -82,6 +82,9 @@ class AsyncClient:
     def try_append(self, partition_id: int, data: bytes, **options: Any) -> Future[int]:
         return self._start(self.client.try_append(partition_id, data, **options))
 
+    def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
+        return self.thread.call(self.client.supersede(client_id, timeout))
+
     def partition_for(self, key: Key) -> int:
         return self.client.partition_for(key)
 

@@ -225,17 +225,6 @@ def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
         next(feed)
 
 
-def test_nothing_more_comes_of_a_client_that_is_superseded(server: FakeServer, make_client: MakeClient) -> None:
-    dead, heir = make_client(), make_client()
-    assert dead.append(0, b"x").result(PATIENCE_S) == 0
-    assert heir.supersede(dead.client_id, PATIENCE_S) == [0, -1]
-    assert dead.append(0, b"y").result(PATIENCE_S) == 1
-    assert dead.statistics()["reconnects"] == 1, "what it sent over the connection that it had was refused"
-    server.script.hold_mounts = True
-    with pytest.raises(PartitionNotReady):
-        heir.supersede(dead.client_id, 0.05)
-
-
 def test_a_time_limit_ends_with_the_append(make_client: MakeClient) -> None:
     """Its timer would keep the append's data for as long as the time-out is."""
     client = make_client()

@@ -219,6 +219,17 @@ def test_what_waited_to_be_sent_at_close_was_not_sent(server: FakeServer, make_a
         waits.result(PATIENCE_S)
 
 
+def test_nothing_more_comes_of_a_client_that_is_superseded(server: FakeServer, make_any: MakeAnyClient) -> None:
+    dead, heir = make_any(), make_any()
+    assert dead.append(0, b"x").result(PATIENCE_S) == 0
+    assert heir.supersede(dead.client_id, PATIENCE_S) == [0, -1]
+    assert dead.append(0, b"y").result(PATIENCE_S) == 1
+    assert dead.statistics()["reconnects"] == 1, "what it sent over the connection that it had was refused"
+    server.script.hold_mounts = True
+    with pytest.raises(PartitionNotReady):
+        heir.supersede(dead.client_id, 0.05)
+
+
 def test_partition_of_a_key(make_any: MakeAnyClient) -> None:
     client = make_any()
     assert [client.partition_for(key) for key in ("123456789", b"123456789", 123456789)] == [0xCBF43926 % 2] * 3

@@ -22,12 +22,14 @@ from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, check_size
+from waltz_ray.client.subscription import Subscription
 from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
+from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["AsyncWaltzClient"]
@@ -314,6 +316,31 @@ class AsyncWaltzClient(AsyncReads):
         finally:
             for one in awaited:
                 one.give_up()
+
+    async def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
+        """Let nothing more of a client whose process has died into the log: see ``WaltzClient.supersede``."""
+        marks = await self._server_marks(range(self.partitions))
+        subscription: Subscription = self._engine.follow(
+            client_id,
+            {partition: mark + 1 for partition, mark in marks.items()},
+            lambda item: subscription.used(item),  # nobody wants the feed, but it must go on
+            self._ready_changed,
+        )
+        start_s = self._shell.monotonic()
+        waiting = [*subscription.partitions.values()]
+        try:
+            async with asyncio.timeout(timeout):
+                while waiting := [one for one in waiting if one.machine.state is not MountingState.READY]:
+                    self._engine.check_open()
+                    for partition in waiting:
+                        if partition.error is not None:
+                            raise partition.error
+                    await self._ready.wait()
+        except TimeoutError:
+            raise waiting[0].machine.not_ready_error((self._shell.monotonic() - start_s) * 1000) from None
+        finally:
+            await self._engine.unsubscribe(subscription)
+        return [*(await self._server_marks(range(self.partitions))).values()]
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""
