@@ -11,7 +11,7 @@ import sys
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pydantic
@@ -196,12 +196,31 @@ def test_a_client_appends_and_reads_values(server: FakeServer, directory: FakeDi
         assert [one.value for one in client.feed(0)] == callbacks.values == expected
         assert [one.data for one in client.feed(0)] == server.logs[0].data()
         assert server.logs[0].data()[:2] == [b'{"n":0}', b'{"n":1}']
-        follower = client.feed(0, 1, follow=True)
-        assert next(follower).value == {"n": 1}
+        with client.feed(0, 1, follow=True) as follower:
+            transaction = next(follower)
+        assert transaction.value == pickle.loads(pickle.dumps(transaction)).value == {"n": 1}
         with pytest.raises(InvalidInput, match="JsonCodec cannot encode bytes"):
             client.append(0, b"{}")
         with pytest.raises(InvalidInput, match=r"set both builder\.data and builder\.value"):
             client.submit(Submits(data=b"x", value=1)).result(PATIENCE_S)
+
+
+@dataclass
+class FindsServer:
+    """Finds this process's only server again, as a client does that has travelled."""
+
+    places: ClassVar[list[FakeDirectory]] = []
+
+    def __call__(self) -> tuple[FakeDirectory, TcpTransport]:
+        return self.places[0], TcpTransport()
+
+
+def test_a_client_that_travels_takes_its_codec_along(server: FakeServer, directory: FakeDirectory) -> None:
+    FindsServer.places[:] = [directory]
+    first = WaltzClient(directory, TcpTransport(), find=FindsServer(), codec=TypedCodec(Leg))
+    with first as client, pickle.loads(pickle.dumps(client)) as other:
+        other.append(0, Leg("a")).result(PATIENCE_S)
+        assert next(other.feed(0)).value == Leg("a")
 
 
 async def both_ways(directory: FakeDirectory) -> list[Any]:

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -41,10 +40,8 @@ def feed(
 ) -> None:
     """Print committed transactions in their order: ID, client, header, and the data (as text, or in hexadecimal)."""
     with open_client(directory, cluster, address, zookeeper) as client:
-        transactions: Any = client.feed(partition, start, follow)
         try:
-            with closing(transactions):
-                print_feed(islice(transactions, limit), sys.stdout, as_json, _width(), flush=follow)
+            print_feed(islice(client.feed(partition, start, follow), limit), sys.stdout, as_json, _width(), follow)
         except BrokenPipeError:  # whoever read this has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
 
