@@ -377,14 +377,18 @@ class Killer:
         return self._over or day.done >= due
 
 
+_OWN = "bank"  # the name of our own cluster
+
+
 @contextmanager
 def own_cluster() -> Iterator[str]:
-    """One of our own, on a Ray of our own; gone with all its files at the end."""
+    """The directory of one of our own, on a Ray of our own; gone with all its files at the end."""
     with tempfile.TemporaryDirectory(prefix="waltz-bank-") as directory:
-        config = ClusterConfig(name="bank", directory=directory, partitions=4, replicas=3, servers=2)
+        config = ClusterConfig(name=_OWN, directory=directory, partitions=4, replicas=3, servers=2)
         try:
             print("bringing up a cluster", flush=True)
-            yield bring_up(config).name
+            bring_up(config)
+            yield directory
         finally:
             ray.shutdown()  # this process ends with its Ray otherwise
             subprocess.run([sys.executable, "-m", "waltz_ray", "down", "--dir", directory], check=False)  # says why not
@@ -397,9 +401,11 @@ def main(arguments: argparse.Namespace) -> int:
             f"sqlite:///{scratch}/bank.db",
             stack.enter_context(local_postgres()).create_database("bank"),
         ]
-        cluster = arguments.cluster or stack.enter_context(own_cluster())
-        killer = Killer(cluster) if arguments.kill else None
-        connected = partial(connect, cluster)
+        if arguments.cluster:
+            connected = partial(connect, arguments.cluster)
+        else:
+            connected = partial(connect, directory=stack.enter_context(own_cluster()))
+        killer = Killer(_OWN) if arguments.kill else None
         return bool(run(connected, urls, arguments.accounts, arguments.transfers, arguments.seed, killer))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from waltz_ray import AsyncWaltzClient, connect, connect_async
+from waltz_ray import AsyncWaltzClient, connect_async, init_ray
 from waltz_ray.errors import InvalidInput, WaltzError
 
 AT_MOST = 100  # transactions in one answer
@@ -68,7 +68,7 @@ def deploy(cluster: str | None) -> None:
 def main(cluster: str | None = None) -> None:
     from ray import serve
 
-    connect(cluster).close()  # joins the log's Ray, or says that there is no such cluster
+    init_ray(cluster)  # joins the log's Ray, or says that there is no such cluster
     deploy(cluster)
     print("http://127.0.0.1:8000/0 is partition 0; end it with Return")
     input()
