@@ -21,7 +21,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,14 +30,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import ray
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from waltz_ray import SQLAlchemyCallbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
-from waltz_ray.bring_up import bring_up, cluster_status, missing
+from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
 from waltz_ray.testing import local_postgres
@@ -390,8 +389,7 @@ def own_cluster() -> Iterator[str]:
             bring_up(config)
             yield directory
         finally:
-            ray.shutdown()  # this process ends with its Ray otherwise
-            subprocess.run([sys.executable, "-m", "waltz_ray", "down", "--dir", directory], check=False)  # says why not
+            take_down_in(Path(directory))
 
 
 def main(arguments: argparse.Namespace) -> int:
