@@ -229,6 +229,7 @@ def test_loopback_is_written_as_ray_takes_it(given: str, taken: str) -> None:
 
 
 def test_what_is_no_ray_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")  # tests before this one may have joined a Ray
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"LOCALHOST:{nobody.getsockname()[1]}"
 
