@@ -9,6 +9,7 @@ its answers leave when the disk is done. Turns of different connections interlea
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from functools import partial
 from random import Random
@@ -65,6 +66,7 @@ class SimReplica(Process):
         self.may_stop = MayStop.drawn(self.random)
         self.threads = self._new_threads()
         self._turns: dict[Turn, None] = {}  # that are being handled
+        self._numbers = itertools.count()
         self._damaged: set[int] = set()  # partitions that are known to be
         self._looked_at = Counter[tuple[int, int]]()
         self.slow_until_s = 0.0
@@ -204,6 +206,7 @@ class SimReplica(Process):
     def handle(self, turn: Turn) -> None:
         """In a thread of its own. Nothing of the answers leaves if the process ends before."""
         self._turns[turn] = None
+        turn.number = next(self._numbers)
         self._lower(turn)
         for request in turn.requests:
             if isinstance(request, Open):
@@ -295,7 +298,8 @@ class SimReplica(Process):
                 self._acknowledges(turn, reply)
             elif isinstance(reply, Truncated):
                 for other in self._undecided():
-                    other.surely_cut[reply.partition_id] = reply.last_id
+                    if other.number < turn.number:  # else it may append to what has been cut, in a later session
+                        other.surely_cut[reply.partition_id] = reply.last_id
             elif isinstance(reply, StateReply) and turn.opens(reply.partition_id) and self._owns(turn, reply):
                 for other in self._undecided():
                     other.told[reply.partition_id] = reply.last_id

@@ -39,7 +39,8 @@ class Copier:
 class Turn:
     """A turn that is being handled.
 
-    ``cut``: partitions that another connection may have cut meanwhile; ``surely_cut``: that it has, and to which ID;
+    ``number``: in which order turns began. ``cut``: partitions that another connection may have cut meanwhile;
+    ``surely_cut``: that it has, by a turn that began later, and to which ID;
     ``told``: that it has opened meanwhile, and was told where they end. ``abandoned``: its own connection is lost while
     it is handled. ``decided``: only its answer is under way, which what happens now can no longer change. ``pace``: of
     its thread, if that is given.
@@ -47,6 +48,7 @@ class Turn:
 
     def __init__(self, connection: Peer, requests: list[ReplicaRequest]) -> None:
         self.connection, self.requests = connection, requests
+        self.number = -1
         self.cut: set[int] = set()
         self.surely_cut: dict[int, int] = {}
         self.told: dict[int, int] = {}
