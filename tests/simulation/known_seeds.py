@@ -44,6 +44,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "confirmation_round_is_never_begun_again": 0x5,
     "ready_without_what_is_in_flight": 0x0,
     "feed_skips_a_batch": 0xF,
+    "failed_writes_of_the_assignment_are_forgotten": 0x1B6,
     "older_pending_are_not_failed": 0x0,
     "fates_decided_at_a_lost_connection": 0x4,
     "own_mount_skips_what_is_pending": 0xC,

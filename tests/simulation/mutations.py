@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation import (
     mutations_client,
+    mutations_manager,
     mutations_mounting,
     mutations_partition,
     mutations_sessions,
@@ -25,7 +26,14 @@ __all__ = ["FILES", "MUTATIONS", "WALKED", "Mutation"]
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
-_SIMULATED = (mutations_sessions, mutations_partition, mutations_client, mutations_storage, mutations_threads)
+_SIMULATED = (
+    mutations_sessions,
+    mutations_partition,
+    mutations_manager,
+    mutations_client,
+    mutations_storage,
+    mutations_threads,
+)
 FILES = (*_SIMULATED, mutations_mounting)
 
 
