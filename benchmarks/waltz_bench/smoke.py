@@ -162,15 +162,21 @@ class _Watch:
             self.rss.setdefault((name, pid), []).append((perf_counter() - self._begin, rss))
 
     def end(self) -> None:
+        """It asks nothing more: whoever asked after the cluster is down would be given a new Ray. Idempotent."""
         self._stopping.set()
         self._thread.join()
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
 
 def smoke(waltz: Waltz, options: SmokeOptions, progress: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Append, kill, look; then compare what was acknowledged with the log."""
     pauses: dict[str, list[float]] = {"replica": [], "server": []}
-    watch = _Watch(waltz)
-    with clients_of(waltz, 1, _PARTITIONS) as (client,):
+    with _Watch(waltz) as watch, clients_of(waltz, 1, _PARTITIONS) as (client,):
         load = _Load(client, options)
         sessions = _sessions(waltz)
         begin = perf_counter()

@@ -170,6 +170,9 @@ def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> d
     return environment | {
         LOOPBACK_ONLY: "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Where a plain ray.init() has ever left a token in ~/.ray, `ray start` would ask everybody for it, and
+        # ray.init(address=...) does not send one unless it is told to: nobody could join.
+        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
         "RAY_worker_niceness": "0",  # 15 otherwise, and every append would wait behind whatever else runs
         # Detached actors never leave a draining node: waiting for that would only delay the end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

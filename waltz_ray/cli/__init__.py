@@ -63,6 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     WALTZ_TRACEBACK=1 in the environment shows the traceback of a WaltzError too.
     """
+    # A question that comes too late must not start a new Ray: Ray does so by itself where it has been left.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
         code = _run(arguments)
     # Leaving Ray at the interpreter's exit takes a moment, too, in which its threads may have news.
