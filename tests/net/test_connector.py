@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -137,3 +138,28 @@ def test_a_connection_that_is_given_up_is_aborted_whenever_that_is() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         for turns in range(12):
             asyncio.run(run(listener, turns))
+
+
+@pytest.mark.parametrize("error", [ValueError("negative file descriptor"), OSError(9, "Bad file descriptor")])
+def test_a_connection_that_is_closed_at_once_is_an_os_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica was killed in that moment: the ValueError ended the link's task, and the link was away for ever."""
+    given_up: list[str] = []
+
+    class Made(Opening):
+        def abort(self, why: str | Exception) -> None:
+            given_up.append(str(why))
+
+    def closed(sock: object, untaken_ms: int) -> None:
+        raise error
+
+    async def create_connection(protocol: Callable[[], Made], *where: object, ssl: object) -> tuple[object, Made]:
+        return asyncio.Transport(), protocol()
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
+        await connect(Made, "a", 1, timeout_s=20)
+
+    monkeypatch.setattr("waltz_ray.net.connector._opened", closed)
+    with pytest.raises(ConnectionResetError, match="a:1 closed the connection as soon as it was open"):
+        asyncio.run(run())
+    assert given_up == ["closed as soon as it was open"]

@@ -185,6 +185,12 @@ class ReplicaLink:
         self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
         self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug of ours: without this the replica would be away for ever, and nobody would know
+            log.critical("replica %d: its link has failed", self.replica_id, exc_info=error)
 
     # ---- connection -------------------------------------------------------------------------------------
 

@@ -93,7 +93,11 @@ async def connect(
         if isinstance(error, OSError):
             raise _named(error, host, port, timeout_s) from error
         raise
-    _opened(transport.get_extra_info("socket"), untaken_ms)
+    try:
+        _opened(transport.get_extra_info("socket"), untaken_ms)
+    except (OSError, ValueError) as error:  # uvloop: the handle of a socket that is closed already is negative
+        made[-1].abort("closed as soon as it was open")
+        raise ConnectionResetError(f"{host}:{port} closed the connection as soon as it was open") from error
     return made[-1]
 
 
