@@ -11,5 +11,6 @@ def test_a_token_of_somebody_else_s_ray_is_not_asked_for(monkeypatch: pytest.Mon
     """`ray start` asks for one where ~/.ray has it, and ray.init(address=...) would not send it."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert local_ray._environment(1, 2)["RAY_AUTH_MODE"] == "disabled"
+    assert "RAY_ENABLE_AUTO_CONNECT" not in local_ray._environment(1, 2), "jobs on it are the user's"
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     assert local_ray._environment(1, 2)["RAY_AUTH_MODE"] == "token"

@@ -40,7 +40,8 @@ def environment(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         modules = f"{ROOT}:{ROOT}/spark:{ROOT}/benchmarks"
         found = {"RAY_ADDRESS": ray_head, "WALTZ_DIR": str(directory)}
-        yield os.environ | found | {"PATH": path, "PYTHONPATH": modules}
+        own = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_AUTO_CONNECT"}  # the tests'
+        yield own | found | {"PATH": path, "PYTHONPATH": modules}
     finally:
         subprocess.run([sys.executable, "-m", "waltz_ray", "down", "--dir", str(directory)], check=True)
 

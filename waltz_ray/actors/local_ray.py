@@ -163,8 +163,9 @@ def _family(head: LocalRay) -> list[psutil.Process]:
 
 
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
-    # Which cluster the shell that started it meant is nothing that the processes of this one should know.
-    shell = ("RAY_ADDRESS", "WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER")
+    # Which cluster the shell that started it meant is nothing that the processes of this one should know; nor is that
+    # a command is not to start a Ray by itself: jobs may.
+    shell = ("RAY_ADDRESS", "WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER", "RAY_ENABLE_AUTO_CONNECT")
     environment = {key: value for key, value in os.environ.items() if key not in shell}
     java_home = str(Path(find_java()).resolve().parent.parent)
     return environment | {
