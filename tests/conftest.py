@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +10,6 @@ from hypothesis import settings
 from tests.zookeeper_fixture import zookeeper_server
 
 __all__ = ["ray_head", "zookeeper_server"]
-
-# Before Ray is imported: whoever asks it after it has been left is told so, and is not given a new Ray.
-os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 # How long an example takes says something about the machine, nothing about the code.
 settings.register_profile("waltz_ray", deadline=None)
