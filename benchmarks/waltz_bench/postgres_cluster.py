@@ -6,8 +6,6 @@ PostgreSQL refuses to run as root; then it runs as the user ``postgres`` or ``no
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,12 +20,14 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_bench.nats_cluster import HOST, free_ports
 from waltz_bench.processes import DRIVER, Processes
-from waltz_ray.errors import ConfigError, PartitionNotReady
+from waltz_ray.errors import PartitionNotReady
+from waltz_ray.testing.postgres import installed_places, postgres_user, programs_in, run_program
 
-__all__ = ["Postgres", "postgres_binaries", "postgres_cluster"]
+__all__ = ["Postgres", "postgres_cluster"]
 
 _START_S, _STOP_S, _POLL_S = 60.0, 20.0, 0.1
 _STANDBYS = ("standby_0", "standby_1")
+_NEEDED = ("postgres", "initdb", "pg_basebackup")
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -84,28 +84,10 @@ def _rss_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def postgres_binaries() -> Path:
-    """The directory with ``postgres``, ``initdb`` and ``pg_basebackup``, the newest there is. ConfigError if none."""
-    places = [Path("/usr/local/bin"), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_number)]
-    on_path = shutil.which("postgres")
-    places = ([Path(on_path).resolve().parent] if on_path else []) + places
-    for place in reversed(places):
-        if all((place / name).exists() for name in ("postgres", "initdb", "pg_basebackup")):
-            return place
-    raise ConfigError("there is no PostgreSQL here (postgres, initdb, pg_basebackup); install it, or compare nats only")
-
-
-def _number(path: Path) -> float:
-    try:
-        return float(path.parent.name)
-    except ValueError:
-        return 0.0
-
-
 @contextmanager
 def postgres_cluster(directory: Path, progress: Callable[[str], None] = lambda text: None) -> Iterator[Postgres]:
     """Primary and standbys in ``directory``; ended at the end, whatever happens."""
-    binaries, user = postgres_binaries(), _user()
+    binaries, user = programs_in(installed_places(), _NEEDED, "install it, or compare nats only"), postgres_user()
     directory.mkdir(parents=True)
     if user:
         _let_in(directory, user["user"])
@@ -114,17 +96,17 @@ def postgres_cluster(directory: Path, progress: Callable[[str], None] = lambda t
     progress("starting PostgreSQL")
     try:
         primary = directory / "primary"
-        _call([binaries / "initdb", "-D", primary, "-A", "trust", "-U", "bench", "--no-sync"], user)
+        run_program([binaries / "initdb", "-D", primary, "-A", "trust", "-U", "bench", "--no-sync"], user)
         with open(primary / "postgresql.conf", "a") as settings:
             settings.write(_SETTINGS)
         running["primary"] = _start(binaries, primary, ports["primary"], user)
         _wait_listening(ports["primary"], running["primary"], directory)
         for name in _STANDBYS:
             source = f"host={HOST} port={ports['primary']} user=bench application_name={name}"
-            _call([binaries / "pg_basebackup", "-D", directory / name, "-d", source, "-R", "--no-sync"], user)
+            run_program([binaries / "pg_basebackup", "-D", directory / name, "-d", source, "-R", "--no-sync"], user)
             running[name] = _start(binaries, directory / name, ports[name], user)
             _wait_listening(ports[name], running[name], directory)
-        version = _call([binaries / "postgres", "--version"], user).rpartition("(PostgreSQL) ")[2].split()[0]
+        version = run_program([binaries / "postgres", "--version"], user).rpartition("(PostgreSQL) ")[2].split()[0]
         yield Postgres(version, {name: process.pid for name, process in running.items()}, ports["primary"])
     finally:
         progress("ending PostgreSQL")
@@ -138,30 +120,10 @@ def postgres_cluster(directory: Path, progress: Callable[[str], None] = lambda t
                 process.wait(_STOP_S)
 
 
-def _user() -> dict[str, Any]:
-    """For ``subprocess``: who runs it. ConfigError if this is root and there is nobody else."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-    raise ConfigError("PostgreSQL does not run as root, and there is no user postgres or nobody; run this as a user")
-
-
 def _let_in(directory: Path, user: int) -> None:
     os.chown(directory, user, -1)
     directory.chmod(0o700)
     directory.parent.chmod(0o711)  # the benchmark's own scratch directory
-
-
-def _call(command: list[Any], user: dict[str, Any]) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/", **user)
-    if done.returncode:
-        raise ConfigError(f"{Path(command[0]).name} failed: {done.stderr.strip().splitlines()[-1:]}")
-    return str(done.stdout)
 
 
 def _start(binaries: Path, place: Path, port: int, user: dict[str, Any]) -> subprocess.Popen[bytes]:
