@@ -13,21 +13,18 @@ from typing import Any, TypeVar, cast
 
 from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.aio_reads import AsyncReads, not_here
-from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext, checked_header
-from waltz_ray.client.codecs import Codec, encoded
+from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Locks, settle
+from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.keys import Lock
-from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import ReadyWait
-from waltz_ray.client.requests import AppendCall, check_size
 from waltz_ray.client.subscription import Subscription
 from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
-from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -195,7 +192,8 @@ class AsyncWaltzClient(AsyncReads):
         if (waits := self._before_append()) is not None:
             await waits
         locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        outbox, append, fate = self._call(partition_id, data, header, locks, client_mark, retry)
+        fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
+        outbox, append = self._engine.append_of(partition_id, data, header, locks, client_mark, retry, fate)
         return await self._shell.sent(outbox, append, fate, timeout)
 
     async def try_append(
@@ -213,7 +211,8 @@ class AsyncWaltzClient(AsyncReads):
         if (waits := self._before_append()) is not None:
             await waits
         locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        outbox, append, fate = self._call(partition_id, data, header, locks, client_mark, retry)
+        fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
+        outbox, append = self._engine.append_of(partition_id, data, header, locks, client_mark, retry, fate)
         if not outbox.offer(append):
             raise outbox.full_error(0)
         return await self._shell.told(outbox, append, fate)
@@ -221,21 +220,6 @@ class AsyncWaltzClient(AsyncReads):
     def _before_append(self) -> asyncio.Future[None] | None:
         self._engine.check_open()
         return self._shell.before_append()
-
-    def _call(
-        self, partition_id: int, data: Any, header: int, locks: Locks | None, client_mark: int | None, retry: bool
-    ) -> tuple[Outbox, AppendCall, AwaitedFate[int]]:
-        """An append, not yet sent."""
-        engine = self._engine
-        attachment = engine.attachment(partition_id)
-        if type(data) is not bytes or engine.codec is not None:
-            data = encoded(engine.codec, data)
-        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
-        fate: AwaitedFate[int] = AwaitedFate(self._shell.loop)
-        append = AppendCall(data, checked_header(header), crc32(data), retry, None, fate)
-        if locks is not None:
-            engine.take_locks(attachment, append, locks, client_mark)
-        return attachment.outbox, append, fate
 
     async def append_many(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from waltz_ray.client.application import Transaction
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition, check_read
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.feeds import transactions_of
@@ -16,26 +17,28 @@ from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput
+from waltz_ray.errors import ClientClosed, DataUnavailable
 
 __all__ = ["AsyncReads", "not_here"]
 
 T = TypeVar("T")
 
 
-class AsyncReads:
-    """See the module. Whose it is gives it its engine and its directory."""
+class AsyncReads(ABC):
+    """Reads, feeds and followers of a client whose engine and directory the subclass has."""
 
     def __init__(self) -> None:
         self._questions: set[asyncio.Task[Any]] = set()  # to servers
 
     @property
+    @abstractmethod
     def _engine(self) -> Engine:
-        raise NotImplementedError
+        """The client's, once it has been started; InvalidInput before."""
 
     @property
+    @abstractmethod
     def _directory(self) -> Directory:
-        raise NotImplementedError
+        """The cluster's, once it has been found."""
 
     @property
     def partitions(self) -> int:
@@ -48,9 +51,7 @@ class AsyncReads:
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
         """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
-        check_partition(partition_id, self.partitions)
-        if first_id < 0:
-            raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
+        check_read(partition_id, first_id, self.partitions)
         return self._read(partition_id, first_id, end_id)
 
     @overload

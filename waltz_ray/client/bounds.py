@@ -9,7 +9,7 @@ from typing import Literal
 from waltz_ray.client.application import checked_int
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Bound", "FeedPlan", "Partitions", "check_partition", "resolved"]
+__all__ = ["Bound", "FeedPlan", "Partitions", "check_partition", "check_read", "resolved"]
 
 Bound = Literal["earliest", "latest"] | int | Mapping[int, int]
 """Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each."""
@@ -25,6 +25,13 @@ def check_partition(partition_id: int, count: int) -> int:
     if not 0 <= partition_id < count:
         raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
     return partition_id
+
+
+def check_read(partition_id: int, first_id: int, count: int) -> None:
+    """InvalidInput unless there is such a partition, and such an ID can be."""
+    check_partition(partition_id, count)
+    if first_id < 0:
+        raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
 
 
 def resolved(name: str, bound: Bound, partition_id: int, mark: int) -> int:

@@ -23,20 +23,18 @@ from waltz_ray.client.application import (
     SubmitResult,
     Transaction,
     TransactionContext,
-    checked_header,
-    checked_int,
 )
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
-from waltz_ray.client.codecs import Codec, encoded
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition, check_read
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory
-from waltz_ray.client.engine import Engine, FeedKind, Locks, settle
+from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
-from waltz_ray.client.requests import AppendCall, check_size
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.threads import Threads
@@ -44,7 +42,6 @@ from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_appe
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
-from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -127,7 +124,8 @@ class WaltzClient:
         whether it is in the log.
         """
         locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
+        future: LightFuture[int] = LightFuture()
+        outbox, append = self._engine.append_of(partition_id, data, header, locks, client_mark, retry, future)
         if timeout is not None:
             return self._limited(outbox, append, future, timeout)
         if not outbox.offer(append):
@@ -147,7 +145,8 @@ class WaltzClient:
     ) -> Future[int]:
         """``append`` that never blocks: OutboxFull at once where that would wait for room. Also in a callback."""
         locks = (write_locks, read_locks, append_locks) if write_locks or read_locks or append_locks else None
-        outbox, append, future = self._call(partition_id, data, header, locks, client_mark, retry)
+        future: LightFuture[int] = LightFuture()
+        outbox, append = self._engine.append_of(partition_id, data, header, locks, client_mark, retry, future)
         if not outbox.offer(append, ahead=self._threads.on_loop):
             raise outbox.full_error(0)
         return future
@@ -206,9 +205,7 @@ class WaltzClient:
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
-        check_partition(partition_id, self._count)
-        if first_id < 0:
-            raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
+        check_read(partition_id, first_id, self._count)
         return self._read(partition_id, first_id, end_id)
 
     @overload
@@ -398,23 +395,6 @@ class WaltzClient:
                 return object.__getattribute__(self, name)
 
     # ---- inside
-
-    def _call(
-        self, partition_id: int, data: Any, header: int, locks: Locks | None, client_mark: int | None, retry: bool
-    ) -> tuple[Outbox, AppendCall, LightFuture[int]]:
-        """An append, not yet sent."""
-        engine = self._engine
-        if type(partition_id) is not int:
-            partition_id = checked_int("a partition ID", partition_id)
-        attachment = engine.attachments.get(partition_id) or engine.attachment(partition_id)
-        if type(data) is not bytes or engine.codec is not None:
-            data = encoded(engine.codec, data)
-        check_size(partition_id, len(data), 0, self.config.max_frame_bytes)
-        future: LightFuture[int] = LightFuture()
-        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
-        if locks is not None:
-            engine.take_locks(attachment, append, locks, client_mark)
-        return attachment.outbox, append, future
 
     def _limited(self, outbox: Outbox, append: AppendCall, fate: LightFuture[T], timeout: float) -> Future[T]:
         """Send it; the answer comes within ``timeout`` seconds."""

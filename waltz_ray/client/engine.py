@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from waltz_ray.client.application import Callbacks, checked_header, checked_mark
+from waltz_ray.client.application import Callbacks, checked_header, checked_int, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
 from waltz_ray.client.bounds import check_partition
@@ -25,6 +25,7 @@ from waltz_ray.client.feeds import Fetch, Origin
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
@@ -211,6 +212,27 @@ class Engine:
             )
         write, read, appended = ([lock_hash(lock) for lock in kind] for kind in locks)
         append.take_locks(mark, (write, read, appended))
+
+    def append_of(
+        self,
+        partition_id: int,
+        value: object,
+        header: int,
+        locks: Locks | None,
+        client_mark: int | None,
+        retry: bool,
+        future: Fate[int],
+    ) -> tuple[Outbox, AppendCall]:
+        """One record, not yet sent, and where it is to be sent from. ``locks`` is None where there are none."""
+        if type(partition_id) is not int:
+            partition_id = checked_int("a partition ID", partition_id)
+        attachment = self.attachments.get(partition_id) or self.attachment(partition_id)
+        data = value if type(value) is bytes and self.codec is None else encoded(self.codec, value)
+        check_size(partition_id, len(data), 0, self._config.max_frame_bytes)
+        append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
+        if locks is not None:
+            self.take_locks(attachment, append, locks, client_mark)
+        return attachment.outbox, append
 
     def many_append_of(
         self,
