@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from ray._private.utils import get_ray_address_file  # type: ignore[attr-defined]
 
 from waltz_ray.actors import local_ray
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
@@ -21,7 +22,7 @@ from waltz_ray.finding import cluster_file
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 NAME = f"shop-{os.getpid()}"  # whatever else runs on this machine has another one
-CURRENT = Path("/tmp/ray/ray_current_cluster")  # what everybody's ray.init() joins
+CURRENT = Path(get_ray_address_file(None))  # what everybody's ray.init() joins
 _OF_THE_SHELL = ("RAY_ADDRESS", "WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER", local_ray.LOOPBACK_ONLY)
 
 
