@@ -29,6 +29,29 @@ _A_TURN = 32  # connections accepted before others have their turn
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
+class _Shortage:
+    """Of handles or memory, where connections are accepted: one line in the log when it begins, one when it is over."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lasts = False
+
+    def met(self, error: OSError) -> bool:
+        """Whether ``error`` is such a shortage: then it is told, and ``_PAUSE_S`` later is soon enough to try again."""
+        if error.errno not in _NO_RESOURCES:
+            return False
+        if not self._lasts:
+            log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
+        self._lasts = True
+        return True
+
+    def over(self) -> None:
+        """A connection has been accepted."""
+        if self._lasts:
+            log.warning("%s: accepts connections again", self._name)
+        self._lasts = False
+
+
 class LoopListener:
     """Accepts in the loop that runs now: ``make`` makes what serves each connection. Until ``close``.
 
@@ -49,7 +72,7 @@ class LoopListener:
         self.port = int(listening.getsockname()[1])
         """Where it listens."""
         self._loop = asyncio.get_running_loop()
-        self._lacking = False
+        self._shortage = _Shortage(name)
         self._pause: asyncio.TimerHandle | None = None
         self._beginning: set[asyncio.Task[object]] = set()
         self._loop.add_reader(listening.fileno(), self._accept)
@@ -72,24 +95,16 @@ class LoopListener:
             except ConnectionAbortedError:
                 continue  # it had gone before we came to it
             except OSError as error:
-                if error.errno not in _NO_RESOURCES:
+                if not self._shortage.met(error):
                     raise  # to the loop's handler: nobody knows why
-                self._wait(error)
+                self._loop.remove_reader(self._socket.fileno())
+                self._pause = self._loop.call_later(_PAUSE_S, self._again)
                 return
-            if self._lacking:
-                log.warning("%s: accepts connections again", self._name)
-            self._lacking = False
+            self._shortage.over()
             connection.setblocking(False)
             task = self._loop.create_task(self._begin(connection))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
-
-    def _wait(self, error: OSError) -> None:
-        if not self._lacking:
-            log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
-        self._lacking = True
-        self._loop.remove_reader(self._socket.fileno())
-        self._pause = self._loop.call_later(_PAUSE_S, self._again)
 
     def _again(self) -> None:
         self._pause = None
@@ -175,7 +190,7 @@ class BlockingListener:
                 thread.join()
 
     def _accept(self) -> None:
-        lacking = False
+        shortage = _Shortage(self._name)
         while True:
             try:
                 connection, peer = self._socket.accept()
@@ -184,17 +199,12 @@ class BlockingListener:
             except OSError as error:
                 if self._stopped.is_set():
                     return
-                if error.errno not in _NO_RESOURCES:
+                if not shortage.met(error):
                     self._on_fatal(f"{self._name}: cannot accept connections any more: {error}")
                     return
-                if not lacking:
-                    log.error("%s: cannot accept connections until there is room again: %s", self._name, error)
-                lacking = True
                 self._stopped.wait(_PAUSE_S)
                 continue
-            if lacking:
-                log.warning("%s: accepts connections again", self._name)
-            lacking = False
+            shortage.over()
             self._begin(connection, str(peer[0]), int(peer[1]))
 
     def _begin(self, connection: socket.socket, address: str, port: int) -> None:
