@@ -48,8 +48,7 @@ def find_cluster(
 
     ClusterNotFound says what runs and how to name one; InvalidInput, if what was given contradicts itself.
     """
-    place = _place(directory, address, zookeeper)
-    name = cluster or os.environ.get("WALTZ_CLUSTER", "")
+    place, name = _place(directory, address, zookeeper), _name(cluster)
     if place.zookeeper:
         return _in_zookeeper(name, place.zookeeper)
     if place.address:
@@ -64,10 +63,7 @@ def find_on_ray(
 
     As ``find_cluster``, but nobody of the cluster has to answer.
     """
-    place = _place(directory, address, None)
-    name = cluster or os.environ.get("WALTZ_CLUSTER", "")
-    if place.zookeeper:
-        raise InvalidInput(f"the ZooKeeper at {place.zookeeper} knows no Ray; give the cluster's directory or address")
+    place, name = _place_with_ray(directory, address), _name(cluster)
     if place.address:
         return _on_ray(name, place.address)
     known = _file(name, place)
@@ -80,7 +76,7 @@ def local_file(cluster: str | None, directory: str | None, address: str | None) 
     place = _place(directory, address, None)
     if place.address or place.zookeeper:
         return None
-    name = cluster or os.environ.get("WALTZ_CLUSTER", "")
+    name = _name(cluster)
     known = cluster_file.read(place.directory) if place.directory else None
     if known is not None and not known.running and name in ("", known.name):
         return known
@@ -96,12 +92,8 @@ def join_cluster(
     """
     if not (directory or address) and (now := ray_lookup.here()):
         return now
-    place = _place(directory, address, None)
-    if place.zookeeper:
-        raise InvalidInput(f"the ZooKeeper at {place.zookeeper} knows no Ray; give the cluster's directory or address")
-    if place.address:
-        return ray_lookup.join(place.address, **options)
-    return ray_lookup.join(_file(cluster or os.environ.get("WALTZ_CLUSTER", ""), place).address, **options)
+    place = _place_with_ray(directory, address)
+    return ray_lookup.join(place.address or _file(_name(cluster), place).address, **options)
 
 
 def check_key(found: FoundCluster, info: ClusterInfo) -> None:
@@ -138,6 +130,18 @@ def _place(directory: str | None, address: str | None, zookeeper: str | None) ->
     if directory or zookeeper:
         return _Place(directory, "", zookeeper)
     return _Place("", ray_lookup.here() or os.environ.get("RAY_ADDRESS", ""))
+
+
+def _place_with_ray(directory: str | None, address: str | None) -> _Place:
+    place = _place(directory, address, None)
+    if place.zookeeper:
+        raise InvalidInput(f"the ZooKeeper at {place.zookeeper} knows no Ray; give the cluster's directory or address")
+    return place
+
+
+def _name(cluster: str | None) -> str:
+    """The name that was given, or that of the environment."""
+    return cluster or os.environ.get("WALTZ_CLUSTER", "")
 
 
 def _file(name: str, place: _Place) -> ClusterFile:
