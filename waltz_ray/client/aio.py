@@ -19,14 +19,12 @@ from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.keys import Lock
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
-from waltz_ray.client.readiness import ReadyWait
-from waltz_ray.client.subscription import Subscription
+from waltz_ray.client.readiness import Awaited, MountedWait
 from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["AsyncWaltzClient"]
@@ -286,9 +284,9 @@ class AsyncWaltzClient(AsyncReads):
         """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
         await self._wait([self._engine.applied(partition_id, transaction_id)], timeout)
 
-    async def _wait(self, awaited: Sequence[ReadyWait], timeout: float | None) -> None:
+    async def _wait(self, awaited: Sequence[Awaited], timeout: float | None) -> None:
         start_s = self._shell.monotonic()
-        one: ReadyWait | None = None
+        one: Awaited | None = None
         try:
             async with asyncio.timeout(timeout):
                 for one in awaited:
@@ -304,24 +302,10 @@ class AsyncWaltzClient(AsyncReads):
     async def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
         """Let nothing more of a client whose process has died into the log: see ``WaltzClient.supersede``."""
         marks = await self._server_marks(range(self.partitions))
-        subscription: Subscription = self._engine.follow(
-            client_id,
-            {partition: mark + 1 for partition, mark in marks.items()},
-            lambda item: subscription.used(item),  # nobody wants the feed, but it must go on
-            self._ready_changed,
-        )
-        start_s = self._shell.monotonic()
-        waiting = [*subscription.partitions.values()]
+        first_ids = {partition: mark + 1 for partition, mark in marks.items()}
+        subscription = self._engine.stand_in(client_id, first_ids, self._ready_changed)
         try:
-            async with asyncio.timeout(timeout):
-                while waiting := [one for one in waiting if one.machine.state is not MountingState.READY]:
-                    self._engine.check_open()
-                    for partition in waiting:
-                        if partition.error is not None:
-                            raise partition.error
-                    await self._ready.wait()
-        except TimeoutError:
-            raise waiting[0].machine.not_ready_error((self._shell.monotonic() - start_s) * 1000) from None
+            await self._wait([*map(MountedWait, subscription.partitions.values())], timeout)
         finally:
             await self._engine.unsubscribe(subscription)
         return [*(await self._server_marks(range(self.partitions))).values()]

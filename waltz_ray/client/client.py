@@ -33,17 +33,16 @@ from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
-from waltz_ray.client.readiness import ReadyWait
+from waltz_ray.client.readiness import Awaited, MountedWait
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, ClientClosed, InvalidInput
+from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.mounting_types import MountingState
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["WaltzClient"]
@@ -289,9 +288,12 @@ class WaltzClient:
         """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
         self._wait([self._engine.applied(partition_id, transaction_id)], timeout, "wait_applied")
 
-    def _wait(self, awaited: Sequence[ReadyWait], timeout: float | None, name: str) -> None:
+    def _wait(self, awaited: Sequence[Awaited], timeout: float | None, name: str) -> None:
         if self._threads.on_loop or self._threads.on_applying:
             raise InvalidInput(f"{name}() was called in a callback, which it would wait for")
+        self._wait_for(awaited, timeout)
+
+    def _wait_for(self, awaited: Sequence[Awaited], timeout: float | None) -> None:
         start_s = time.monotonic()
         with self._ready:
             for one in awaited:
@@ -311,32 +313,12 @@ class WaltzClient:
         It must not run any more: a client that lives would mount again. PartitionNotReady after ``timeout`` seconds.
         """
         first_ids = {partition: self.server_high_water_mark(partition) + 1 for partition in range(self._count)}
-        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
-        subscription = self._engine.follow(client_id, first_ids, items.put, self._ready_changed)
+        subscription = self._engine.stand_in(client_id, first_ids, self._ready_changed)
         try:
-            self._wait_mounted(subscription, items, timeout)
+            self._wait_for([*map(MountedWait, subscription.partitions.values())], timeout)
         finally:
             self._threads.call(self._engine.unsubscribe(subscription))
         return [self.server_high_water_mark(partition) for partition in range(self._count)]
-
-    def _wait_mounted(
-        self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], timeout: float | None
-    ) -> None:
-        start_s = time.monotonic()
-        with self._ready:
-            for partition in subscription.partitions.values():
-                while partition.machine.state is not MountingState.READY:
-                    waited_s = time.monotonic() - start_s
-                    if partition.error is not None:
-                        raise partition.error
-                    if self._engine.closed:
-                        raise ClientClosed("the client was closed while it waited for its partitions")
-                    if timeout is not None and waited_s >= timeout:
-                        raise partition.machine.not_ready_error(waited_s * 1000)
-                    while not items.empty():
-                        subscription.used(items.get())  # nobody wants the feed, but it must go on
-                    left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
-                    self._ready.wait(max(0.001, left_s))
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``appends`` (records), ``committed``, ``lock_conflicts``, ``retries`` (attempts

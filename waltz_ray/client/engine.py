@@ -274,6 +274,13 @@ class Engine:
             self._shell.post(self._subscribe, subscription)
         return subscription
 
+    def stand_in(self, client_id: int, first_ids: Mapping[int, int], ready_changed: Callable[[], None]) -> Subscription:
+        """Mount partitions in the name of another client; nobody wants the feed, which goes on."""
+        subscription: Subscription = self.follow(
+            client_id, first_ids, lambda item: subscription.used(item), ready_changed
+        )
+        return subscription
+
     def _subscribe(self, subscription: Subscription) -> None:
         if subscription.stopped:
             return

@@ -1,20 +1,55 @@
-"""What ``wait_ready`` and ``wait_applied`` wait for; each client waits in its own way."""
+"""What ``wait_ready``, ``wait_applied`` and ``supersede`` wait for; each client waits in its own way."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
+from waltz_ray.client.core import PartitionShell
 from waltz_ray.errors import ClientClosed, NotApplied, WaltzError
 from waltz_ray.protocol.mounting_types import MountingState
 
-__all__ = ["ReadyWait"]
+__all__ = ["Awaited", "MountedWait", "ReadyWait"]
+
+
+class Awaited(Protocol):
+    """``reached`` may have become true whenever ``ready_changed`` is called."""
+
+    def reached(self, closed: bool) -> bool:
+        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client is ``closed`` before."""
+
+    def error(self, waited_s: float) -> WaltzError:
+        """Why it is not reached, for who has waited as long as he wanted."""
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+
+
+class MountedWait:
+    """One partition, mounted."""
+
+    def __init__(self, partition: PartitionShell) -> None:
+        self._partition = partition
+
+    def reached(self, closed: bool) -> bool:
+        if self._partition.error is not None:
+            raise self._partition.error
+        if self._partition.machine.state is MountingState.READY:
+            return True
+        if closed:
+            raise ClientClosed("the client was closed while it waited for its partitions")
+        return False
+
+    def error(self, waited_s: float) -> WaltzError:
+        return self._partition.machine.not_ready_error(waited_s * 1000)
+
+    def give_up(self) -> None:
+        pass
 
 
 class ReadyWait:
-    """One partition, ready: mounted, and applied up to ``transaction_id``, or up to where the log was then (None).
-
-    ``reached`` may have become true whenever the engine says ``ready_changed``.
-    """
+    """One partition, ready: mounted, and applied up to ``transaction_id``, or up to where the log was then (None)."""
 
     def __init__(self, attachment: Attachment, applier: Applier, transaction_id: int | None) -> None:
         self._attachment = attachment
