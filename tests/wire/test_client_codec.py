@@ -23,6 +23,8 @@ from waltz_ray.protocol.messages.client import (
     FeedCredit,
     FeedMode,
     FeedRecords,
+    HindranceRequest,
+    HindranceResponse,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -105,6 +107,8 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
         PartitionStateResponse(6, 3, 5, 7, 99, MountState.NOT_READY),
         "2f 00000006 00000003 00000005 0000000000000007 0000000000000063 01",
     ),
+    (HindranceRequest(6, 3), "30 00000006 00000003"),
+    (HindranceResponse(6, 3, "é"), "31 00000006 00000003 00000002 c3a9"),
 ]
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
@@ -124,7 +128,7 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == {row.number for row in BATCHES} == set(range(32, 48))
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in BATCHES} == set(range(32, 50))
     assert {type(message) for message, _ in GOLDEN} == {row.cls for row in BATCHES}
 
 

@@ -16,6 +16,8 @@ from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
+    HindranceRequest,
+    HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
 )
@@ -53,6 +55,7 @@ _RECORD_BYTES = 64 * 1024  # what the answer to any other request is taken for
 RpcRequest = (
     DataRangeRequest
     | PartitionStateRequest
+    | HindranceRequest
     | DataRequest
     | HighWaterMarkRequest
     | CheckConnectivityRequest
@@ -133,6 +136,10 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             return DataResponse(req_id, transaction_id, batch.data(0), checksum, None)
         case PartitionStateRequest():
             return _state(server, request)
+        case HindranceRequest(request_id, partition_id):
+            here = partition_id in server.assigned
+            reason = server.drivers[partition_id].hindrance() if here else "its server does not have it any more"
+            return HindranceResponse(request_id, partition_id, reason)
         case HighWaterMarkRequest(req_id):
             machine = server.machine_of(req_id.partition_id)
             return HighWaterMarkResponse(req_id, -1 if machine is None else machine.high_water_mark)

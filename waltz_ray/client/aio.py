@@ -254,7 +254,7 @@ class AsyncWaltzClient(AsyncReads):
             runner.cancel(run, error)
             raise
         runner.expire(run, timeout)
-        raise unknown_error("the context", timeout, fate.left_alone())
+        raise unknown_error("the context", timeout, fate.left_alone(), self._engine.why())
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -264,6 +264,7 @@ class AsyncWaltzClient(AsyncReads):
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
+                f"{self._engine.why()}"
             )
 
     # ---- about the client

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -186,7 +187,7 @@ class WaltzClient:
             return future
         checked_timeout(timeout)
         run = runner.submit(context, future)
-        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout))
+        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout), self._engine.why)
         return limit.begin(self._threads.post, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -198,6 +199,7 @@ class WaltzClient:
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(futures)} appends still have no fate after {timeout} s; flush again"
+                f"{self._engine.why()}"
             )
 
     # ---- reading
@@ -383,7 +385,8 @@ class WaltzClient:
         end_s = time.monotonic() + checked_timeout(timeout)
         if not outbox.offer(append):
             self._threads.wait_for_room(outbox, append, timeout)
-        limit = TimeLimit(fate, "the append", timeout, lambda: expire_append(outbox, append, timeout))
+        expire = partial(expire_append, outbox, append, timeout)
+        limit = TimeLimit(fate, "the append", timeout, expire, lambda: outbox.why)
         return limit.begin(self._threads.post, max(0.0, end_s - time.monotonic()))
 
     def _ready_changed(self) -> None:

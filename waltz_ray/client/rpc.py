@@ -17,6 +17,8 @@ from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
+    HindranceRequest,
+    HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
 )
@@ -28,8 +30,8 @@ __all__ = ["READ_BYTES", "Rpc", "checked_batch", "only_data"]
 
 READ_BYTES = 1024 * 1024  # of records in one answer
 
-Question = DataRangeRequest | PartitionStateRequest
-Answer = DataRangeResponse | PartitionStateResponse
+Question = DataRangeRequest | PartitionStateRequest | HindranceRequest
+Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ class _RpcStream(ClientStream):
 
     def on_frame(self, frame: memoryview) -> None:
         message = decode_client(BATCH_VERSION, frame)
-        if isinstance(message, DataRangeResponse | PartitionStateResponse):
+        if isinstance(message, Answer):
             future = self._waiting.get(message.request_id)  # absent: whoever asked has stopped waiting
             if future is not None and not future.done():
                 future.set_result(message)
@@ -126,6 +128,21 @@ class Rpc:
             return answer.high_water_mark
 
         return await self._until_answered(partition_id, ask)
+
+    async def hindrance(self, partition_id: int, timeout_s: float) -> str:
+        """What keeps the partition from taking appends, in one line; "" if nobody knows of anything. Asked once."""
+        location = self._locate(partition_id)
+        if location is None or location.endpoint is None:
+            return "no server has it"
+        try:
+            async with asyncio.timeout(timeout_s):
+                stream = await self._pool.get(location)
+                answer = await stream.ask(HindranceRequest(self._next_id(), partition_id))
+        except (OSError, WireError) as error:
+            return f"server {location.server_id} does not answer ({error or f'within {timeout_s:g} s'})"
+        if not isinstance(answer, HindranceResponse):
+            raise WireError(f"the server answered a question for hindrances with {type(answer).__name__}")
+        return answer.reason
 
     async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream], Awaitable[T]]) -> T:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")

@@ -30,6 +30,8 @@ __all__ = [
     "FeedCredit",
     "FeedMode",
     "FeedRecords",
+    "HindranceRequest",
+    "HindranceResponse",
     "LockFailureBatch",
     "Mount",
     "Mounted",
@@ -217,6 +219,23 @@ class PartitionStateResponse:
     state: MountState
 
 
+@value()
+class HindranceRequest:
+    """What keeps this partition from taking appends? ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+
+
+@value()
+class HindranceResponse:
+    """``reason``: one line for people, the same as long as it stays the same; "" = nothing that the server knows of."""
+
+    request_id: int
+    partition_id: int
+    reason: str
+
+
 BatchMessage = (
     AppendBatch
     | FeedBatch
@@ -234,4 +253,6 @@ BatchMessage = (
     | Unmount
     | PartitionStateRequest
     | PartitionStateResponse
+    | HindranceRequest
+    | HindranceResponse
 )
