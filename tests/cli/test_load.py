@@ -405,7 +405,7 @@ def test_a_log_with_rows_that_the_file_does_not_have() -> None:
 
 
 def test_the_file_of_a_load(tmp_path: Path) -> None:
-    path, settings = tmp_path / "a.csv.waltz-load", {"key": "id", "bytes": 7}
+    path, settings = tmp_path / "a.csv.waltz-load", {"key": "id", "bytes": 7, "cluster_key": "k1"}
     with pytest.raises(InvalidInput, match="there is nothing to resume"), open_cursor(path, True):
         pass
     running = pytest.raises(InvalidInput, match="another load of the same rows is running")
@@ -423,6 +423,9 @@ def test_the_file_of_a_load(tmp_path: Path) -> None:
         cursor.check(settings)
         with pytest.raises(InvalidInput, match="had key 'id', this one has 'name'"):
             cursor.check({**settings, "key": "name"})
+        cursor.check_cluster("k1")
+        with pytest.raises(InvalidInput, match=r"a\.csv\.waltz-load: .* was into another cluster than this one"):
+            cursor.check_cluster("k2")
         cursor.begin(settings, [9, 9], 18)
     with open_cursor(path, True) as cursor:
         assert (cursor.starts, cursor.clients) == ([5, 0], [17, 18])

@@ -412,6 +412,10 @@ class FakeDirectory:
     def partitions(self) -> int:
         return self._partitions
 
+    @property
+    def cluster_key(self) -> str:
+        return "of the fake cluster"
+
     def next_client_id(self) -> int:
         with self._lock:
             self._next_id += 1

@@ -274,6 +274,11 @@ class AsyncWaltzClient(AsyncReads):
         """This client's ID, which no other client has had or will ever have."""
         return self._engine.membership.client_id
 
+    @property
+    def cluster_key(self) -> str:
+        """Of the cluster: made once, with it; no other one has it, whatever its name."""
+        return self._directory.cluster_key
+
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
 
@@ -310,6 +315,13 @@ class AsyncWaltzClient(AsyncReads):
         finally:
             await self._engine.unsubscribe(subscription)
         return [*(await self._server_marks(range(self.partitions))).values()]
+
+    def hindrances(self) -> dict[int, str]:
+        """Why partitions of this client take no appends just now, as their servers say; others are not in it.
+
+        A server is asked when something has waited for ``hindrance_after_ms``; the log of the process says it, too.
+        """
+        return self._engine.hindrances()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""

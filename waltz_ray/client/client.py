@@ -274,6 +274,11 @@ class WaltzClient:
         """Number of partitions of the cluster."""
         return self._count
 
+    @property
+    def cluster_key(self) -> str:
+        """Of the cluster: made once, with it; no other one has it, whatever its name."""
+        return self._directory.cluster_key
+
     def partition_for(self, key: Key) -> int:
         """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
         return partition_for(key, self._count)
@@ -321,6 +326,13 @@ class WaltzClient:
         finally:
             self._threads.call(self._engine.unsubscribe(subscription))
         return [self.server_high_water_mark(partition) for partition in range(self._count)]
+
+    def hindrances(self) -> dict[int, str]:
+        """Why partitions of this client take no appends just now, as their servers say; others are not in it.
+
+        A server is asked when something has waited for ``hindrance_after_ms``; the log of the process says it, too.
+        """
+        return self._engine.hindrances()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``appends`` (records), ``committed``, ``lock_conflicts``, ``retries`` (attempts

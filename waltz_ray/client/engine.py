@@ -201,10 +201,14 @@ class Engine:
             "reconnects": sum(max(0, p.machine.mounts - 1) for p in mounted),
         }
 
+    def hindrances(self) -> dict[int, str]:
+        """What keeps which partitions from taking appends, as their servers have said."""
+        reasons = {p: attachment.outbox.hindrance for p, attachment in list(self.attachments.items())}
+        return {p: reason for p, reason in reasons.items() if reason}
+
     def why(self) -> str:
-        """What an error about waiting ends with: what keeps which partitions from taking appends."""
-        waiting = {p: attachment.outbox.hindrance for p, attachment in list(self.attachments.items())}
-        told = "; ".join(f"partition {p}: {reason}" for p, reason in waiting.items() if reason)
+        """What an error about waiting ends with."""
+        told = "; ".join(f"partition {p}: {reason}" for p, reason in self.hindrances().items())
         return f"; the servers say: {told}" if told else ""
 
     # ---- appends
