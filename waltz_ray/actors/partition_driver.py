@@ -122,7 +122,7 @@ class PartitionDriver(Driver[Event, Effect]):
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._zookeeper_error = ""  # while something waits for it
+        self._zookeeper_answers = True
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -140,7 +140,7 @@ class PartitionDriver(Driver[Event, Effect]):
 
     def hindrance(self) -> str:
         """What keeps the partition from taking appends, one line for people; "" if nothing does."""
-        return self.machine.hindrance(self._zookeeper_error)
+        return self.machine.hindrance(self._zookeeper_answers)
 
     # ---- effects ----------------------------------------------------------------------------------------
 
@@ -240,10 +240,10 @@ class PartitionDriver(Driver[Event, Effect]):
                 roster, version = await self._host.in_thread(partial(self._host.store.roster, self.partition_id))
             except ZooKeeperUnreachable as error:
                 log.warning("partition %d: cannot read its roster, trying again: %s", self.partition_id, error)
-                self._zookeeper_error = str(error)
+                self._zookeeper_answers = False
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
                 continue
-            self._zookeeper_error = ""
+            self._zookeeper_answers = True
             self.handle(RosterRead(roster, version))
             return
 
@@ -262,10 +262,10 @@ class PartitionDriver(Driver[Event, Effect]):
             except ZooKeeperUnreachable as error:
                 log.warning("partition %d: cannot write its roster, trying again: %s", self.partition_id, error)
                 write.unanswered()
-                self._zookeeper_error = str(error)
+                self._zookeeper_answers = False
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
         if answer is not None:
-            self._zookeeper_error = ""
+            self._zookeeper_answers = True
             self.handle(answer)
 
     # ---- reads ------------------------------------------------------------------------------------------

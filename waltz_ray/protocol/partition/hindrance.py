@@ -13,8 +13,13 @@ from waltz_ray.protocol.session_replica import Phase, SessionReplica
 __all__ = ["hindrance"]
 
 
-def hindrance(state: PartitionState, reign: Reign, zookeeper: str) -> str:
-    """ "" if nothing does. ``zookeeper``: what the last request to it met while the partition waits for it, "" else."""
+_ZOOKEEPER = (
+    "ZooKeeper, which gives the next session, does not answer: it may be down, or its disk full (`waltz doctor` says)"
+)
+
+
+def hindrance(state: PartitionState, reign: Reign, zookeeper_answers: bool) -> str:
+    """Empty if nothing does. ``zookeeper_answers``: unless the last request of this partition had no answer."""
     running = state.session
     if state.stage is Stage.IDLE:
         return "its server does not have it any more"
@@ -22,8 +27,8 @@ def hindrance(state: PartitionState, reign: Reign, zookeeper: str) -> str:
         return ""
     newest = reign.sessions[-1] if reign.sessions else None
     reasons = [] if newest is None else _absent(newest)
-    if zookeeper:
-        reasons.append(f"ZooKeeper, which gives the next session: {zookeeper}")
+    if not zookeeper_answers:
+        reasons.append(_ZOOKEEPER)
     if not reasons and newest is not None and newest is not running:
         reasons.append(f"its session is being opened on {len(newest.replicas)} replicas")
     return "; ".join(reasons or [reign.trouble])

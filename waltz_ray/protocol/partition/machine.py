@@ -173,12 +173,12 @@ class Partition:
         first = self.partition_id % max(1, len(members))
         return session.session_id, (*members[first:], *members[:first])
 
-    def hindrance(self, zookeeper: str) -> str:
+    def hindrance(self, zookeeper_answers: bool = True) -> str:
         """What keeps it from taking appends, one line for people; "" if nothing does.
 
-        ``zookeeper``: what the last request to ZooKeeper met while this partition waits for it, "" else.
+        ``zookeeper_answers``: unless the last request of this partition to ZooKeeper had no answer.
         """
-        return hindrance(self.state, self.reign, zookeeper)
+        return hindrance(self.state, self.reign, zookeeper_answers)
 
     def broken(self) -> str | None:
         """Which invariant does not hold; cheap, for after every step."""
