@@ -10,8 +10,10 @@ import math
 import random
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,13 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_ray.cli import load_run
 from waltz_ray.cli.load_appender import KeyedAppender
 from waltz_ray.cli.load_cursor import LoadedRows, open_cursor
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.load_rows import Choices, FileRow, NanRule, check_rows
+from waltz_ray.cli.load_run import Job, run_job
 from waltz_ray.cli.load_source import open_source
 from waltz_ray.client.keys import key_hash, partition_for
-from waltz_ray.errors import AppendFailed, InvalidInput
+from waltz_ray.errors import AppendFailed, InvalidInput, PartitionNotReady
 from waltz_ray.protocol.ids import LockId
 
 
@@ -402,6 +406,33 @@ def test_a_log_with_rows_that_the_file_does_not_have() -> None:
     found.look(0, 0, b"a")
     with pytest.raises(InvalidInput, match="partition 0 has a record of this load that is no row"):
         found.finish()
+
+
+def test_a_load_is_not_resumed_into_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.csv", "id\n1\n")
+    job = Job(str(path), None, Choices("id", "text", "error"), 0, "", False, True)
+    keys = iter(["k1", "k2", "k1"])
+    clients: list[mock.MagicMock] = []
+
+    def another(*where: str) -> mock.MagicMock:
+        client = mock.MagicMock(partitions=1, cluster_key=next(keys), client_id=7)
+        client.__enter__.return_value = client
+        client.server_high_water_mark.return_value = 4
+        client.append.side_effect = PartitionNotReady("no space left")
+        client.hindrances.return_value = {}
+        clients.append(client)
+        return client
+
+    monkeypatch.setattr(load_run, "open_client", another)
+    with pytest.raises(AppendFailed, match="no space left; 0 of 1 rows are in the log"):
+        run_job(job, "", "", "", "")
+    with pytest.raises(InvalidInput, match="was into another cluster than this one"):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert not clients[1].append.called
+    assert not clients[1].supersede.called
+    with pytest.raises(AppendFailed):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert clients[2].supersede.called
 
 
 def test_the_file_of_a_load(tmp_path: Path) -> None:
