@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 HINDRANCES = "waltz_ray.client.hindrances"
 
-_LONGEST_S = 10.0  # until who appends knows why it takes so long
+_LONGEST_S = 6.0  # until who appends knows why it takes so long; ten are promised
 
 
 class FullableDisk(OsDisk):
@@ -53,7 +53,7 @@ def _session(cluster: Cluster) -> int:
     return cluster.store.roster(0)[0].session_id
 
 
-def test_who_appends_is_told_of_full_disks_within_ten_seconds(
+def test_who_appends_is_told_of_full_disks_within_seconds(
     cluster: Cluster, disks: dict[int, FullableDisk], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, HINDRANCES)
@@ -74,7 +74,7 @@ def test_who_appends_is_told_of_full_disks_within_ten_seconds(
         async def another() -> None:
             async with await connect_async(cluster.name, zookeeper=cluster.zookeeper) as waiting:
                 with pytest.raises((AppendTimeout, AppendFailed), match=r"its server says: .*no space left"):
-                    await waiting.append(0, b"nor this", timeout=6)
+                    await waiting.append(0, b"nor this", timeout=5)
 
         asyncio.run(another())
         disks[1].full = disks[2].full = False
