@@ -1,10 +1,10 @@
 """The control file ``waltz-storage.ctl``: whose directory this is, and each partition's fence and marks.
 
 On-disk story (bytes in docs/formats.md, "Control file")
-    The file never changes its length. Only the two 28-byte slots of each entry are written after creation, always
-    the one that is *not* current, and flushed before the caller hears about it. A crash in between leaves that slot
-    old, new or torn; the other one is whole and is what the next start finds, so nothing that was answered is
-    forgotten. The next start writes a torn slot again from the good one.
+    Only the two 28-byte slots of each entry are written in place, always the one that is *not* current, and flushed
+    before the caller hears about it. A crash in between leaves that slot old, new or torn; the other one is whole and
+    is what the next start finds, so nothing that was answered is forgotten. The next start writes a torn slot again
+    from the good one.
 
     A failed flush ends the process, but leaves the new slot in the page cache, where it looks like any other and is on
     no disk. So a start writes all entries once more as it finds them, and flushes. In each entry at most the slot that
@@ -20,6 +20,17 @@ On-disk story (bytes in docs/formats.md, "Control file")
     The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
     A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
     has been made; a crash at any step leaves a directory that the next start converts again or finds converted.
+
+    It grows the same way (``extend``), while the replica serves: a new file with all slots as they are, and entries
+    that never had a session behind them, is flushed, renamed, and the directory flushed. Until that returned no slot
+    is written, in either file, and no new entry can be used: whoever calls it keeps all others from writing. So after a
+    crash the old file or the new one is there, whole, with every slot that was ever answered; if it is the old one,
+    nothing of the new partitions had been promised, and the next start extends it again. A temporary file that is left
+    behind is overwritten by the next try. After the rename the old file is no longer written: its name is gone. (It is
+    the handle of the *new* file, open since it was made, that all later slots go through, so it cannot fail to open. If
+    the directory could not be flushed for lack of handles, the next slot that is written begins with that.)
+    A disk that is full changes nothing: the file is as it was. The number of entries never falls: a file that has more
+    than ZooKeeper says comes from a ZooKeeper that lags or was restored from a copy, and keeps its fences.
 """
 
 from __future__ import annotations
@@ -29,7 +40,7 @@ import struct
 import uuid
 from typing import NamedTuple
 
-from waltz_ray.errors import ControlFileMissing, Corruption
+from waltz_ray.errors import ControlFileMissing, Corruption, DiskFull
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 
@@ -104,6 +115,11 @@ class ControlImage(NamedTuple):
 def _encode_slot(entry: ControlEntry) -> bytes:
     marks = _MARKS.pack(*entry)
     return marks + _CRC.pack(crc32(marks))
+
+
+def _encode_new(partition_id: int) -> bytes:
+    """The entry of a partition that never had a session."""
+    return _INT.pack(partition_id) + 2 * _encode_slot(NEVER_OPENED)
 
 
 def _encode(created_ms: int, cluster_key: uuid.UUID, entries: list[ControlEntry | None]) -> bytes:
@@ -273,6 +289,8 @@ class ControlFile:
         self._current = list(image.currents)
         self._entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
         self._handle = disk.disk.open(image.path, "write")
+        self._name_in_doubt = False
+        """It was given its name (``extend``), and the directory could not be flushed for lack of resources."""
         try:
             self._write_again()
         except BaseException:
@@ -321,7 +339,48 @@ class ControlFile:
         for slot in (0, 1):
             self._write_slot(partition_id, slot, entry)
 
+    def extend(self, partitions: int) -> None:
+        """Have entries of at least ``partitions`` partitions, durably; the new ones never had a session.
+
+        The caller sees to it that nothing else is called meanwhile. DiskFull, OutOfResources: nothing was changed.
+        """
+        more = partitions - len(self)
+        if more <= 0:
+            return
+        path, temporary = self._image.path, self._image.path + _TEMPORARY
+        content = self._extended(partitions)
+        handle = self._disk.create(temporary)
+        try:
+            self._disk.pwrite(handle, temporary, content, 0)
+            self._disk.fsync(handle, temporary)
+            self._disk.rename(temporary, path)
+        except BaseException as error:
+            self._disk.disk.close(handle)
+            if isinstance(error, DiskFull):
+                self._disk.unlink(temporary)  # it may have taken the last room there was
+            raise
+        old, self._handle = self._handle, handle  # from here on the old file has no name
+        self._disk.disk.close(old)
+        self._name_in_doubt = True
+        self._settle_name()
+        self._entries += [NEVER_OPENED] * more
+        self._current += [0] * more
+
+    def _settle_name(self) -> None:
+        """A crash finds the file whose slots are written, and no older one. OutOfResources: it may not."""
+        if self._name_in_doubt:
+            self._disk.fsync_directory(self._image.path.rpartition("/")[0])
+            self._name_in_doubt = False
+
+    def _extended(self, partitions: int) -> bytes:
+        """The file as it is, every slot of it, but for the number of entries, and with the new ones."""
+        disk, size = self._disk.disk, _HEADER_BYTES + len(self) * _ENTRY_BYTES
+        raw = disk.pread(self._handle, size, 0)
+        head = _HEADER.pack(0, self._image.created_ms, self._image.cluster_key.bytes, partitions)
+        return head + raw[_HEADER_BYTES:] + b"".join(map(_encode_new, range(len(self), partitions)))
+
     def _write_slot(self, partition_id: int, slot: int, entry: ControlEntry) -> None:
+        self._settle_name()
         offset = self._image.slot_offset(partition_id, slot)
         self._disk.pwrite(self._handle, self._image.path, _encode_slot(entry), offset)
         self._disk.fdatasync(self._handle, self._image.path)

@@ -17,6 +17,7 @@ from waltz_ray.errors import (
 )
 from waltz_ray.protocol.messages.replica import Open, RefusalCode, ReplicaRequest
 from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.store import ReplicaStore
 
 __all__ = [
     "OrderRefused",
@@ -24,6 +25,7 @@ __all__ = [
     "check_files",
     "check_owner",
     "check_session",
+    "check_there",
     "refusing",
     "refusing_open",
     "taken_away",
@@ -36,6 +38,22 @@ class OrderRefused(Exception):
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(code, message)
         self.code, self.message = code, message
+
+
+# ---- which partition -----------------------------------------------------------------------------------------------
+
+
+def check_there(store: ReplicaStore, partition_id: int) -> None:
+    """There is such a partition here: not if this replica has not grown yet, nor if its space was deleted.
+
+    To a server it is a replica that is absent, for now: it asks again.
+    """
+    if partition_id in store.removed:
+        why = f"partition {partition_id} was removed: its space has been deleted"
+        raise OrderRefused(RefusalCode.UNKNOWN_PARTITION, why)
+    if partition_id not in store.partition_ids:
+        count = len(store.partition_ids)
+        raise OrderRefused(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {partition_id}, only {count}")
 
 
 # ---- opening ----------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -53,6 +54,7 @@ from waltz_ray.errors import (
     OutOfResources,
     PartitionDamaged,
 )
+from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
@@ -468,6 +470,22 @@ class PartitionLog:
         self._journal.forget(self.partition_id)
         with enough_resources(self._folder):
             return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
+
+    def standing_still(self) -> AbstractContextManager[object]:
+        """While it is entered nothing of the partition changes, its control entry neither. A sync may go on."""
+        return self._lock
+
+    def retire(self) -> None:
+        """The partition is about to be removed: the files are closed, and whoever still has this object is refused."""
+        with self._quiet():
+            self._epoch += 1
+            active, self._active = self._active, None
+            if active is not None:
+                active.abandon()
+            self._journal.forget(self.partition_id)
+            self._segments = []
+            self.damaged = Corruption(self._folder, 0, "the partition was removed: its space has been deleted")
+            self._shorten(NO_TRANSACTION)
 
     def close(self) -> None:
         """Give back space written ahead, complete the index, close the files."""

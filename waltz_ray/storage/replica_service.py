@@ -20,9 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import (
-    OutOfResources,
-)
+from waltz_ray.errors import InvalidInput, OutOfResources
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
@@ -79,7 +77,15 @@ class ReplicaService:
 
     def guard(self, partition_id: int) -> AbstractContextManager[object]:
         """While it is held nobody else opens the partition or changes it."""
-        return self._guards[partition_id]
+        known = self._guards.get(partition_id)
+        return self._guards.setdefault(partition_id, threading.Lock()) if known is None else known
+
+    def remove(self, partition_id: int) -> None:
+        """The partition's space has been deleted: its files go. What waits for the guard is refused then."""
+        with self.guard(partition_id):
+            self.store.remove(partition_id)
+            self._connections.pop(partition_id, None)
+            self._owners.pop(partition_id, None)
 
     def handle(self, requests: Sequence[ReplicaRequest], connection: object = None) -> list[ReplicaReply]:
         """Do one turn of ``connection`` (any object that names it; by default all calls are one connection).
@@ -95,6 +101,7 @@ class ReplicaService:
     def open(self, log: PartitionLog, request: Open, connection: object) -> StateReply:
         """Accept a session; from now on its changes come over ``connection``."""
         with self.guard(log.partition_id):
+            rules.check_there(self.store, log.partition_id)
             rules.check_owner(log, request, self._owners.get(log.partition_id))
             reply = _open(self.store, log, request)
             self._connections[log.partition_id] = connection
@@ -105,6 +112,7 @@ class ReplicaService:
         """The partition's state; of a session only to the connection that opened it last, whom it tells that no
         higher one has been accepted."""
         with self.guard(log.partition_id):
+            rules.check_there(self.store, log.partition_id)
             if request.session_id != NO_SESSION:
                 self._check_change(log, request, connection)
             log.sync()
@@ -119,6 +127,7 @@ class ReplicaService:
     ) -> T:
         """Run ``action`` if ``connection`` may; a session opened meanwhile waits until it is done."""
         with self.guard(log.partition_id):
+            rules.check_there(self.store, log.partition_id)
             self._check_change(log, request, connection)
             with rules.refusing:
                 return action()
@@ -221,12 +230,12 @@ class _Turn:
 
     def _refusal(self, request: ReplicaRequest, no: OrderRefused) -> Refused:
         current, last_id = NO_SESSION, NO_TRANSACTION
-        if request.partition_id in self._store.partition_ids and no.code is not RefusalCode.WRONG_CLUSTER:
+        if no.code not in (RefusalCode.UNKNOWN_PARTITION, RefusalCode.WRONG_CLUSTER):
             try:
                 log = self._store.partition(request.partition_id)
                 current, last_id = log.session_id, log.last_id  # -1 where the control entry is lost: nothing is known
-            except OutOfResources:
-                pass  # not recovered yet, so nothing is known
+            except (OutOfResources, InvalidInput):
+                pass  # not recovered yet, or removed meanwhile, so nothing is known
         kind = REPLICA_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
 
@@ -249,9 +258,7 @@ def _merge(appends: list[Append]) -> RecordBatch:
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
-    if request.partition_id not in store.partition_ids:
-        count = len(store.partition_ids)
-        raise OrderRefused(RefusalCode.UNKNOWN_PARTITION, f"there is no partition {request.partition_id}, only {count}")
+    rules.check_there(store, request.partition_id)
     with rules.refusing:
         log = store.partition(request.partition_id)
         if not isinstance(request, Open):

@@ -7,6 +7,11 @@ On-disk story
     ends), checks that the directory belongs to this cluster, converts a control file of Waltz 0.13, and brings the
     segments to where the journal (``journal.py``) says they are.
     Partitions are recovered when they are first used.
+
+    ``grow`` extends the control file (its crash story: ``control_file.py``). Every slot is written with its partition's
+    lock held, so with all of these locks held none is under way that the copy could miss.
+
+    ``remove`` takes away the files of a partition whose space was deleted; ``removal.py`` tells how.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, replay
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.pending_sync import PendingSync
+from waltz_ray.storage.removal import is_removed, remove_files
 
 __all__ = ["ReplicaStore", "lock_directory"]
 
@@ -84,6 +90,8 @@ class ReplicaStore:
         self._journal = Journal(disk, directory, cluster_key, config)
         self._opening = threading.Lock()
         self._partitions: dict[int, PartitionLog] = {}
+        self.removed = frozenset(p for p in self.partition_ids if is_removed(disk.disk, f"{directory}/{p}"))
+        """Partitions whose space was deleted: nothing of them is served, or made, any more."""
         self._closed = False
 
     @classmethod
@@ -155,6 +163,8 @@ class ReplicaStore:
             return known
         if partition_id not in self.partition_ids:
             raise InvalidInput(f"{self.directory}: there is no partition {partition_id}, only {len(self._control)}")
+        if partition_id in self.removed:
+            raise InvalidInput(f"{self.directory}: partition {partition_id} was removed: its space has been deleted")
         with self._opening:
             self._disk.check()
             if partition_id not in self._partitions:
@@ -163,6 +173,33 @@ class ReplicaStore:
                     self._disk, folder, self.cluster_key, partition_id, self._control, self._journal, self._config
                 )
             return self._partitions[partition_id]
+
+    @property
+    def served_ids(self) -> list[int]:
+        """The partitions that have not been removed."""
+        return [partition_id for partition_id in self.partition_ids if partition_id not in self.removed]
+
+    def grow(self, partitions: int) -> None:
+        """Have at least so many partitions; the others go on. DiskFull, OutOfResources: nothing was changed."""
+        with self._opening, contextlib.ExitStack() as held:
+            self._disk.check()
+            for _, log in sorted(self._partitions.items()):
+                held.enter_context(log.standing_still())
+            self._control.extend(partitions)
+            self.partition_ids = range(len(self._control))
+
+    def remove(self, partition_id: int) -> None:
+        """Delete the files of a partition, and serve nothing of it from now on. Idempotent.
+
+        The caller sees to it that nobody changes the partition meanwhile. DiskFull, OutOfResources: to be done again.
+        """
+        with self._opening:
+            self._disk.check()
+            self.removed |= {partition_id}
+            log = self._partitions.get(partition_id)
+        if log is not None:
+            log.retire()
+        remove_files(self._disk, f"{self.directory}/{partition_id}")
 
     def sync(self, partition_ids: Iterable[int]) -> None:
         """Everything appended so far to these partitions is durable when this returns.

@@ -29,6 +29,7 @@ from waltz_ray.storage.layout import (
     segment_path,
 )
 from waltz_ray.storage.recovery import read_header
+from waltz_ray.storage.removal import is_removed
 from waltz_ray.storage.segment import read_index
 from waltz_ray.storage.store import lock_directory
 
@@ -95,6 +96,8 @@ def verify_directory(disk: Disk, directory: str, allow_running: bool = False) ->
         _verify_control(disk, image, report)
         pairs: list[_Pair] = []
         for partition_id in range(len(image.slots)):
+            if is_removed(disk, f"{directory}/{partition_id}"):
+                continue
             found = _Partition(disk, image, directory, partition_id, pairs, allow_running).verify()
             report.partitions[partition_id] = found
             if found.damage is not None:
@@ -159,6 +162,8 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
 def _not_in_place(disk: Disk, directory: str, cluster_key: uuid.UUID) -> list[Corruption]:
     """The first record that the journal has and its segment does not: what a machine that stopped leaves."""
     for entry in journal_entries(disk, directory, cluster_key):
+        if is_removed(disk, f"{directory}/{entry.partition_id}"):
+            continue
         path = segment_path(f"{directory}/{entry.partition_id}", entry.first_id)
         found = b""
         if disk.exists(path):
