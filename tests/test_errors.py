@@ -41,6 +41,8 @@ from waltz_ray.errors import (
     PartlyAppended,
     RayNotRunning,
     ReplicaRefused,
+    SpaceGone,
+    SpaceNotFound,
     StorageError,
     StorageLocked,
     SyncFailed,
@@ -76,6 +78,7 @@ NEVER = {
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
+    *(SpaceNotFound, SpaceGone),  # until a person makes it, or never
     *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
 }
 

@@ -359,7 +359,7 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
         )
     recorded = from_json(info.settings).config
     for what, found, wanted in (
-        ("partitions", info.partitions, known.partitions),
+        ("partitions", recorded.partitions, known.partitions),  # spaces may have been added since
         ("replicas", len(info.replica_ids), known.replicas),
         ("servers", recorded.servers, known.servers),
         ("its directory", recorded.directory, known.directory),

@@ -28,6 +28,8 @@
     ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
         ├── ClusterNotFound          no cluster of that name
+        ├── SpaceNotFound            no space of that name
+        ├── SpaceGone                the space was deleted, with its records
         ├── PartitionNotReady        retriable: moving or recovering
         ├── ClientAhead              the application claims transactions the log does not have
         ├── LockConflict             refused by an optimistic lock: decide again, then append
@@ -84,6 +86,8 @@ __all__ = [
     "PartlyAppended",
     "RayNotRunning",
     "ReplicaRefused",
+    "SpaceGone",
+    "SpaceNotFound",
     "StorageError",
     "StorageLocked",
     "SyncFailed",
@@ -233,6 +237,14 @@ class ClientError(WaltzError):
 
 class ClusterNotFound(ClientError):
     """No cluster of that name is running."""
+
+
+class SpaceNotFound(ClientError):
+    """The cluster has no space of that name."""
+
+
+class SpaceGone(ClientError):
+    """The space was deleted: its records are not there any more, and never will be."""
 
 
 class PartitionNotReady(ClientError):

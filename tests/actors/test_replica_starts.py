@@ -13,7 +13,8 @@ import pytest
 from tests.actors.replica_client import connected
 from tests.actors.test_storage_replica import CONFIG, Rig, batch, join_session, until
 from waltz_ray.actors import storage_replica
-from waltz_ray.actors.storage_replica import ReplicaHost, open_storage, replica_directory
+from waltz_ray.actors.own_storage import open_storage, replica_directory
+from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.messages.replica import (
     Append,

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import connected
-from waltz_ray.actors.storage_replica import ReplicaHost, open_storage, replica_directory
+from waltz_ray.actors.own_storage import open_storage, replica_directory
+from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer

@@ -84,7 +84,7 @@ def test_initialisation_goes_on_from_a_crash_at_any_step(after: bool) -> None:
         assert [store.roster(p)[0] for p in range(3)] == [Roster.initial([0, 1, 2])] * 3
         assert (store.next_client_id(), store.next_server_id(), store.servers(), store.replicas()) == (1, 1, {}, {})
         steps += 1
-    assert steps == 12  # one transaction, seven nodes, three partitions, "complete"
+    assert steps == 14  # one transaction, nine nodes, three partitions, "complete"
 
 
 def test_two_initialisers_at_once_agree() -> None:

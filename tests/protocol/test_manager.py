@@ -29,13 +29,19 @@ from waltz_ray.protocol.manager import (
     WriteFailed,
 )
 from waltz_ray.protocol.placement import Assignment, NodeView, Owner, place_replicas
+from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 
 A, B, A2 = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Endpoint("127.0.0.1", 3)
 BOTH = {0: Registered(A), 1: Registered(B)}
 
 
+def table(log: int, *further: Space) -> SpaceTable:
+    spaces = (Space("log", "log", 0, log, SpaceState.READY), *further)
+    return SpaceTable(max(space.partitions.stop for space in spaces), {space.name: space for space in spaces})
+
+
 def machine() -> ManagerMachine:
-    return ManagerMachine(4, frozenset((0, 1)))
+    return ManagerMachine(table(4), frozenset((0, 1)))
 
 
 def running() -> ManagerMachine:
@@ -180,7 +186,7 @@ EVENTS = st.one_of(
 @settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=40))
 def test_generations_only_rise_and_in_the_end_living_servers_have_everything(script: list[Event | str]) -> None:
-    m = ManagerMachine(3, frozenset((0, 1)))
+    m = ManagerMachine(table(3), frozenset((0, 1)))
     stored, version = Assignment(), 0
     pending: list[Effect] = []
     highest = dict.fromkeys(range(3), 0)

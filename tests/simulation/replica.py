@@ -140,7 +140,7 @@ class SimReplica(Process):
                 return
 
     def open_store(self, cluster: ClusterStore) -> ReplicaStore:
-        """``actors.storage_replica.open_storage``, without the modules that import Ray."""
+        """``actors.own_storage.open_storage``, without the modules that import Ray."""
         info = cluster.info()
         disk = GatedDisk(self.disk, self.threads)
         try:

@@ -26,8 +26,10 @@ from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.errors import NoNode
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.status import (
     ActorState,
     ActorStatus,
@@ -59,6 +61,7 @@ class _Read:
     """What ZooKeeper said when it was read last, and when that was (``time.monotonic``)."""
 
     partitions: tuple[PartitionAssignment, ...]
+    spaces: tuple[Space, ...]
     servers: Mapping[int, Endpoint]
     replicas: Mapping[int, Endpoint]
     at: float
@@ -139,6 +142,7 @@ class ManagerHost:
             zookeeper_state=ZooKeeperView(seen.state, seen.silent_s, seen.error, age_s, str(failure or "")),
             manager=ManagerStatus(os.getpid(), self.leading, self.manager.supervision_error),
             partitions=read.partitions if read else tuple(map(PartitionAssignment, range(self._info.partitions))),
+            spaces=read.spaces if read else (),
             registered_servers=read.servers if read else {},
             announced_replicas=read.replicas if read else {},
             placement=self.settings.placement,
@@ -146,17 +150,22 @@ class ManagerHost:
         )
 
     def _read_view(self) -> None:
-        assignment, _ = self._store.assignment()
+        (assignment, _), spaces = self._store.assignment(), self._store.spaces.table()
         servers, replicas = self._store.servers(), self._store.replicas()
         self._last_read = _Read(
-            partitions=tuple(self._read_partition(assignment, p) for p in range(self._info.partitions)),
+            partitions=tuple(self._read_partition(assignment, p) for p in spaces.kept),
+            spaces=tuple(spaces.present()),
             servers={server_id: server.endpoint for server_id, server in servers.items()},
             replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
             at=time.monotonic(),
         )
 
     def _read_partition(self, assignment: Assignment, partition: int) -> PartitionAssignment:
-        owner, (record, _) = assignment.owner(partition), self._store.roster(partition)
+        owner = assignment.owner(partition)
+        try:
+            record, _ = self._store.roster(partition)
+        except NoNode:
+            return PartitionAssignment(partition)  # its space is being made
         last = record.last_published_session
         members = tuple(r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None)
         server_id = owner.server_id if owner else None

@@ -19,28 +19,36 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.endpoint_probe import probe_endpoint
+from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.manager import (
     AssignmentRead,
+    AwaitSessions,
     Effect,
     Elected,
     Event,
+    FinishFailed,
+    FinishSpaces,
     LeadershipLost,
     ManagerMachine,
+    PartitionsMade,
     Probe,
     ReadAssignment,
     Registered,
     RemoveRegistration,
     ServersSeen,
     SettleOver,
+    SpacesSeen,
     StartSettling,
     StopProbe,
     WriteAssignment,
     WriteFailed,
 )
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.driver import Driver
 from waltz_ray.wire.znodes import ServerDescriptor
 
@@ -52,6 +60,7 @@ T = TypeVar("T")
 
 _RETRY_S = 0.5
 _SUPERVISE_INTERVAL_S = 2.0
+_SESSIONS_INTERVAL_S = 0.25
 
 
 class Manager:
@@ -71,7 +80,7 @@ class Manager:
         the leader lock, for people. ``settle_s``: how long these servers have to register after an election.
         ``on_fatal`` is called when the process must end; the default logs the message and ends it.
         """
-        self.machine = ManagerMachine(store.info().partitions, frozenset(range(servers)))
+        self.machine = ManagerMachine(store.spaces.table(), frozenset(range(servers)))
         self.probes: dict[int, asyncio.Task[None]] = {}
         """Who is probed, by server ID."""
         self.supervision_error = ""
@@ -90,7 +99,7 @@ class Manager:
         self._zookeeper_thread = ThreadPoolExecutor(1, thread_name_prefix="manager-zookeeper")
         self._actors_thread = ThreadPoolExecutor(1, thread_name_prefix="manager-actors")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: Watches | None = None
+        self._watches: list[Watch | Watches] = []
         self._leadership: Leadership | None = None
 
     # ---- life -------------------------------------------------------------------------------------------
@@ -101,7 +110,8 @@ class Manager:
         self._spawn(self._supervise())
 
         def stand() -> None:
-            self._watch = self._store.watch_servers(self._on_servers)
+            self._watches.append(self._store.watch_servers(self._on_servers))
+            self._watches.append(self._store.spaces.watch(lambda table: self._from_thread(SpacesSeen(table))))
             self._leadership = self._store.lead(
                 self._identity, lambda: self._from_thread(Elected()), lambda: self._from_thread(LeadershipLost())
             )
@@ -113,16 +123,16 @@ class Manager:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        watch, self._watch = self._watch, None
+        watches, self._watches = self._watches, []
         leadership, self._leadership = self._leadership, None
 
         def leave() -> None:
-            if watch is not None:
+            for watch in watches:
                 watch.cancel()
             if leadership is not None:
                 leadership.cancel()
 
-        if watch is not None:
+        if watches:
             await self._in_thread(leave)
         self._zookeeper_thread.shutdown(wait=True)
         self._actors_thread.shutdown(wait=True)
@@ -193,6 +203,10 @@ class Manager:
                 self.probes[server_id] = self._spawn(probe_endpoint(server_id, endpoint, self._put))
             case StopProbe(server_id):
                 self._stop_probe(server_id)
+            case FinishSpaces(partitions):
+                await self._finish(partitions)
+            case AwaitSessions(space):
+                self._spawn(self._await_sessions(space))
 
     async def _read(self) -> None:
         try:
@@ -210,6 +224,34 @@ class Manager:
         except CoordinationError as error:  # the outcome may be unknown: read before anything else
             log.warning("manager: the assignment was not written: %s", error)
             self._loop.call_later(_RETRY_S, self._put, WriteFailed())
+
+    # ---- spaces that are being made ---------------------------------------------------------------------
+
+    async def _finish(self, partitions: int) -> None:
+        try:
+            await self._in_thread(lambda: self._store.spaces.finish(partitions))
+            self._put(PartitionsMade(partitions))
+        except CoordinationError as error:
+            log.warning("manager: the nodes of %d partitions are not all there yet: %s", partitions, error)
+            self._loop.call_later(_RETRY_S, self._put, FinishFailed())
+
+    async def _await_sessions(self, space: Space) -> None:
+        waiting = list(space.partitions)
+        while space.name in self.machine.awaited and self.machine.leading:
+            try:
+                waiting = await self._in_thread(lambda left=waiting: self._without_session(left))  # type: ignore[misc]
+                if not waiting:
+                    await self._in_thread(lambda: self._store.spaces.mark_ready(space.name))
+                    return
+            except CoordinationError as error:
+                log.info("manager: space %s is not ready yet: %s", space.name, error)
+            await asyncio.sleep(_SESSIONS_INTERVAL_S)
+
+    def _without_session(self, partitions: list[int]) -> list[int]:
+        """Which of them never had a published one."""
+        return [p for p in partitions if self._store.roster(p)[0].last_published_session == NO_SESSION]
+
+    # ---- probes -----------------------------------------------------------------------------------------
 
     def _stop_probe(self, server_id: int) -> None:
         probe = self.probes.pop(server_id, None)

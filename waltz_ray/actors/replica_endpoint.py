@@ -53,7 +53,7 @@ from waltz_ray.wire.replica_codec import (
     encode_replica,
 )
 
-__all__ = ["ReplicaEndpoint"]
+__all__ = ["ReplicaEndpoint", "end_process"]
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ReplicaEndpoint:
         self._buffer_bytes = buffer_bytes
         self._hello_timeout_s = hello_timeout_s
         self._send_timeout = struct.pack("@ll", int(send_timeout_s), int(send_timeout_s % 1 * 1e6))
-        self._on_fatal = on_fatal or _end_process
+        self._on_fatal = on_fatal or end_process
         limit = ConnectionLimit(name, connections, connections_per_peer)
         self._listener = BlockingListener(
             name, host, port, self._serve, limit, self._on_fatal, receive_buffer_bytes=_SOCKET_BUFFER_BYTES
@@ -210,7 +210,8 @@ def _joined(parts: list[BytesLike]) -> Iterator[BytesLike]:
         yield b"".join(small)
 
 
-def _end_process(message: str) -> None:
+def end_process(message: str) -> None:
+    """At once, with ``message`` in the log: the next start recovers from the disk."""
     log.critical("%s", message)
     logging.shutdown()  # os._exit flushes nothing
     os._exit(1)

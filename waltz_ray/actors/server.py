@@ -66,6 +66,7 @@ class Server:
         self.queue = Pool(config.append_queue_bytes)
         self.info = store.info()
         self.partitions = self.info.partitions
+        """Those that are known here: of a growth it hears with the first assignment that names them."""
         self.outgoing = Outgoing()
         self.links: dict[int, ReplicaOrders] = {}
         self.watchdog = Watchdog()
@@ -184,6 +185,7 @@ class Server:
             self.fatal(f"another process has registered as server {self.server_id}")
 
     def _on_assignment(self, assignment: Assignment, version: int) -> None:
+        self.partitions = max(self.partitions, assignment.proven_partitions())
         mine = assignment.partitions_of(self.server_id)
         before, self.assigned = self.assigned, mine
         self.queue.sharers = max(1, len(mine))

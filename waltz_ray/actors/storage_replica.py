@@ -24,6 +24,10 @@ sync leaves in doubt is the kernel's page cache, which outlives the process: end
 recovery that must not take what it can read for what is on the disk, and every attempt begins with a wholly new store
 (new handles, nothing remembered) and the whole of recovery. Once the replica serves, a failed sync ends the process.
 
+The replica follows the cluster's spaces (``ReplicaService.follow``): it grows, and removes the files of deleted ones.
+What it needs ZooKeeper for ends there: while that is away it serves what it has. Where the disk is full or handles are
+short it goes on serving without, and tries again.
+
 One damaged partition is refused and shown in ``status()``, the others are served. A disk that fills up later is a
 ``problem`` of a SERVING replica: appends are refused, reads go on.
 
@@ -45,8 +49,9 @@ from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
 from waltz_ray.actors.metrics import Gauges
+from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
-from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -59,21 +64,21 @@ from waltz_ray.errors import (
     OutOfResources,
     StorageError,
     StorageLocked,
+    SyncFailed,
     WaltzError,
 )
 from waltz_ray.net.backoff import Backoff
-from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
 )
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
-from waltz_ray.storage.disk import Disk, OsDisk
+from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore, lock_directory
 
-__all__ = ["ReplicaHost", "StorageReplica", "open_storage", "replica_directory"]
+__all__ = ["ReplicaHost", "StorageReplica"]
 
 log = logging.getLogger(__name__)
 
@@ -81,38 +86,6 @@ _RETRY_S = 0.2
 _REFUSED_RETRY_S = 2.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
-
-
-def replica_directory(directory: str, replica_id: int) -> str:
-    """The directory in which a replica of the cluster in ``directory`` stores."""
-    return os.path.join(directory, f"replica-{replica_id}")
-
-
-def open_storage(
-    disk: Disk, directory: str, store: ClusterStore, replica_id: int, config: StorageConfig
-) -> ReplicaStore:
-    """The replica's storage, created on the very first start only (the table above). Errors say what to do."""
-    info = store.info()
-    try:
-        return ReplicaStore.open(disk, directory, info.cluster_key, config)
-    except ControlFileMissing as error:
-        joined = _joined_partitions(store, info.partitions, replica_id)
-        if joined:
-            raise ControlFileMissing(
-                f"replica {replica_id}: {directory} holds no storage, but ZooKeeper says the replica has joined "
-                f"sessions of partitions {few(joined)}: mount its disk, or have the replica rebuilt from its peers "
-                f"with: waltz replace-replica {replica_id}"
-            ) from error
-        return ReplicaStore.create(disk, directory, info.cluster_key, info.partitions, config)
-
-
-def _joined_partitions(store: ClusterStore, partitions: int, replica_id: int) -> list[int]:
-    records = {partition: store.roster(partition)[0] for partition in range(partitions)}
-    return [
-        partition
-        for partition, record in records.items()
-        if replica_id in record.replicas and record.replicas[replica_id].session_id != NO_SESSION
-    ]
 
 
 class ReplicaHost:
@@ -133,7 +106,11 @@ class ReplicaHost:
         self._disk = OsDisk()
         self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
+        self._service: ReplicaService | None = None
         self._endpoint: ReplicaEndpoint | None = None
+        self._client: KazooZooKeeper | None = None
+        self._cluster_store: ClusterStore | None = None
+        self._spaces_changed = threading.Event()  # since ``_follow`` has looked
         self._full = FullDisk()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
@@ -161,7 +138,7 @@ class ReplicaHost:
             endpoint=endpoint.endpoint if endpoint else None,
             disk_use_bytes=_measured(store.disk_use_bytes) if store else None,
             disk_free_bytes=_measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
-            partitions={p: _stored(store, p) for p in store.partition_ids} if store else {},
+            partitions={p: _stored(store, p) for p in store.served_ids} if store else {},
             traffic=endpoint.statistics() if endpoint else None,
         )
 
@@ -195,7 +172,7 @@ class ReplicaHost:
         zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
         try:
             store = ClusterStore(zookeeper, self._cluster)
-            joined = _joined_partitions(store, store.info().partitions, self._replica_id)
+            joined = joined_partitions(store, self._replica_id)
         finally:
             zookeeper.close()
         if joined:
@@ -224,7 +201,7 @@ class ReplicaHost:
         take_normal_priority()
         gauges = Gauges(self._cluster, replica=str(self._replica_id))
         while not self._stopping.is_set():
-            pause_s = _METRICS_INTERVAL_S if self._state is ActorState.SERVING else self._try_to_start()
+            pause_s = self._follow() if self._state is ActorState.SERVING else self._try_to_start()
             if pause_s > _RETRY_S:
                 gauges.replica(self.status())
             self._wake.wait(pause_s)
@@ -252,6 +229,29 @@ class ReplicaHost:
         quieten_garbage_collector()
         return 0.0
 
+    def _follow(self) -> float:
+        """What the spaces say is done here, too; for how long to wait afterwards."""
+        if not self._spaces_changed.is_set():
+            return _METRICS_INTERVAL_S
+        self._spaces_changed.clear()
+        try:
+            with self._changing:
+                if self._cluster_store is not None and self._service is not None:
+                    table, (assignment, _) = self._cluster_store.spaces.table(), self._cluster_store.assignment()
+                    self._service.follow(table, assignment)
+        except SyncFailed as error:
+            end_process(f"replica {self._replica_id}: {error}; the process ends")
+        except (DiskFull, OutOfResources, CoordinationError) as error:
+            log.warning("replica %d: does not follow the cluster's spaces yet: %s", self._replica_id, error)
+            self._spaces_changed.set()
+            return _RETRY_S
+        return _METRICS_INTERVAL_S
+
+    def _look_at_spaces(self, *state: object) -> None:
+        """A watch calls: nothing is done in its thread."""
+        self._spaces_changed.set()
+        self._wake.set()
+
     def _because(self, state: ActorState, reason: str) -> None:
         if reason and reason != self._reason:
             log.warning("replica %d: %s: %s", self._replica_id, state, reason)
@@ -260,15 +260,19 @@ class ReplicaHost:
         self._state, self._reason = state, reason
 
     def _start(self) -> None:
-        zookeeper = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
+        client = KazooZooKeeper(self._zookeeper, connect_timeout_s=_CONNECT_TIMEOUT_S)
         try:
-            cluster_store = ClusterStore(zookeeper, self._cluster)
+            cluster_store = ClusterStore(client, self._cluster)
             if self._endpoint is None:
                 self._open(cluster_store)
             assert self._endpoint is not None
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)
-        finally:
-            zookeeper.close()  # nothing of a running replica needs ZooKeeper
+            cluster_store.spaces.watch(self._look_at_spaces)
+            cluster_store.watch_assignment(self._look_at_spaces)  # what a server has is not removed
+        except BaseException:
+            client.close()
+            raise
+        self._client, self._cluster_store = client, cluster_store
         self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
 
@@ -278,12 +282,12 @@ class ReplicaHost:
         try:
             disk = self._handles.disk
             self._store = open_storage(disk, self._directory, cluster_store, self._replica_id, self._config)
-            for partition_id in self._store.partition_ids:
+            for partition_id in self._store.served_ids:
                 try:
                     self._store.partition(partition_id)
                 except Corruption as damage:  # refused to everybody who asks; shown in the status
                     log.warning("replica %d: partition %d: %s", self._replica_id, partition_id, damage)
-            service = ReplicaService(self._store)
+            service = self._service = ReplicaService(self._store)
 
             def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
                 return self._full.noted(service.handle(requests, connection))
@@ -302,6 +306,9 @@ class ReplicaHost:
 
     def _close(self) -> None:
         """Nothing is open afterwards, whatever state it was in. Idempotent."""
+        client, self._client, self._cluster_store, self._service = self._client, None, None, None
+        if client is not None:
+            client.close()
         endpoint, self._endpoint = self._endpoint, None
         store, self._store = self._store, None
         handles, self._handles = self._handles, None

@@ -13,6 +13,7 @@
             /partitions/<p>            Roster: session, generation, replica entries
             /replicas/<n>              where replica n listens
             /preferred                 preferred partitions of every server that has some
+            /spaces, /spaces/<name>    which partitions are whose, see ``space_store.py``
             /leader, /admin            locks, ephemeral
 
 ``create_nodes`` may crash anywhere. Its first step is one transaction that makes the root, ``/store`` and
@@ -31,10 +32,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltz_ray.coordination.api import Write, ZooKeeper
-from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, VersionConflict
+from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode, RootNode, StoreParams
 
@@ -43,6 +45,7 @@ __all__ = [
     "WRITES_AT_ONCE",
     "ClusterInfo",
     "create_nodes",
+    "info_json",
     "naming",
     "partition_path",
     "read_info",
@@ -60,7 +63,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What is fixed when a cluster is initialised. ``settings`` are the caller's, plain JSON values."""
+    """What is fixed when a cluster is initialised, but for ``partitions``, which is as of the reading and only grows.
+    ``settings`` are the caller's, plain JSON values."""
 
     name: str
     partitions: int
@@ -112,9 +116,12 @@ def read_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, bool, int]:
         return info, bool(fields["complete"]), version
 
 
-def create_nodes(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> ClusterInfo:
+def create_nodes(
+    zookeeper: ZooKeeper, root: str, wanted: ClusterInfo, further: Mapping[str, bytes] | None = None
+) -> ClusterInfo:
     """Make, or finish making, the nodes: the cluster as it is (key and settings may be older than ``wanted``).
 
+    ``further``: nodes that are not drawn here, path below the root -> content.
     ClusterMismatch if the root has another shape or is another program's; nothing is changed then.
     """
     try:
@@ -122,22 +129,23 @@ def create_nodes(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> Cluste
             [
                 Write(root, znodes.encode_root(RootNode(wanted.name, wanted.partitions))),
                 Write(root + "/store", znodes.encode_store_params(StoreParams(wanted.cluster_key, wanted.partitions))),
-                Write(root + "/store/cluster", _info_json(wanted, complete=False)),
+                Write(root + "/store/cluster", info_json(wanted, complete=False)),
             ]
         )
     except NodeExists:
         _check_shape(zookeeper, root, wanted)
     info, complete, version = read_info(zookeeper, root)
     if not complete:
-        _create_missing(zookeeper, root, info)
+        _create_missing(zookeeper, root, info, further or {})
         try:
-            zookeeper.set(root + "/store/cluster", _info_json(info, complete=True), version)
+            zookeeper.set(root + "/store/cluster", info_json(info, complete=True), version)
         except VersionConflict:
             return info  # another initialiser got as far: this is the only change the node ever sees
     return info
 
 
-def _info_json(info: ClusterInfo, complete: bool) -> bytes:
+def info_json(info: ClusterInfo, complete: bool) -> bytes:
+    """The bytes of ``store/cluster``."""
     return to_json(
         {
             "complete": complete,
@@ -157,9 +165,10 @@ def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
         if error.retriable:
             raise
         raise ClusterMismatch(f"{root} in ZooKeeper is another program's ({error}); use another name") from error
-    if found != (wanted.name, wanted.partitions):
+    made_with = _partitions_at_first(zookeeper, root, found)
+    if (found.cluster, made_with) != (wanted.name, wanted.partitions):
         raise ClusterMismatch(
-            f"{root} in ZooKeeper is cluster {found.cluster!r} with {found.partitions} partitions, "
+            f"{root} in ZooKeeper is cluster {found.cluster!r} with {made_with} partitions, "
             f"not {wanted.name!r} with {wanted.partitions}; use another name"
         )
     if info.replica_ids != wanted.replica_ids:
@@ -169,7 +178,18 @@ def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
         )
 
 
-def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo) -> None:
+def _partitions_at_first(zookeeper: ZooKeeper, root: str, found: RootNode) -> int:
+    """Those that the cluster was made with: spaces may have been added since."""
+    path = f"{root}/store/spaces/{DEFAULT_SPACE}"
+    try:
+        fields = to_fields(path, zookeeper.get(path)[0])
+    except NoNode:
+        return found.partitions
+    with naming(path):
+        return int(fields["count"])
+
+
+def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo, further: Mapping[str, bytes]) -> None:
     record = Roster.initial(info.replica_ids).to_json().encode()
     nodes = {
         "/ids": b"",
@@ -179,6 +199,7 @@ def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo) -> None:
         "/store/partitions": b"",
         "/store/replicas": b"",
         "/store/preferred": to_json({"servers": {}}),
+        **further,
     }
     for p in range(info.partitions):
         nodes[partition_path("", p)] = record

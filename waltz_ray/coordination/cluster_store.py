@@ -24,10 +24,12 @@ from waltz_ray.coordination.cluster_nodes import (
     to_json,
 )
 from waltz_ray.coordination.leadership import Leadership
+from waltz_ray.coordination.space_store import SpaceStore, first_space_nodes
 from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import UNRESOLVED, Roster
+from waltz_ray.protocol.spaces import most_partitions
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
 
@@ -66,6 +68,7 @@ class ClusterStore:
         self._root = "/" + cluster
         self._servers = self._root + "/serverDescriptors"
         self._info: ClusterInfo | None = None
+        self.spaces = SpaceStore(zookeeper, cluster)
 
     # -- the cluster ---------------------------------------------------------------------------------
 
@@ -79,7 +82,10 @@ class ClusterStore:
         if partitions < 1 or not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
             raise InvalidInput(f"a cluster needs partitions and distinct replica IDs, not {partitions} and {replicas}")
         wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), tuple(sorted(replicas)), dict(settings or {}))
-        self._info = create_nodes(self._zookeeper, self._root, wanted)
+        most = most_partitions(len(replicas))
+        if partitions > most:
+            raise InvalidInput(f"a cluster of {len(replicas)} replicas has {most} partitions at most, not {partitions}")
+        self._info = create_nodes(self._zookeeper, self._root, wanted, first_space_nodes(partitions))
         return self._info
 
     def info(self) -> ClusterInfo:
@@ -95,6 +101,11 @@ class ClusterStore:
                 raise ClusterNotFound(f"cluster {self.cluster!r} is only half initialised; initialise it again")
             self._info = info
         return self._info
+
+    def partitions(self) -> int:
+        """How many partitions there are now: their number only grows, ``info`` tells what it was."""
+        self.info()
+        return read_info(self._zookeeper, self._root)[0].partitions
 
     # -- IDs -----------------------------------------------------------------------------------------
 
@@ -201,7 +212,7 @@ class ClusterStore:
 
     def set_preferred(self, server_id: int, partitions: Sequence[int]) -> None:
         """Persist the preferred partitions of a server; a live server's descriptor follows."""
-        count = self.info().partitions
+        count = self.partitions()
         bad = [p for p in partitions if not 0 <= p < count]
         if bad:
             raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
@@ -239,7 +250,7 @@ class ClusterStore:
     def set_assignment(self, assignment: Assignment, version: int) -> int:
         """Compare-and-set: the new version. VersionConflict if somebody else has set one."""
         children_version = self._zookeeper.children_version(self._servers)
-        node = AssignmentNode(children_version, self.info().partitions, assignment)
+        node = AssignmentNode(children_version, self.partitions(), assignment)
         return self._zookeeper.set(self._servers, znodes.encode_assignment(node), version)
 
     def watch_assignment(self, callback: Callable[[Assignment, int], None]) -> Watch:
@@ -273,8 +284,8 @@ class ClusterStore:
         ``partitions``: only what it had of these. CoordinationError, and nothing is changed, if it is a member of
         some partition's last session: there its vote may be needed, so a server has to open a session without it first.
         """
-        count = self.info().partitions
-        wanted = range(count) if partitions is None else partitions
+        count = self.partitions()
+        wanted = self.spaces.table().kept if partitions is None else partitions
         if bad := [p for p in wanted if not 0 <= p < count]:
             raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
         while True:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from waltz_ray.coordination.api import Watch, ZooKeeper
 from waltz_ray.coordination.cluster_nodes import partition_path
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.errors import CoordinationError, NodeExists, NoNode
+from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import PartitionMetadata, ReplicaState, StoreParams
 
@@ -42,9 +43,10 @@ class OriginalNodes:
     def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
         self._zookeeper, self._store = zookeeper, ClusterStore(zookeeper, cluster)
         self._root = f"/{cluster}/store"
-        self._partitions = range(self._store.info().partitions)
         self._lock = threading.Lock()
-        self._changed: set[int] = set(self._partitions)
+        self._changed: set[int] = set(self._store.spaces.table().kept)
+        self._watched: set[int] = set()
+        self._gone: frozenset[int] = frozenset()
         self._assigned: dict[int, frozenset[int]] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._watches: list[Watch | Watches] = []
@@ -62,17 +64,27 @@ class OriginalNodes:
 
     def watch(self) -> None:
         """Be told of every change from now on."""
-        self._watches.append(self._store.watch_replicas(lambda replicas: self._mark(self._partitions)))
-        for p in self._partitions:
+        self._watch_partitions(self._store.spaces.table())
+        self._watches.append(self._store.watch_replicas(lambda replicas: self._mark(self._watched)))
+        self._watches.append(self._store.spaces.watch(self._watch_partitions))
+
+    def _watch_partitions(self, table: SpaceTable) -> None:
+        """Those that are new are watched, and written when they have their node; deleted ones stay as they are."""
+        with self._lock:
+            self._gone = table.gone
+            new = [p for p in table.kept if p not in self._watched]
+            self._watched.update(new)
+        for p in new:
             path = partition_path(self._root.removesuffix("/store"), p)
             self._watches.append(self._zookeeper.watch_data(path, self._marker(p)))
+        self._wake.set()
 
     def _marker(self, p: int) -> Callable[[bytes | None, int], None]:
-        return lambda data, version: self._mark((p,))
+        return lambda data, version: self._mark(() if data is None else (p,))
 
-    def _mark(self, partitions: range | tuple[int, ...]) -> None:
+    def _mark(self, partitions: Iterable[int]) -> None:
         with self._lock:
-            self._changed |= set(partitions)
+            self._changed.update(partitions)
         self._wake.set()
 
     def _run(self) -> None:
@@ -94,7 +106,9 @@ class OriginalNodes:
     def write_changed(self) -> None:
         """Write what has changed since the last time. CoordinationError; what was not written is tried again then."""
         with self._lock:
-            changed, self._changed = self._changed, set()
+            changed, self._changed = self._changed - self._gone, set()
+            for p in self._gone:
+                self._assigned.pop(p, None)
         try:
             names = {r: str(replica.endpoint) for r, replica in self._store.replicas().items()}
             self._write(self._root + "/partition", b"")
@@ -102,7 +116,7 @@ class OriginalNodes:
                 self._write_partition(p, names)
             self._write_replicas(names)
         except CoordinationError:
-            self._mark(tuple(changed))
+            self._mark(changed)
             raise
 
     def _write_replicas(self, names: dict[int, str]) -> None:
@@ -110,7 +124,8 @@ class OriginalNodes:
         assignments = {
             name: [p for p, replica_ids in self._assigned.items() if r in replica_ids] for r, name in names.items()
         }
-        self._write(self._root, znodes.encode_store_params(StoreParams(info.cluster_key, info.partitions)))
+        partitions = self._store.partitions()
+        self._write(self._root, znodes.encode_store_params(StoreParams(info.cluster_key, partitions)))
         self._write(self._root + "/assignment", znodes.encode_replica_assignments(assignments))
         self._write(self._root + "/group", znodes.encode_numbers({name: r for r, name in names.items()}))
         self._write(self._root + "/connection", znodes.encode_numbers({}))

@@ -13,6 +13,10 @@ Rules:
   living server registers again.
 - Right after an election the servers that should run get ``settle`` time to register: a cluster that starts must
   not give everything to whoever comes first and move it again a second later.
+- New partitions are placed when everything that they need in ZooKeeper is there: whoever leads makes it, also what a
+  predecessor left half made. An assignment that names a partition proves that it is there: a leader that has not heard
+  of a growth must not drop what another one has placed, nor forget its generation.
+- The partitions of deleted spaces are placed nowhere; they keep their generations.
 - A write of the assignment that lost its compare-and-set, or failed, is followed by reading, never by repeating.
 """
 
@@ -23,23 +27,29 @@ from dataclasses import dataclass, field
 
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, ServerInfo, assign
+from waltz_ray.protocol.spaces import Space, SpaceTable
 from waltz_ray.protocol.value import value
 
 __all__ = [
     "AssignmentRead",
+    "AwaitSessions",
     "Effect",
     "Elected",
     "EndpointAnswered",
     "EndpointRefused",
     "Event",
+    "FinishFailed",
+    "FinishSpaces",
     "LeadershipLost",
     "ManagerMachine",
+    "PartitionsMade",
     "Probe",
     "ReadAssignment",
     "Registered",
     "RemoveRegistration",
     "ServersSeen",
     "SettleOver",
+    "SpacesSeen",
     "StartSettling",
     "StopProbe",
     "WriteAssignment",
@@ -109,6 +119,25 @@ class EndpointAnswered:
     endpoint: Endpoint
 
 
+@value()
+class SpacesSeen:
+    """The spaces have changed."""
+
+    table: SpaceTable
+
+
+@value()
+class PartitionsMade:
+    """FinishSpaces is done: ZooKeeper has all that so many partitions need."""
+
+    partitions: int
+
+
+@value()
+class FinishFailed:
+    """FinishSpaces is not done, or perhaps in part."""
+
+
 Event = (
     EndpointAnswered
     | Elected
@@ -118,6 +147,9 @@ Event = (
     | AssignmentRead
     | WriteFailed
     | EndpointRefused
+    | SpacesSeen
+    | PartitionsMade
+    | FinishFailed
 )
 
 # -- effects ------------------------------------------------------------------------------------------------
@@ -163,15 +195,41 @@ class StopProbe:
     server_id: int
 
 
-Effect = StartSettling | ReadAssignment | WriteAssignment | RemoveRegistration | Probe | StopProbe
+@value()
+class FinishSpaces:
+    """Have in ZooKeeper all that so many partitions need, then send PartitionsMade, or FinishFailed."""
+
+    partitions: int
+
+
+@value()
+class AwaitSessions:
+    """Mark the space *ready* as soon as each of its partitions has a published session, while we lead."""
+
+    space: Space
+
+
+Effect = (
+    StartSettling
+    | ReadAssignment
+    | WriteAssignment
+    | RemoveRegistration
+    | Probe
+    | StopProbe
+    | FinishSpaces
+    | AwaitSessions
+)
 
 
 @dataclass
 class ManagerMachine:
-    """``partitions`` of the cluster; ``expected``: the IDs of the servers that should run."""
+    """``table``: the spaces of the cluster; ``expected``: the IDs of the servers that should run."""
 
-    partitions: int
+    table: SpaceTable
     expected: frozenset[int]
+    made: int = 0  # partitions that have all they need in ZooKeeper
+    finishing: bool = False
+    awaited: set[str] = field(default_factory=set)  # spaces whose sessions are waited for
     leading: bool = False
     settled: bool = False
     servers: dict[int, Registered] | None = None  # None: not seen yet
@@ -180,6 +238,10 @@ class ManagerMachine:
     version: int = -1
     writing: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.table.has_grown:
+            self.made = self.table.partitions
+
     def step(self, event: Event) -> list[Effect]:
         """Take in one fact; the orders that follow from it."""
         effects: list[Effect] = []
@@ -187,6 +249,7 @@ class ManagerMachine:
             case Elected():
                 self.leading, self.settled, self.writing = True, False, False
                 self.assignment = None
+                self.awaited.clear()
                 effects = [StartSettling(), ReadAssignment(), *(RemoveRegistration(s) for s in sorted(self.gone))]
             case LeadershipLost():
                 self.leading = False
@@ -196,6 +259,7 @@ class ManagerMachine:
                 effects = self._servers_seen(servers)
             case AssignmentRead(assignment, version):
                 self.assignment, self.version, self.writing = assignment, version, False
+                self.made = max(self.made, assignment.proven_partitions())
             case WriteFailed():
                 self.assignment, self.writing = None, False
                 effects = [ReadAssignment()] if self.leading else []
@@ -204,14 +268,21 @@ class ManagerMachine:
             case EndpointAnswered(server_id, endpoint):
                 if self.gone.get(server_id) == endpoint:
                     del self.gone[server_id]
-        return effects + self._place()
+            case SpacesSeen(table):
+                self.table = table
+                self.awaited &= {space.name for space in table.making}
+            case PartitionsMade(partitions):
+                self.made, self.finishing = max(self.made, partitions), False
+            case FinishFailed():
+                self.finishing = False
+        return effects + self._make() + self._place()
 
     def broken(self) -> str | None:
         """Which invariant does not hold."""
         if self.assignment is None:
             return None
-        strangers = sorted(p for p in self.assignment.owners if not 0 <= p < self.partitions)
-        return f"partitions {strangers} are assigned, there are {self.partitions}" if strangers else None
+        strangers = sorted(p for p in self.assignment.owners if not 0 <= p < self.made)
+        return f"partitions {strangers} are assigned, there are {self.made}" if strangers else None
 
     def live(self) -> dict[int, Registered]:
         """The servers that partitions may be given to."""
@@ -234,6 +305,20 @@ class ManagerMachine:
         self.gone[server_id] = endpoint
         return [RemoveRegistration(server_id)] if self.leading else []
 
+    def _make(self) -> list[Effect]:
+        """What a growth still needs."""
+        if not self.leading:
+            return []
+        effects: list[Effect] = []
+        if self.table.partitions > self.made and not self.finishing:
+            self.finishing = True
+            effects.append(FinishSpaces(self.table.partitions))
+        for space in self.table.making:
+            if space.partitions.stop <= self.made and space.name not in self.awaited:
+                self.awaited.add(space.name)
+                effects.append(AwaitSessions(space))
+        return effects
+
     def _place(self) -> list[Effect]:
         if not self.leading or self.servers is None or self.assignment is None or self.writing:
             return []
@@ -241,9 +326,8 @@ class ManagerMachine:
         if not self.settled and not self.expected <= live.keys():
             return []
         self.settled = True
-        wanted = assign(
-            self.partitions, {s: ServerInfo(server.preferred) for s, server in live.items()}, self.assignment
-        )
+        infos = {s: ServerInfo(server.preferred) for s, server in live.items()}
+        wanted = assign(self.made, infos, self.assignment, self.table.gone & frozenset(range(self.made)))
         if wanted == self.assignment:
             return []
         self.writing = True

@@ -7,7 +7,7 @@ without an owner keeps its last generation, so that a generation never comes twi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -50,22 +50,31 @@ class Assignment:
         owner = self.owners.get(partition)
         return owner.generation if owner else self.unassigned.get(partition, 0)
 
+    def proven_partitions(self) -> int:
+        """How many partitions there are at least: one that was ever assigned is there."""
+        return max([0, *(p + 1 for p in self.owners), *(p + 1 for p in self.unassigned)])
+
     def partitions_of(self, server_id: int) -> dict[int, int]:
         """partition -> generation of what a server has."""
         return {p: owner.generation for p, owner in sorted(self.owners.items()) if owner.server_id == server_id}
 
 
-def assign(partitions: int, servers: Mapping[int, ServerInfo], current: Assignment) -> Assignment:
+def assign(
+    partitions: int, servers: Mapping[int, ServerInfo], current: Assignment, gone: frozenset[int] = frozenset()
+) -> Assignment:
     """The assignment of partitions 0 .. ``partitions`` - 1 to the live ``servers`` (server ID -> info).
 
-    Every partition is assigned if there is a server, none if there is not. Loads differ by one at the most,
-    apart from preferences. The same input gives the same output, and the output is a fixed point.
+    Every partition is assigned if there is a server, none if there is not; one that is ``gone`` never. Loads differ by
+    one at the most, apart from preferences. The same input gives the same output, and the output is a fixed point.
     """
+    wanted = [p for p in range(partitions) if p not in gone]
+    nobodys = range(partitions) if not servers else sorted(gone)
+    generations = {p: current.generation(p) for p in nobodys}
+    unassigned = {p: generation for p, generation in generations.items() if generation}
     if not servers:
-        generations = {p: current.generation(p) for p in range(partitions)}
-        return Assignment({}, {p: generation for p, generation in generations.items() if generation})
-    placed = _place_preferred(partitions, servers, current)
-    rest = [p for p in range(partitions) if p not in placed]
+        return Assignment({}, unassigned)
+    placed = _place_preferred(wanted, servers, current)
+    rest = [p for p in wanted if p not in placed]
     kept: dict[int, list[int]] = {server_id: [] for server_id in servers}
     for p in rest:
         owner = current.owner(p)
@@ -85,7 +94,7 @@ def assign(partitions: int, servers: Mapping[int, ServerInfo], current: Assignme
             placed[p] = server_id
             room[server_id] -= 1
             loads[server_id] += 1
-    return Assignment({p: _owner(current, p, placed[p]) for p in range(partitions)}, {})
+    return Assignment({p: _owner(current, p, placed[p]) for p in wanted}, unassigned)
 
 
 def _owner(current: Assignment, partition: int, server_id: int) -> Owner:
@@ -95,12 +104,15 @@ def _owner(current: Assignment, partition: int, server_id: int) -> Owner:
     return Owner(server_id, current.generation(partition) + 1)
 
 
-def _place_preferred(partitions: int, servers: Mapping[int, ServerInfo], current: Assignment) -> dict[int, int]:
+def _place_preferred(
+    partitions: Sequence[int], servers: Mapping[int, ServerInfo], current: Assignment
+) -> dict[int, int]:
     """partition -> server for every preferred partition. Of several that prefer it, the present owner wins."""
+    there = frozenset(partitions)
     wanted: dict[int, list[int]] = {}
     for server_id in sorted(servers):
         for p in servers[server_id].preferred:
-            if 0 <= p < partitions:
+            if p in there:
                 wanted.setdefault(p, []).append(server_id)
     placed: dict[int, int] = {}
     for p, candidates in wanted.items():

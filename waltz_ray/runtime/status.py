@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.spaces import Space
 
 if TYPE_CHECKING:  # whoever only shows a status needs no machines for it
     from waltz_ray.config import ClusterConfig
@@ -262,7 +263,7 @@ class ClusterStatus:
 
     ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
     Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
-    partitions are those that servers have then.
+    partitions are those that servers have then. Deleted spaces, and their partitions, are not told.
     """
 
     cluster: str
@@ -272,6 +273,7 @@ class ClusterStatus:
     zookeeper_server: EmbeddedZooKeeperStatus | None = None
     manager: ManagerStatus
     partitions: tuple[PartitionAssignment, ...]
+    spaces: tuple[Space, ...] = ()
     registered_servers: Mapping[int, Endpoint] = field(default_factory=dict)
     announced_replicas: Mapping[int, Endpoint] = field(default_factory=dict)
     servers: Mapping[int, ServerStatus] = field(default_factory=dict)

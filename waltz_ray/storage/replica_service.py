@@ -42,7 +42,9 @@ from waltz_ray.protocol.messages.replica import (
     Truncate,
     Truncated,
 )
+from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.spaces import SpaceTable, removable
 from waltz_ray.storage import order_rules as rules
 from waltz_ray.storage.order_rules import OrderRefused
 from waltz_ray.storage.partition_log import PartitionLog
@@ -73,12 +75,23 @@ class ReplicaService:
         self.read_limit_bytes = max_frame_bytes // 2
         self._connections: dict[int, object] = {}  # that may change a partition
         self._owners: dict[int, str] = {}  # of the sessions that are open
+        self._emptied: set[int] = set()  # partitions of which no file is left
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
     def guard(self, partition_id: int) -> AbstractContextManager[object]:
         """While it is held nobody else opens the partition or changes it."""
         known = self._guards.get(partition_id)
         return self._guards.setdefault(partition_id, threading.Lock()) if known is None else known
+
+    def follow(self, table: SpaceTable, assignment: Assignment) -> None:
+        """Have as many partitions as the cluster, and no files of deleted spaces that no server has any more.
+
+        Idempotent. DiskFull, OutOfResources: to be done again, the rest goes on. SyncFailed: end the process.
+        """
+        self.store.grow(table.partitions)
+        for partition_id in sorted(removable(table, assignment) - self._emptied):
+            self.remove(partition_id)
+            self._emptied.add(partition_id)
 
     def remove(self, partition_id: int) -> None:
         """The partition's space has been deleted: its files go. What waits for the guard is refused then."""

@@ -1,0 +1,54 @@
+"""A replica's storage directory: where it is, and whether it is the one that this replica had."""
+
+from __future__ import annotations
+
+import os
+
+from waltz_ray.actors.full_disk import few
+from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import ControlFileMissing, NoNode
+from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.store import ReplicaStore
+
+__all__ = ["joined_partitions", "open_storage", "replica_directory"]
+
+
+def replica_directory(directory: str, replica_id: int) -> str:
+    """The directory in which a replica of the cluster in ``directory`` stores."""
+    return os.path.join(directory, f"replica-{replica_id}")
+
+
+def open_storage(
+    disk: Disk, directory: str, store: ClusterStore, replica_id: int, config: StorageConfig
+) -> ReplicaStore:
+    """The replica's storage, created on the very first start only (the table in ``storage_replica.py``).
+
+    Errors say what to do.
+    """
+    info = store.info()
+    try:
+        return ReplicaStore.open(disk, directory, info.cluster_key, config)
+    except ControlFileMissing as error:
+        joined = joined_partitions(store, replica_id)
+        if joined:
+            raise ControlFileMissing(
+                f"replica {replica_id}: {directory} holds no storage, but ZooKeeper says the replica has joined "
+                f"sessions of partitions {few(joined)}: mount its disk, or have the replica rebuilt from its peers "
+                f"with: waltz replace-replica {replica_id}"
+            ) from error
+        return ReplicaStore.create(disk, directory, info.cluster_key, info.partitions, config)
+
+
+def joined_partitions(store: ClusterStore, replica_id: int) -> list[int]:
+    """The partitions, but for those of deleted spaces, that count on what the replica has."""
+    return [partition for partition in store.spaces.table().kept if _has_joined(store, partition, replica_id)]
+
+
+def _has_joined(store: ClusterStore, partition: int, replica_id: int) -> bool:
+    try:
+        entry = store.roster(partition)[0].replicas.get(replica_id)
+    except NoNode:
+        return False  # its space is being made
+    return entry is not None and entry.session_id != NO_SESSION

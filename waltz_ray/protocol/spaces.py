@@ -1,0 +1,158 @@
+"""Spaces: named runs of a cluster's partitions. What they are, what may become of them, and the rules about it. Pure.
+
+A cluster's partitions are numbered 0 .. N - 1, and N only grows. A space is a contiguous run of them, with a kind and
+settings. Its clients number its partitions from 0; on the wire, on disk and in ZooKeeper they keep their numbers in the
+cluster. Neither a name nor a number is ever used again: a space that is deleted stays where it is, as *gone*.
+
+::
+
+    create: N raised ──► MAKING ── every partition has a published session ──► READY
+                            │                                                    │
+                            └───────────────── delete ────────► GONE ◄───────────┘
+                                            unassigned, then its files removed
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Any
+
+from waltz_ray.errors import InvalidInput, SpaceGone, SpaceNotFound
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.value import value
+
+__all__ = [
+    "DEFAULT_SPACE",
+    "KINDS",
+    "SETTINGS",
+    "Space",
+    "SpaceState",
+    "SpaceTable",
+    "changed_settings",
+    "checked_space_name",
+    "most_partitions",
+    "removable",
+]
+
+DEFAULT_SPACE = "log"
+"""The space that a new cluster has, over all its partitions; it cannot be deleted."""
+
+KINDS = ("log", "kv", "topic")
+
+SETTINGS = ("retention_bytes", "retention_ms")
+"""What may be set: how much, and for how long, somebody wants to keep. Numbers >= 0."""
+
+_NAME = re.compile("[a-z0-9_-]{1,64}")
+
+_NODE_BYTES = 768 * 1024  # of the 1 MiB that a ZooKeeper node may have; the rest is for names and for what is to come
+_PREFERRED_BYTES = 12  # of a partition's number in the JSON of ``store/preferred``
+_ASSIGNED_BYTES = 4  # of one beside each of its replicas in ``store/assignment``
+
+
+class SpaceState(enum.Enum):
+    """MAKING: its partitions are being made; READY: each has had a session; GONE: deleted, for ever."""
+
+    MAKING = "making"
+    READY = "ready"
+    GONE = "gone"
+
+
+@value()
+class Space:
+    """``count`` partitions, of which the first has the number ``first`` in the cluster."""
+
+    name: str
+    kind: str
+    first: int
+    count: int
+    state: SpaceState
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> range:
+        """Their numbers in the cluster."""
+        return range(self.first, self.first + self.count)
+
+    def in_state(self, state: SpaceState) -> Space:
+        return replace(self, state=state)
+
+
+@value()
+class SpaceTable:
+    """All spaces of a cluster with ``partitions`` partitions, gone ones too."""
+
+    partitions: int
+    spaces: Mapping[str, Space]
+
+    def named(self, name: str, cluster: str) -> Space:
+        """The space of that name. SpaceGone, SpaceNotFound (which names those there are)."""
+        space = self.spaces.get(name)
+        if space is None:
+            there = ", ".join(each.name for each in self.present())
+            raise SpaceNotFound(f"cluster {cluster!r} has no space {name!r}; it has: {there}")
+        if space.state is SpaceState.GONE:
+            raise SpaceGone(
+                f"space {name!r} of cluster {cluster!r} was deleted, with all its records; names are not used again"
+            )
+        return space
+
+    def present(self) -> list[Space]:
+        """Those that were not deleted, in the order of their partitions."""
+        found = (each for each in self.spaces.values() if each.state is not SpaceState.GONE)
+        return sorted(found, key=lambda each: each.first)
+
+    @property
+    def making(self) -> list[Space]:
+        """What somebody has to finish."""
+        return [each for each in self.present() if each.state is SpaceState.MAKING]
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """The partitions of deleted spaces."""
+        return frozenset(p for each in self.spaces.values() if each.state is SpaceState.GONE for p in each.partitions)
+
+    @property
+    def has_grown(self) -> bool:
+        """Partitions were added to those that the cluster was made with."""
+        return len(self.spaces) > 1
+
+    @property
+    def kept(self) -> list[int]:
+        """The partitions of all others."""
+        gone = self.gone
+        return [p for p in range(self.partitions) if p not in gone]
+
+
+def checked_space_name(name: object) -> str:
+    """InvalidInput if it cannot be the name of a space."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} cannot name a space: take 1 to 64 of a-z, 0-9, _ and -")
+    return name
+
+
+def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> dict[str, int]:
+    """``before`` with ``changes``; None takes a setting away. InvalidInput for an unknown one or no number >= 0."""
+    after = dict(before)
+    for name, wanted in changes.items():
+        if name not in SETTINGS:
+            raise InvalidInput(f"a space has no setting {name!r}; it has: {', '.join(SETTINGS)}")
+        if wanted is None:
+            after.pop(name, None)
+        elif isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+            raise InvalidInput(f"{name} must be a whole number >= 0, or none, not {wanted!r}")
+        else:
+            after[name] = wanted
+    return after
+
+
+def most_partitions(replicas: int) -> int:
+    """How many partitions a cluster may have: its longest ZooKeeper node must hold them, see docs/formats.md."""
+    return _NODE_BYTES // max(_PREFERRED_BYTES, _ASSIGNED_BYTES * replicas)
+
+
+def removable(table: SpaceTable, assignment: Assignment) -> frozenset[int]:
+    """The partitions whose files may be removed: their space was deleted, and no server has them any more."""
+    return frozenset(p for p in table.gone if assignment.owner(p) is None)
