@@ -13,18 +13,19 @@ from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
-from waltz_ray.client.directory import Location
+from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import InvalidInput
+from waltz_ray.coordination.api import Watch, ZooKeeper
+from waltz_ray.coordination.cluster_store import ClusterStore, Watches
+from waltz_ray.errors import InvalidInput, SpaceGone
 from waltz_ray.finding.find import FoundCluster, check_key, find_cluster, join_cluster
 from waltz_ray.finding.ray_lookup import server_handles
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space, SpaceTable
 from waltz_ray.wire.znodes import ServerDescriptor
 
 __all__ = ["StoreDirectory", "connect", "connect_async", "endpoint_resolver", "init_ray"]
@@ -44,6 +45,7 @@ def connect(
     directory: str | None = None,
     address: str | None = None,
     codec: Codec | None = None,
+    space: str = DEFAULT_SPACE,
 ) -> WaltzClient:
     """A client of ``cluster``; see WaltzClient for ``callbacks``, ``config``, ``partitions``, ``feed`` and ``codec``.
 
@@ -55,10 +57,12 @@ def connect(
     ``transport="actor"`` sends everything through actor calls, for drivers that cannot reach the servers' ports; it
     always needs Ray, and joins it.
 
-    ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
+    ``space``: whose partitions it uses, numbered from 0; by default those that the cluster was made with.
+
+    ClusterNotFound, ClusterMismatch, SpaceNotFound, SpaceGone, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
     """
     found = find_cluster(cluster, directory, address, zookeeper)
-    find = partial(_opened, found, transport)
+    find = partial(_opened, found, transport, space)
     place, carrier = find()
     try:
         return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find, codec=codec)
@@ -79,13 +83,14 @@ async def connect_async(
     directory: str | None = None,
     address: str | None = None,
     codec: Codec | None = None,
+    space: str = DEFAULT_SPACE,
 ) -> AsyncWaltzClient:
     """A client of ``cluster`` for the loop that runs now: ``async with await connect_async("demo") as client``.
 
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
-    find = partial(_opened, found, transport)
+    find = partial(_opened, found, transport, space)
     place, carrier = await asyncio.to_thread(find)
     client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
     try:
@@ -107,7 +112,7 @@ def init_ray(
     return join_cluster(cluster, directory, address, **options)
 
 
-def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirectory, Transport]:
+def _opened(found: FoundCluster, transport: TransportKind, space: str) -> tuple[StoreDirectory, Transport]:
     """What a client is made of; also in another process, to which the client has travelled."""
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -118,7 +123,7 @@ def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirecto
     if transport == "actor":
         join_cluster(found.name, address=found.ray)
         carrier = ActorTransport(server_handles(found.name))
-    place = StoreDirectory(KazooZooKeeper(found.zookeeper), found.name)
+    place = StoreDirectory(KazooZooKeeper(found.zookeeper), found.name, space)
     try:
         check_key(found, place.info)
     except BaseException:
@@ -128,9 +133,13 @@ def _opened(found: FoundCluster, transport: TransportKind) -> tuple[StoreDirecto
 
 
 class StoreDirectory:
-    """The client's directory over a cluster's ZooKeeper nodes. Owns ``zookeeper``."""
+    """The client's directory of a space, over its cluster's ZooKeeper nodes. Owns ``zookeeper``.
 
-    def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
+    Here the numbers of partitions change: its callers', from 0, are those that a client uses; the nodes have those in
+    the cluster, and so does each ``Location``. SpaceNotFound, SpaceGone.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, space: str = DEFAULT_SPACE) -> None:
         self._zookeeper = zookeeper
         self._store = ClusterStore(zookeeper, cluster)
         self._lock = threading.Lock()
@@ -138,14 +147,15 @@ class StoreDirectory:
         self._servers: dict[int, ServerDescriptor] = {}
         try:
             self.info = self._store.info()
+            self.space = self._store.spaces.get(space)
         except BaseException:
             zookeeper.close()
             raise
 
     @property
     def partitions(self) -> int:
-        """Number of partitions of the cluster."""
-        return self.info.partitions
+        """Number of partitions of the space."""
+        return self.space.count
 
     @property
     def cluster_key(self) -> str:
@@ -159,13 +169,18 @@ class StoreDirectory:
     def locations(self) -> dict[int, Location]:
         """The server that has each partition, read from ZooKeeper now."""
         assignment, _ = self._store.assignment()
-        return _locations(assignment, self._store.servers())
+        return _locations(self.space, assignment, self._store.servers())
 
-    def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
-        """Tell ``callback`` where the partitions are, now and after every change; returns what ends it."""
+    def watch(self, callback: Callable[[Whereabouts], None]) -> Callable[[], None]:
+        """Tell ``callback`` where the partitions are, now and after every change; returns what ends it.
+
+        The last thing that it is told of a space that was deleted is SpaceGone.
+        """
+        gone = False
 
         def tell() -> None:
-            callback(_locations(self._assignment, self._servers))
+            if not gone:
+                callback(_locations(self.space, self._assignment, self._servers))
 
         # The lock covers the call too, or an older view could be told after a newer one.
         def servers_changed(servers: dict[int, ServerDescriptor]) -> None:
@@ -178,12 +193,25 @@ class StoreDirectory:
                 self._assignment = assignment
                 tell()
 
-        of_servers = self._store.watch_servers(servers_changed)
-        of_assignment = self._store.watch_assignment(assignment_changed)
+        def spaces_changed(table: SpaceTable) -> None:
+            nonlocal gone
+            with self._lock:
+                try:
+                    table.named(self.space.name, self.info.name)
+                except SpaceGone as error:
+                    gone = True
+                    callback(error)
+
+        watches: list[Watch | Watches] = [
+            self._store.watch_servers(servers_changed),
+            self._store.watch_assignment(assignment_changed),
+        ]
+        if self.space.name != DEFAULT_SPACE:  # which cannot be deleted
+            watches.append(self._store.spaces.watch(spaces_changed))
 
         def cancel() -> None:
-            of_servers.cancel()
-            of_assignment.cancel()
+            for watch in watches:
+                watch.cancel()
 
         return cancel
 
@@ -192,13 +220,14 @@ class StoreDirectory:
         self._zookeeper.close()
 
 
-def _locations(assignment: Assignment, servers: Mapping[int, ServerDescriptor]) -> dict[int, Location]:
-    return {
-        partition: Location(
-            owner.server_id, owner.generation, servers[owner.server_id].endpoint if owner.server_id in servers else None
-        )
-        for partition, owner in assignment.owners.items()
-    }
+def _locations(space: Space, assignment: Assignment, servers: Mapping[int, ServerDescriptor]) -> dict[int, Location]:
+    found = {}
+    for partition_id, number in enumerate(space.partitions):
+        if (owner := assignment.owner(number)) is not None:
+            server = servers.get(owner.server_id)
+            endpoint = None if server is None else server.endpoint
+            found[partition_id] = Location(owner.server_id, owner.generation, endpoint, number if space.first else None)
+    return found
 
 
 def endpoint_resolver(directory: StoreDirectory) -> Callable[[int], Endpoint | None]:

@@ -21,6 +21,7 @@ from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["frame_of", "read_feed", "spark_schema"]
 
@@ -42,6 +43,7 @@ def read_feed(
     decoder: Decoder | None = None,
     decoder_schema: str | StructType | None = None,
     bytes_per_task: int = BYTES_PER_TASK,
+    space: str = DEFAULT_SPACE,
 ) -> DataFrame:
     """The committed transactions of ``partitions`` (None: all) from ``start`` up to, not including, ``stop``.
 
@@ -49,6 +51,8 @@ def read_feed(
     binary. "latest" is fixed when this is called, so every action on the DataFrame sees the same transactions: it is
     behind the servers' high-water marks. ``start`` and ``stop`` may be transaction IDs, or partition -> ID. A range is
     cut into tasks of about ``bytes_per_task``.
+
+    ``space``: whose partitions they are, numbered from 0 (``docs/spaces.md``); it needs ZooKeeper.
 
     The cluster is found as ``waltz_ray.connect`` finds it, by ``cluster``, ``directory``, ``address`` or ``zookeeper``;
     or, where Spark cannot reach its ZooKeeper, it is in ``endpoints`` (partition ID -> "host:port" of its server; not
@@ -64,11 +68,11 @@ def read_feed(
     decoder has an attribute ``schema``, as ``waltz_spark.JsonRows`` has), in the same task. What is pushed to where:
     ``waltz_ray.client.readers.reading``.
 
-    ClusterNotFound; InvalidInput for an unknown partition, column, source, or a bound that makes no sense;
-    DataUnavailable if a partition can be read from nobody.
+    ClusterNotFound, SpaceNotFound, SpaceGone; InvalidInput for an unknown partition, column, source, or a bound that
+    makes no sense; DataUnavailable if a partition can be read from nobody.
     """
     place = where_of(cluster, zookeeper, endpoints, directory, address)
-    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder, space)
     schema = spark_schema(spark, reading, decoder_schema)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
     return frame_of(spark, reading, ranges, schema)

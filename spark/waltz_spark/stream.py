@@ -31,6 +31,7 @@ from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Marks, Reading, Source
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_spark.feed import frame_of, spark_schema
 from waltz_spark.offset_log import StreamOf
 from waltz_spark.parquet_sink import ParquetSink
@@ -63,6 +64,7 @@ def stream_feed(
     decoder: Decoder | None = None,
     decoder_schema: str | StructType | None = None,
     bytes_per_task: int = BYTES_PER_TASK,
+    space: str = DEFAULT_SPACE,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> FeedStream:
     """A stream of ``cluster``'s transactions into ``sink``; nothing runs before ``run()`` or ``start()``.
@@ -80,16 +82,17 @@ def stream_feed(
     when it begins.
     """
     place = where_of(cluster, zookeeper, None, directory, address)
-    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder, space)
     schema = spark_schema(spark, reading, decoder_schema)
     with Marks(reading) as marks:
-        info = marks.locations.store.info()
+        info, count = marks.locations.store.info(), len(marks.locations.partitions())
         chosen = tuple(marks.locations.checked(list(partitions) if partitions is not None else None))
     if isinstance(sink, str) and "://" in sink:
         raise InvalidInput(f"a path sink is a directory, not {sink!r}; write to {sink!r} in a function sink")
+    name = place.cluster if space == DEFAULT_SPACE else f"{place.cluster}/{space}"  # no cluster has such a name
     settings = RunSettings(
         Path(checkpoint).absolute(),
-        StreamOf(place.cluster, str(info.cluster_key), info.partitions, chosen),
+        StreamOf(name, str(info.cluster_key), count, chosen),
         trigger,
         Limits(max_records_per_trigger, max_bytes_per_trigger),
         start,

@@ -11,6 +11,7 @@ from typing import Any
 from waltz_ray.client.readers.ranges import Bound
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Reading
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["Options"]
 
@@ -49,6 +50,7 @@ class Options:
                 cluster=cluster or "waltz",
                 source=value("source", _text, "server"),
                 columns=value("columns", _names, None),
+                space=value("space", _text, DEFAULT_SPACE),
             ),
             partitions=value("partitions", _ids, None),
             start=value("start", _bound, "earliest"),
@@ -64,7 +66,7 @@ class Options:
 
 _NAMES = (
     *("zookeeper", "endpoints", "cluster", "source", "columns", "partitions", "start", "stop"),
-    *("bytesPerTask", "maxRecordsPerTrigger", "pushFilters"),
+    *("bytesPerTask", "maxRecordsPerTrigger", "pushFilters", "space"),
 )
 
 

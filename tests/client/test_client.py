@@ -92,7 +92,7 @@ def test_a_wrong_generation_is_refused_and_mounted_again(
 
 def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
     client = make_client(config=ClientConfig(max_frame_bytes=10_000), partitions=[0])
-    with pytest.raises(InvalidInput, match="there is no partition 7; this cluster has 0 to 1"):
+    with pytest.raises(InvalidInput, match="there is no partition 7; this space has 2: 0 to 1"):
         client.append(7, b"x")
     with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
         client.append(1, b"x")

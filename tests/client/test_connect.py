@@ -18,12 +18,13 @@ import waltz_ray
 from tests.client.conftest import Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import AsyncWaltzClient, Location
+from waltz_ray.client.directory import Whereabouts
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.connecting import StoreDirectory, connect, connect_async, endpoint_resolver
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput, WaltzError
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.ids import Endpoint
@@ -45,7 +46,12 @@ def test_directory_follows_assignment_and_servers() -> None:
     store.initialize(3, [0, 1, 2])
     directory = StoreDirectory(MemoryZooKeeper(server), "demo")
     seen: list[Mapping[int, Location]] = []
-    cancel = directory.watch(seen.append)
+
+    def see(locations: Whereabouts) -> None:
+        assert not isinstance(locations, WaltzError)
+        seen.append(locations)
+
+    cancel = directory.watch(see)
     assert directory.partitions == 3
     assert directory.next_client_id() != directory.next_client_id()
     assert seen[-1] == {}

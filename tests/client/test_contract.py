@@ -257,7 +257,7 @@ def test_large_records(make_any: MakeAnyClient, server: FakeServer) -> None:
 
 def test_what_no_frame_or_partition_can_take_is_refused(make_any: MakeAnyClient) -> None:
     client = make_any(config=ClientConfig(max_frame_bytes=10_000), partitions=[0])
-    with pytest.raises(InvalidInput, match="there is no partition 7; this cluster has 0 to 1"):
+    with pytest.raises(InvalidInput, match="there is no partition 7; this space has 2: 0 to 1"):
         client.append(7, b"x").result(PATIENCE_S)
     with pytest.raises(InvalidInput, match="partition 1 is not one of this client's"):
         client.append(1, b"x").result(PATIENCE_S)

@@ -82,7 +82,7 @@ def test_limit_and_unknown_partition(cluster: Cluster, capsys: pytest.CaptureFix
     waltz(cluster, "feed", "-p", "0", "--from", str(ids[0]), "--limit", "1")
     assert "0xff" in capsys.readouterr().out
     waltz(cluster, "feed", "-p", "7", code=1)
-    assert capsys.readouterr().err == "waltz: there is no partition 7; this cluster has 0 to 1\n"
+    assert capsys.readouterr().err == "waltz: there is no partition 7; this space has 2: 0 to 1\n"
 
 
 def test_an_unknown_column_appends_nothing(

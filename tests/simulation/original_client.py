@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, cast
 
 from tests.simulation.history import Fate, Feed, Logical
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
-from waltz_ray.client.directory import Location
+from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.connecting import StoreDirectory
-from waltz_ray.errors import CoordinationError
+from waltz_ray.errors import CoordinationError, WaltzError
 from waltz_ray.protocol.ids import LockId, ReqId
 from waltz_ray.protocol.messages.original import (
     AppendRequest,
@@ -137,7 +136,9 @@ class OriginalClient(Process):
                     pass
             await asyncio.sleep(self.random.uniform(0.05, 0.5))
 
-    def _located(self, locations: Mapping[int, Location]) -> None:
+    def _located(self, locations: Whereabouts) -> None:
+        assert not isinstance(locations, WaltzError), "the space of all clients cannot be deleted"
+
         def take() -> None:
             self._location = locations.get(self.partition_id)
             if self._connection is not None:

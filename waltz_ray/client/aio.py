@@ -7,7 +7,7 @@ they must not block; only a directory's calls (ZooKeeper) go through the loop's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.aio_reads import AsyncReads, not_here
 from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext
 from waltz_ray.client.codecs import Codec
-from waltz_ray.client.directory import Directory
+from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.keys import Lock
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
@@ -24,7 +24,6 @@ from waltz_ray.client.time_limits import checked_timeout, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
-from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["AsyncWaltzClient"]
@@ -109,8 +108,8 @@ class AsyncWaltzClient(AsyncReads):
         changed = self._ready_changed
         engine = self._started = Engine(membership, transport, callbacks, not_here, shell, changed)
 
-        def located(locations: Mapping[int, Location]) -> None:
-            shell.post(engine.located, dict(locations))
+        def located(locations: Whereabouts) -> None:
+            shell.post(engine.located, locations)
 
         try:
             self._stop_watching = await asyncio.to_thread(directory.watch, located)

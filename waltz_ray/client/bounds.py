@@ -23,7 +23,7 @@ def check_partition(partition_id: int, count: int) -> int:
     if type(partition_id) is not int:
         partition_id = checked_int("a partition ID", partition_id)
     if not 0 <= partition_id < count:
-        raise InvalidInput(f"there is no partition {partition_id}; this cluster has 0 to {count - 1}")
+        raise InvalidInput(f"there is no partition {partition_id}; this space has {count}: 0 to {count - 1}")
     return partition_id
 
 

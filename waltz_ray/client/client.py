@@ -11,7 +11,7 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
@@ -27,7 +27,7 @@ from waltz_ray.client.application import (
 )
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition, check_read
 from waltz_ray.client.codecs import Codec
-from waltz_ray.client.directory import Directory
+from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import transactions_of
 from waltz_ray.client.followers import Follower
@@ -43,7 +43,6 @@ from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_appe
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
-from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.records import Int32s, Int64s
 
 __all__ = ["WaltzClient"]
@@ -405,8 +404,8 @@ class WaltzClient:
         with self._ready:
             self._ready.notify_all()
 
-    def _located(self, locations: Mapping[int, Location]) -> None:
-        self._threads.post(self._engine.located, dict(locations))
+    def _located(self, locations: Whereabouts) -> None:
+        self._threads.post(self._engine.located, locations)
 
     def _fetch(self, partition_id: int, transaction_id: int) -> bytes:
         batch = self._threads.call(self._engine.rpc.read(partition_id, transaction_id, transaction_id + 1, READ_BYTES))

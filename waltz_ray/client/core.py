@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from waltz_ray.client.fates import Completion, ContextFates, Fates
 from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.numbering import feed_in_space, in_cluster
 from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import Sending
 from waltz_ray.client.shell import Shell
@@ -107,6 +108,7 @@ class PartitionShell:
     def __init__(self, mounter: Mounter, partition_id: int, position: int, sink: Sink) -> None:
         config = mounter.config
         self.partition_id = partition_id
+        self._number = partition_id  # in the cluster, as the location says
         self.machine: Mounting[Sending] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
         self.error: WaltzError | None = None
         """Why it never will be ready (again)."""
@@ -173,8 +175,8 @@ class PartitionShell:
         self._end(error)
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.detach(self.partition_id, self)
-            stream.send(Unmount(self.partition_id, self._mounter.client_id))
+            stream.detach(self._number, self)
+            stream.send(Unmount(self._number, self._mounter.client_id))
         self._cancel_timers()
         self._sink.ready_changed()
         self._given_up = True
@@ -183,6 +185,7 @@ class PartitionShell:
 
     def start(self, location: Location | None) -> None:
         """Begin to mount and to go on mounting."""
+        self._take_number(location)
         self._tell(Started(location))
 
     async def stop(self) -> None:
@@ -195,7 +198,20 @@ class PartitionShell:
 
     def location_changed(self, location: Location | None) -> None:
         """The directory says so."""
+        self._take_number(location)
         self._tell(Located(location))
+
+    def _take_number(self, location: Location | None) -> None:
+        if location is not None and location.number is not None:
+            self._number = location.number
+
+    def end(self, error: WaltzError) -> None:
+        """There is no such partition any more: whatever is asked for from now on, or waits, ends with ``error``."""
+        if self.error is None:
+            self._end(error)
+            self._tell(Stopped())
+            self._cancel_timers()
+            self._sink.ready_changed()
 
     def rewind(self, position: int, epoch: int) -> None:
         """Deliver again from ``position`` + 1 on, and mark what is delivered with ``epoch``."""
@@ -252,18 +268,18 @@ class PartitionShell:
     def _send_mount(self, effect: SendMount) -> None:
         stream = self._stream = self._opened
         assert stream is not None
-        stream.attach(self.partition_id, self)
-        stream.send(effect.message)
+        stream.attach(self._number, self)
+        stream.send(in_cluster(effect.message, self._number))
 
     def _send_unmount(self, effect: SendUnmount) -> None:
         stream, self._stream = self._stream, None
         assert stream is not None
-        stream.detach(self.partition_id, self)
-        stream.send(effect.message)
+        stream.detach(self._number, self)
+        stream.send(in_cluster(effect.message, self._number))
 
     def _send_credit(self, effect: SendCredit) -> None:
         assert self._stream is not None
-        self._stream.send(effect.message)
+        self._stream.send(in_cluster(effect.message, self._number))
 
     def stream_message(self, stream: MountStream, message: MountMessage, frame_bytes: int) -> None:
         if stream is self._stream:
@@ -290,7 +306,8 @@ class PartitionShell:
         if effect.failed:
             self.fates.failed(effect.failed, effect.reason)
         if effect.feed is not None or completions:
-            self._sink.deliver(effect.feed, completions, effect.frame_bytes, effect.epoch)
+            feed = None if effect.feed is None else feed_in_space(effect.feed, self.partition_id)
+            self._sink.deliver(feed, completions, effect.frame_bytes, effect.epoch)
 
     def _refuse_locks(self, effect: RefuseLocks[Sending]) -> None:
         self._send_later()
@@ -351,7 +368,7 @@ class PartitionShell:
 
     def _send_appends(self, effect: SendAppends[Sending]) -> None:
         assert self._stream is not None
-        address = self._mounter.client_id, effect.generation, self.partition_id
+        address = self._mounter.client_id, effect.generation, self._number
         self._stream.send_parts(effect.batch.encode(address, effect.first_sequence))
 
     # ---- timers

@@ -20,6 +20,7 @@ from waltz_ray.client.bounds import check_partition
 from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
+from waltz_ray.client.directory import Whereabouts
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Fetch, Origin
 from waltz_ray.client.futures import Fate
@@ -35,7 +36,7 @@ from waltz_ray.client.stream import StreamPool
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import NO_TRANSACTION, Location
 from waltz_ray.protocol.messages.client import FeedMode
@@ -118,7 +119,8 @@ class Engine:
         self._endings: set[asyncio.Task[None]] = set()  # of those that nobody takes from any more
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
         self.mounter = self._mounter(membership.client_id, membership.mode)
-        self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
+        self._gone: WaltzError | None = None  # why there is nothing any more to be mounted or asked
+        self.rpc = Rpc(transport, self._config, self._locate)
         self._hindrances = Hindrances(lambda: self._begun, self.rpc, self._config.hindrance_after_ms / 1000)
         self.codec = membership.codec
         self.origin = Origin(fetch, membership.codec)
@@ -166,9 +168,21 @@ class Engine:
         self._begun[partition] = None
         self._hindrances.begin()
         partition.start(self._locations.get(partition.partition_id))
+        if self._gone is not None:
+            partition.end(self._gone)
 
-    def located(self, locations: Mapping[int, Location]) -> None:
+    def _locate(self, partition_id: int) -> Location | None:
+        if self._gone is not None:
+            raise self._gone
+        return self._locations.get(partition_id)
+
+    def located(self, locations: Whereabouts) -> None:
         """On the loop: the directory has spoken."""
+        if isinstance(locations, WaltzError):
+            self._gone = locations
+            for partition in self._begun:
+                partition.end(locations)
+            return
         self._locations = locations
         for partition in self._begun:
             partition.location_changed(locations.get(partition.partition_id))

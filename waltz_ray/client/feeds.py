@@ -37,7 +37,7 @@ class _Records:
     def req_id(self, index: int) -> ReqId:
         row = self._batch.fields[index]
         return ReqId(
-            int(row["client_id"]), int(row["generation"]), int(row["partition_id"]), int(row["sequence_number"])
+            int(row["client_id"]), int(row["generation"]), self._batch.partition_id, int(row["sequence_number"])
         )
 
     def data(self, index: int) -> bytes:

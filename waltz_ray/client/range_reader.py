@@ -74,7 +74,10 @@ class RangeReader:
         resolve: Callable[[int], Endpoint | None],
         timeout_s: float = 30.0,
         max_frame_bytes: int = 64 * 1024 * 1024,
+        first: int = 0,
     ) -> None:
+        """``first``: the number in the cluster of what is partition 0 here."""
+        self._first = first
         self._resolve = resolve
         self._timeout_s = timeout_s
         self._max_frame_bytes = max_frame_bytes
@@ -101,7 +104,7 @@ class RangeReader:
         """The server's high-water mark, -1 = none."""
 
         def ask(connection: _Connection, timeout_s: float) -> int:
-            answer = connection.ask(lambda number: PartitionStateRequest(number, partition_id), timeout_s)
+            answer = connection.ask(lambda number: PartitionStateRequest(number, self._first + partition_id), timeout_s)
             if not isinstance(answer, PartitionStateResponse):
                 raise WireError(f"the server answered a state request with {type(answer).__name__}")
             if answer.state != MountState.READY:
@@ -126,12 +129,13 @@ class RangeReader:
 
     def _read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         def ask(connection: _Connection, timeout_s: float) -> RecordBatch:
+            in_cluster = self._first + partition_id
             answer = connection.ask(
-                lambda number: DataRangeRequest(number, partition_id, first_id, end_id, max_bytes), timeout_s
+                lambda number: DataRangeRequest(number, in_cluster, first_id, end_id, max_bytes), timeout_s
             )
             if not isinstance(answer, DataRangeResponse):
                 raise WireError(f"the server answered a read with {type(answer).__name__}")
-            return checked_batch(answer, partition_id, first_id)
+            return checked_batch(answer, partition_id, first_id, in_cluster)
 
         return self._until_answered(partition_id, ask)
 

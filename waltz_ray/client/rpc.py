@@ -8,10 +8,11 @@ from itertools import count
 from typing import TypeVar
 
 from waltz_ray.client.directory import Location
+from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import DataUnavailable, WireError
+from waltz_ray.errors import DataUnavailable, SpaceGone, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
@@ -36,20 +37,23 @@ Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse
 T = TypeVar("T")
 
 
-def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int) -> RecordBatch:
-    """The records of an answer, each verified by its CRC; DataUnavailable says what is wrong with them."""
+def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int, number: int) -> RecordBatch:
+    """The records of an answer, each verified by its CRC; DataUnavailable says what is wrong with them.
+
+    The partition has ``number`` in the cluster.
+    """
     if answer.batch is None:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id} could not be read: {answer.error}")
     batch = answer.batch
-    if len(batch) and (batch.partition_id, batch.first_id) != (partition_id, first_id):
+    if len(batch) and (batch.partition_id, batch.first_id) != (number, first_id):
         raise DataUnavailable(
-            f"partition {partition_id}: asked for transaction {first_id}, "
+            f"partition {partition_id}: asked for transaction {first_id} of the cluster's partition {number}, "
             f"the server sent {batch.partition_id}/{batch.first_id}"
         )
     bad = first_bad_record(batch)
     if bad >= 0:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id + bad} arrived damaged; read it again")
-    return batch
+    return feed_in_space(batch, partition_id)
 
 
 def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> bytes:
@@ -107,20 +111,20 @@ class Rpc:
     async def read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Transactions from ``first_id`` on, possibly fewer than asked; empty if none of them exists yet."""
 
-        async def ask(stream: _RpcStream) -> RecordBatch:
-            request = DataRangeRequest(self._next_id(), partition_id, first_id, end_id, max_bytes)
+        async def ask(stream: _RpcStream, number: int) -> RecordBatch:
+            request = DataRangeRequest(self._next_id(), number, first_id, end_id, max_bytes)
             answer = await stream.ask(request)
             if not isinstance(answer, DataRangeResponse):
                 raise WireError(f"the server answered a read with {type(answer).__name__}")
-            return checked_batch(answer, partition_id, first_id)
+            return checked_batch(answer, partition_id, first_id, number)
 
         return await self._until_answered(partition_id, ask)
 
     async def high_water_mark(self, partition_id: int) -> int:
         """The server's high-water mark."""
 
-        async def ask(stream: _RpcStream) -> int:
-            answer = await stream.ask(PartitionStateRequest(self._next_id(), partition_id))
+        async def ask(stream: _RpcStream, number: int) -> int:
+            answer = await stream.ask(PartitionStateRequest(self._next_id(), number))
             if not isinstance(answer, PartitionStateResponse):
                 raise WireError(f"the server answered a state request with {type(answer).__name__}")
             if answer.state != MountState.READY:
@@ -131,20 +135,24 @@ class Rpc:
 
     async def hindrance(self, partition_id: int, timeout_s: float) -> str:
         """What keeps the partition from taking appends, in one line; "" if nobody knows of anything. Asked once."""
-        location = self._locate(partition_id)
+        try:
+            location = self._locate(partition_id)
+        except SpaceGone as gone:
+            return str(gone)
         if location is None or location.endpoint is None:
             return "no server has it"
         try:
             async with asyncio.timeout(timeout_s):
                 stream = await self._pool.get(location)
-                answer = await stream.ask(HindranceRequest(self._next_id(), partition_id))
+                number = partition_id if location.number is None else location.number
+                answer = await stream.ask(HindranceRequest(self._next_id(), number))
         except (OSError, WireError) as error:
             return f"server {location.server_id} does not answer ({error or f'within {timeout_s:g} s'})"
         if not isinstance(answer, HindranceResponse):
             raise WireError(f"the server answered a question for hindrances with {type(answer).__name__}")
         return answer.reason
 
-    async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream], Awaitable[T]]) -> T:
+    async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream, int], Awaitable[T]]) -> T:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")
         pauses = Backoff()
         try:
@@ -152,8 +160,9 @@ class Rpc:
                 while True:
                     location = self._locate(partition_id)
                     if location is not None and location.endpoint is not None:
+                        number = partition_id if location.number is None else location.number
                         try:
-                            return await ask(await self._pool.get(location))
+                            return await ask(await self._pool.get(location), number)
                         except (OSError, WireError, DataUnavailable) as error:
                             trouble = error
                     await asyncio.sleep(pauses.next_s())

@@ -40,11 +40,15 @@ class Endpoint(NamedTuple):
 
 
 class Location(NamedTuple):
-    """A partition's current server. ``endpoint`` is None while that server is not registered."""
+    """A partition's current server. ``endpoint`` is None while that server is not registered.
+
+    ``number``: what the server calls the partition, its number in the cluster; None: what the client calls it.
+    """
 
     server_id: int
     generation: int
     endpoint: Endpoint | None
+    number: int | None = None
 
 
 def quorum_of(assigned_replicas: int) -> int:

@@ -191,6 +191,10 @@ class RecordBatch:
         self._fields = fields
         self._origins = origins
 
+    def called(self, partition_id: int) -> RecordBatch:
+        """The same records, as of a partition of another number; their bytes still have the one that they came with."""
+        return RecordBatch(partition_id, self.first_id, self.lengths, self.records, self._fields, self._origins)
+
     def __repr__(self) -> str:
         return f"RecordBatch({self.partition_id}, [{self.first_id}, {self.end_id}), {self.size_bytes} bytes)"
 

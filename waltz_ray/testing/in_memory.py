@@ -13,16 +13,17 @@ from types import TracebackType
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
-from waltz_ray.client.directory import Location
+from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.transport import Opening
 from waltz_ray.config import ClientConfig, ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import InvalidInput, InvariantBroken
+from waltz_ray.errors import InvalidInput, InvariantBroken, SpaceGone
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner, ServerInfo, assign
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.testing.faults import FaultDice, Faults
 from waltz_ray.testing.pipe import PipeEnd, connected_ends
 from waltz_ray.testing.replica import MemoryReplica
@@ -61,7 +62,9 @@ class InMemoryCluster:
         self._running: dict[int, tuple[MemoryServer, MemoryZooKeeper]] = {}
         self._numbers = itertools.count(1)
         self._assignment = Assignment()
-        self._directory = _Directory(partitions)
+        self._ids = itertools.count(1)
+        self._cluster_key = str(uuid.uuid4())
+        self._directories = {DEFAULT_SPACE: _Directory(range(partitions), self._ids, self._cluster_key)}
         self._io: IoThread | None = None
 
     # ---- life
@@ -108,9 +111,10 @@ class InMemoryCluster:
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
+        space: str = DEFAULT_SPACE,
     ) -> WaltzClient:
         """A client of this cluster, with the arguments and errors of ``waltz_ray.connect``."""
-        return WaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
+        return WaltzClient(self._directory(space), self._transport(), callbacks, config, partitions, feed)
 
     async def connect_async(
         self,
@@ -118,14 +122,31 @@ class InMemoryCluster:
         config: ClientConfig | None = None,
         partitions: Sequence[int] | None = None,
         feed: FeedKind | None = None,
+        space: str = DEFAULT_SPACE,
     ) -> AsyncWaltzClient:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
-        client = AsyncWaltzClient(self._directory, self._transport(), callbacks, config, partitions, feed)
+        directory = await asyncio.to_thread(self._directory, space)
+        client = AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed)
         await client.start()
         return client
 
     def _transport(self) -> _Transport:
         return _Transport(self._started.loop, self._server_at, self._dice.delay_s)
+
+    def _directory(self, space: str) -> _Directory:
+        if space != DEFAULT_SPACE:
+            self._do(lambda: self._store.spaces.get(space))
+        return self._directories[space]
+
+    # ---- spaces
+
+    def create_space(self, name: str, partitions: int = 1, kind: str = "log") -> None:
+        """Add a space, ready to be used: ``connect(space=name)``. InvalidInput as of ``waltz space create``."""
+        self._do(lambda: self._create_space(name, partitions, kind))
+
+    def delete_space(self, name: str) -> None:
+        """Delete a space and its records; its clients are told SpaceGone. SpaceNotFound, SpaceGone, InvalidInput."""
+        self._do(lambda: self._delete_space(name))
 
     # ---- what goes wrong
 
@@ -196,8 +217,30 @@ class InMemoryCluster:
         self._store.initialize(self.partitions, [0])
         for server_id in self._server_ids:
             await self._start_server(server_id)
+        self._place()
+
+    def _place(self) -> None:
+        table = self._store.spaces.table()
         infos = {server_id: ServerInfo() for server_id in self._server_ids}
-        self._assign(assign(self.partitions, infos, self._assignment))
+        self._assign(assign(table.partitions, infos, self._assignment, table.gone))
+
+    def _create_space(self, name: str, partitions: int, kind: str) -> None:
+        space = self._store.spaces.create(name, partitions, kind)
+        self._store.spaces.finish(space.partitions.stop)
+        self._replica.grow(space.partitions.stop)
+        self._directories[name] = _Directory(space.partitions, self._ids, self._cluster_key)
+        self._place()
+        self._store.spaces.mark_ready(name)
+
+    def _delete_space(self, name: str) -> None:
+        space = self._store.spaces.delete(name, name)
+        self._place()
+        for partition_id in space.partitions:
+            self._replica.remove(partition_id)
+        try:
+            self._store.spaces.get(name)
+        except SpaceGone as gone:
+            self._directories[name].tell_gone(gone)
 
     async def _start_server(self, server_id: int) -> None:
         client = self._zookeeper.client()
@@ -237,21 +280,26 @@ class InMemoryCluster:
 
     def _move(self, partition_id: int) -> None:
         owners = dict(self._assignment.owners)
-        owner = owners[self._checked_partition(partition_id)]
+        owner = owners.get(self._checked_partition(partition_id))
+        if owner is None:
+            raise InvalidInput(f"partition {partition_id} was deleted with its space")
         owners[partition_id] = Owner(owner.server_id % len(self._server_ids) + 1, owner.generation + 1)
-        self._assign(Assignment(owners))
+        self._assign(Assignment(owners, self._assignment.unassigned))
 
     def _tell(self) -> None:
-        self._directory.tell(
-            {
-                partition_id: Location(
-                    owner.server_id,
-                    owner.generation,
-                    self._running[owner.server_id][0].endpoint if owner.server_id in self._running else None,
-                )
-                for partition_id, owner in self._assignment.owners.items()
-            }
-        )
+        for directory in self._directories.values():
+            directory.tell(
+                {
+                    partition_id: Location(
+                        owner.server_id,
+                        owner.generation,
+                        self._running[owner.server_id][0].endpoint if owner.server_id in self._running else None,
+                        number,
+                    )
+                    for partition_id, number in enumerate(directory.numbers)
+                    if (owner := self._assignment.owner(number)) is not None
+                }
+            )
 
     def _hold(self, partition_id: int, held: bool) -> None:
         self._checked_partition(partition_id)
@@ -271,8 +319,9 @@ class InMemoryCluster:
             raise InvalidInput(f"there is no server {server_id}; there are {list(self._server_ids)}")
 
     def _checked_partition(self, partition_id: int) -> int:
-        if not 0 <= partition_id < self.partitions:
-            raise InvalidInput(f"there is no partition {partition_id}; there are 0 to {self.partitions - 1}")
+        count = self._assignment.proven_partitions()
+        if not 0 <= partition_id < count:
+            raise InvalidInput(f"there is no partition {partition_id}; there are 0 to {count - 1}")
         return partition_id
 
 
@@ -308,21 +357,22 @@ class _Transport:
 
 
 class _Directory:
-    """``client.directory.Directory`` of the cluster, for all its clients."""
+    """``client.directory.Directory`` of a space, for all its clients. ``numbers``: its partitions' in the cluster."""
 
-    def __init__(self, partitions: int) -> None:
-        self.partitions = partitions
-        self.cluster_key = str(uuid.uuid4())
+    def __init__(self, numbers: range, ids: Iterator[int], cluster_key: str) -> None:
+        self.numbers = numbers
+        self.partitions = len(numbers)
+        self.cluster_key = cluster_key
         self._lock = threading.Lock()  # over the calls, too: nobody is told an older view after a newer one
-        self._ids = itertools.count(1)
-        self._locations: Mapping[int, Location] = {}
-        self._watchers: dict[object, Callable[[Mapping[int, Location]], None]] = {}
+        self._ids = ids
+        self._locations: Whereabouts = {}
+        self._watchers: dict[object, Callable[[Whereabouts], None]] = {}
 
     def next_client_id(self) -> int:
         with self._lock:
             return next(self._ids)
 
-    def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[Whereabouts], None]) -> Callable[[], None]:
         key = object()
         with self._lock:
             self._watchers[key] = callback
@@ -336,6 +386,14 @@ class _Directory:
 
     def tell(self, locations: Mapping[int, Location]) -> None:
         """Tell everybody that locations have changed."""
+        if not isinstance(self._locations, SpaceGone):
+            self._tell(locations)
+
+    def tell_gone(self, error: SpaceGone) -> None:
+        """Tell everybody that there is nothing any more."""
+        self._tell(error)
+
+    def _tell(self, locations: Whereabouts) -> None:
         with self._lock:
             self._locations = locations
             for callback in self._watchers.values():

@@ -52,6 +52,14 @@ class MemoryReplica:
     def __init__(self, partitions: int) -> None:
         self.partitions = [_Partition() for _ in range(partitions)]
 
+    def grow(self, partitions: int) -> None:
+        """Have so many."""
+        self.partitions += [_Partition() for _ in range(partitions - len(self.partitions))]
+
+    def remove(self, partition_id: int) -> None:
+        """What it has of a partition is gone; its session stays, so that nothing older is taken."""
+        self.partitions[partition_id].records = RetainedRecords(0, _FOR_EVER)
+
 
 class MemoryReplicaLink:
     """One server's orders to the replica (``actors.replica_link.ReplicaOrders``)."""

@@ -16,6 +16,7 @@ from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
 from waltz_ray.finding import ray_lookup
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["read_dataset"]
 
@@ -35,6 +36,7 @@ def read_dataset(
     header: HeaderFilter | None = None,
     decoder: Decoder | None = None,
     bytes_per_task: int = BYTES_PER_TASK,
+    space: str = DEFAULT_SPACE,
 ) -> Any:
     """A ``ray.data.Dataset`` of a cluster's transactions, with the options and errors of ``waltz_spark.read_feed``.
 
@@ -45,7 +47,7 @@ def read_dataset(
     place = where_of(cluster, zookeeper, endpoints, directory, address)
     if place.ray and not ray_lookup.here():
         ray_lookup.join(place.ray)
-    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder)
+    reading = Reading.of(place.where, place.cluster, source, columns, header, decoder, space)
     ranges = plan_reading(reading, partitions, start, stop, bytes_per_task)
     return ray.data.read_datasource(FeedDatasource(reading, ranges), override_num_blocks=max(1, len(ranges)))
 

@@ -12,6 +12,7 @@ from itertools import count
 
 import numpy as np
 
+from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.readers.sockets import open_stream
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
 from waltz_ray.net.backoff import Backoff
@@ -46,8 +47,14 @@ class HeaderReader:
     """
 
     def __init__(
-        self, resolve: Callable[[int], Endpoint | None], client_id: Callable[[], int], timeout_s: float = 30.0
+        self,
+        resolve: Callable[[int], Endpoint | None],
+        client_id: Callable[[], int],
+        timeout_s: float = 30.0,
+        first: int = 0,
     ) -> None:
+        """``first``: the number in the cluster of what is partition 0 here."""
+        self._first = first
         self._resolve = resolve
         self._new_client_id = client_id
         self._client_id: int | None = None
@@ -85,12 +92,12 @@ class HeaderReader:
         stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
         try:
             stream.settimeout(left_s)
-            _send(stream, PartitionStateRequest(1, partition_id))
+            _send(stream, PartitionStateRequest(1, self._first + partition_id))
             state = _receive(stream)
             if not isinstance(state, PartitionStateResponse) or state.state != MountState.READY:
                 raise DataUnavailable(f"it is not ready at {endpoint}")
             number = next(self._sequence_numbers)
-            req_id = ReqId(self._client_id, state.generation, partition_id, number)
+            req_id = ReqId(self._client_id, state.generation, self._first + partition_id, number)
             _send(stream, Mount(req_id, first_id - 1, FeedMode.HEADERS, _CREDIT_BYTES))
         except BaseException:
             stream.close()
@@ -107,11 +114,11 @@ class HeaderReader:
                 if message.first_id != first_id:
                     raise WireError(f"the feed went on with {message.first_id} instead of {first_id}")
                 used += FRAME_HEADER_BYTES + len(payload)
-                wanted = _first_of(message, end_id - first_id)
+                wanted = feed_in_space(_first_of(message, end_id - first_id), partition_id)
                 first_id += len(wanted)
                 yield wanted
                 if used >= _CREDIT_STEP_BYTES:
-                    _send(stream, FeedCredit(partition_id, used))
+                    _send(stream, FeedCredit(self._first + partition_id, used))
                     used = 0
             elif isinstance(message, NotReady) or (
                 isinstance(message, Mounted) and message.state is not MountState.READY

@@ -11,6 +11,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
 from waltz_ray.finding.find import check_key, find_cluster
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 
 __all__ = ["FeedPlace", "Locations", "ReplicaView", "Where", "where_of"]
 
@@ -68,13 +69,21 @@ class Locations:
     With ZooKeeper every question is asked anew, so a reader follows a partition that moves.
     """
 
-    def __init__(self, where: Where, cluster: str) -> None:
+    def __init__(self, where: Where, cluster: str, space: str = DEFAULT_SPACE) -> None:
+        """Of ``space``, whose partitions are numbered from 0. SpaceNotFound, SpaceGone."""
+        self.first = 0
+        """The number in the cluster of what is partition 0 here."""
+        self._space = space
         self._fixed: dict[int, Endpoint] = {}
         self._zookeeper: KazooZooKeeper | None = None
         self._store: ClusterStore | None = None
         if isinstance(where, str):
             self._zookeeper = KazooZooKeeper(where)
             self._store = ClusterStore(self._zookeeper, cluster)
+            if space != DEFAULT_SPACE:
+                self.first = self._of_space(self._store).first
+        elif space != DEFAULT_SPACE:
+            raise InvalidInput("a space is found in ZooKeeper; give zookeeper= instead of endpoints=")
         else:
             self._fixed = {partition: _parsed(partition, endpoint) for partition, endpoint in where.items()}
 
@@ -90,15 +99,23 @@ class Locations:
         return self._store is not None
 
     def partitions(self) -> list[int]:
-        """Every partition there is. ClusterNotFound if ZooKeeper has no such cluster."""
-        return list(range(self._store.info().partitions)) if self._store else sorted(self._fixed)
+        """Every partition of the space. ClusterNotFound if ZooKeeper has no such cluster."""
+        return list(range(self._of_space(self._store).count)) if self._store else sorted(self._fixed)
+
+    def _of_space(self, store: ClusterStore) -> Space:
+        try:
+            return store.spaces.get(self._space)
+        except BaseException:
+            self.close()
+            raise
 
     def checked(self, partitions: list[int] | None) -> list[int]:
         """The asked-for partitions, None = all. InvalidInput for one that does not exist."""
         known = self.partitions()
         unknown = sorted(set(partitions or []) - set(known))
         if unknown:
-            raise InvalidInput(f"there is no partition {unknown[0]}; known: {known}")
+            of_space = "" if self._space == DEFAULT_SPACE else f" in space {self._space!r}"
+            raise InvalidInput(f"there is no partition {unknown[0]}{of_space}; known: {known}")
         return known if partitions is None else sorted(set(partitions))
 
     @property
@@ -108,13 +125,13 @@ class Locations:
 
     def _from_store(self, partition_id: int) -> Endpoint | None:
         assignment, _ = self.store.assignment()
-        owner = assignment.owner(partition_id)
+        owner = assignment.owner(self.first + partition_id)
         server = self.store.servers().get(owner.server_id) if owner else None
         return server.endpoint if server else None
 
     def replicas(self, partition_id: int) -> ReplicaView:
         """The replicas of a partition; needs ZooKeeper."""
-        record, _ = self.store.roster(partition_id)
+        record, _ = self.store.roster(self.first + partition_id)
         announced = {number: each.endpoint for number, each in self.store.replicas().items()}
         endpoints = {number: announced[number] for number in record.replicas if number in announced}
         return ReplicaView(record.last_published_session, record.members, record.published_quorum, endpoints)

@@ -31,6 +31,7 @@ from waltz_ray.client.readers.locations import Locations, Where
 from waltz_ray.client.readers.ranges import Bound, Range, bounds_of, split_ranges
 from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import DataUnavailable, InvalidInput
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["Decoder", "HeaderFilter", "Marks", "Reading", "Source", "checked_header", "plan_reading", "positions_of"]
 
@@ -82,6 +83,7 @@ class Reading:
     columns: tuple[str, ...] = COLUMNS
     header: range | frozenset[int] | None = None
     decoder: Decoder | None = None
+    space: str = DEFAULT_SPACE
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class Reading:
         columns: Sequence[str] | None = None,
         header: HeaderFilter | None = None,
         decoder: Decoder | None = None,
+        space: str = DEFAULT_SPACE,
     ) -> Reading:
         """From what a user gives; InvalidInput says what of it cannot be."""
         if source not in ("server", "replica"):
@@ -100,12 +103,14 @@ class Reading:
             raise InvalidInput("source='replica' finds the replicas in ZooKeeper; give zookeeper=, not endpoints=")
         if decoder is not None and not callable(decoder):
             raise InvalidInput(f"decoder must be a function of a pyarrow.RecordBatch, not {decoder!r}")
-        return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder)
+        if space != DEFAULT_SPACE and not isinstance(where, str):
+            raise InvalidInput("a space is found in ZooKeeper; give zookeeper=, not endpoints=")
+        return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder, space)
 
     def batches(self, ranges: Sequence[Range]) -> Iterator[Any]:
         """``pyarrow.RecordBatch``es with the rows of the ranges, in order. DataUnavailable if a range ends early."""
         with ExitStack() as stack:
-            locations = stack.enter_context(Locations(self.where, self.cluster))
+            locations = stack.enter_context(Locations(self.where, self.cluster, self.space))
             read = self._reader(locations, stack)
             for wanted in ranges:
                 next_id = wanted.first_id
@@ -122,7 +127,7 @@ class Reading:
     def _reader(self, locations: Locations, stack: ExitStack) -> Callable[[Range], Iterator[tuple[int, Any]]]:
         """A function that reads a range as (ID behind the rows, rows)."""
         if self.source == "server" and "data" not in self.columns and locations.has_zookeeper:
-            headers = HeaderReader(locations.resolve, locations.store.next_client_id)
+            headers = HeaderReader(locations.resolve, locations.store.next_client_id, first=locations.first)
 
             def read_headers(wanted: Range) -> Iterator[tuple[int, Any]]:
                 for feed in headers.read_headers(*wanted):
@@ -132,9 +137,9 @@ class Reading:
             return read_headers
         reader: RangeReader | ReplicaReader
         if self.source == "replica":
-            reader = stack.enter_context(ReplicaReader(locations.replicas))
+            reader = stack.enter_context(ReplicaReader(locations.replicas, first=locations.first))
         else:
-            reader = stack.enter_context(RangeReader(locations.resolve))
+            reader = stack.enter_context(RangeReader(locations.resolve, first=locations.first))
 
         def read_records(wanted: Range) -> Iterator[tuple[int, Any]]:
             for batch in reader.read_range(*wanted, max_bytes=_BATCH_BYTES):
@@ -159,12 +164,10 @@ class Marks:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.locations = Locations(reading.where, reading.cluster)
-        replicas = reading.source == "replica"
-        self._server = (
-            RangeReader(self.locations.resolve, _SERVER_S) if replicas else RangeReader(self.locations.resolve)
-        )
-        self._replica = ReplicaReader(self.locations.replicas) if replicas else None
+        self.locations = Locations(reading.where, reading.cluster, reading.space)
+        replicas, first = reading.source == "replica", self.locations.first
+        self._server = RangeReader(self.locations.resolve, _SERVER_S if replicas else _ALONE_S, first=first)
+        self._replica = ReplicaReader(self.locations.replicas, first=first) if replicas else None
 
     def high_water_mark(self, partition_id: int) -> int:
         """ID of the last committed transaction, -1 = none."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.persist import persist
 from waltz_ray.client.readers.locations import ReplicaView
 from waltz_ray.client.readers.sockets import open_stream
@@ -69,7 +70,9 @@ class ReplicaReader:
     ``resolve`` is asked again when all were; after ``timeout_s`` DataUnavailable names the partition and the reason.
     """
 
-    def __init__(self, resolve: Callable[[int], ReplicaView], timeout_s: float = 30.0) -> None:
+    def __init__(self, resolve: Callable[[int], ReplicaView], timeout_s: float = 30.0, first: int = 0) -> None:
+        """``first``: the number in the cluster of what is partition 0 here."""
+        self._first = first
         self._resolve = resolve
         self._timeout_s = timeout_s
         self._streams: dict[Endpoint, BlockingStream] = {}
@@ -89,7 +92,7 @@ class ReplicaReader:
             states, reasons = {}, []
             for number, endpoint in view.endpoints.items():
                 try:
-                    answer = self._ask(endpoint, State(partition_id, NO_SESSION), left_s)
+                    answer = self._ask(endpoint, State(self._first + partition_id, NO_SESSION), left_s)
                 except (OSError, WireError, ReplicaRefused) as error:
                     reasons.append(f"replica {number}: {error}")
                     continue
@@ -124,7 +127,7 @@ class ReplicaReader:
             self._views.pop(partition_id, None)  # asked again unless this one works
             reasons = []
             for number in self._order(partition_id, view):
-                request = Read(partition_id, NO_SESSION, first_id, end_id, max_bytes)
+                request = Read(self._first + partition_id, NO_SESSION, first_id, end_id, max_bytes)
                 try:
                     batch = self._read_from(number, view, request, left_s)
                 except (OSError, WireError, ReplicaRefused, DataUnavailable) as error:
@@ -132,7 +135,7 @@ class ReplicaReader:
                     reasons.append(f"replica {number}: {error}")
                     continue
                 self._views[partition_id] = view
-                return batch
+                return feed_in_space(batch, partition_id)
             self._passed_over.clear()
             raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
 

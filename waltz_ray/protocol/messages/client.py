@@ -12,6 +12,7 @@ server owes for that: ``docs/wire.md``, "Rules").
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 
 from waltz_ray.protocol.ids import ReqId
@@ -82,6 +83,10 @@ class FeedBatch:
 
     def __len__(self) -> int:
         return len(self.headers)
+
+    def called(self, partition_id: int) -> FeedBatch:
+        """The same, as of a partition of another number."""
+        return replace(self, partition_id=partition_id)
 
 
 @value(eq=False)
