@@ -1,6 +1,7 @@
 """waltz_ray: a distributed, replicated write-ahead log for applications on Ray.
 
-``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray;
+``connect`` gives a client, ``connect_async`` one for coroutines, ``init_ray`` joins the cluster's Ray, ``Spaces`` adds
+partitions and deletes them;
 the other names are what an application writes, catches (``waltz_ray.errors``) or sets.
 Each is imported when it is asked for: who needs one of them, or the command line, does not wait for the rest.
 ``waltz_ray.testing`` has a cluster for tests.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from waltz_ray.config import ClientConfig
     from waltz_ray.connecting import connect, connect_async, init_ray
     from waltz_ray.protocol.ids import LockId, ReqId
+    from waltz_ray.spaces import Spaces
 
 __version__ = "0.1.0"
 
@@ -41,6 +43,7 @@ __all__ = [
     "RangeReader",
     "ReqId",
     "SQLAlchemyCallbacks",
+    "Spaces",
     "SubmitResult",
     "Transaction",
     "TransactionBuilder",
@@ -68,6 +71,7 @@ _MODULES = {
     "RangeReader": "client.range_reader",
     "ReqId": "protocol.ids",
     "SQLAlchemyCallbacks": "client.sql",
+    "Spaces": "spaces",
     "SubmitResult": "client.application",
     "Transaction": "client.application",
     "TransactionBuilder": "client.application",

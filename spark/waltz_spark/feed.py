@@ -19,9 +19,16 @@ from pyspark.sql.types import StructType
 from waltz_ray.client.readers.arrow import schema_of
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
-from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
+from waltz_ray.client.readers.reading import (
+    BYTES_PER_TASK,
+    DEFAULT_SPACE,
+    Decoder,
+    HeaderFilter,
+    Reading,
+    Source,
+    plan_reading,
+)
 from waltz_ray.errors import InvalidInput
-from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["frame_of", "read_feed", "spark_schema"]
 

@@ -29,9 +29,16 @@ from pyspark.sql.types import StructType
 
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
-from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Marks, Reading, Source
+from waltz_ray.client.readers.reading import (
+    BYTES_PER_TASK,
+    DEFAULT_SPACE,
+    Decoder,
+    HeaderFilter,
+    Marks,
+    Reading,
+    Source,
+)
 from waltz_ray.errors import InvalidInput
-from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_spark.feed import frame_of, spark_schema
 from waltz_spark.offset_log import StreamOf
 from waltz_spark.parquet_sink import ParquetSink

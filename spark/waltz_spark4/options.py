@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltz_ray.client.readers.ranges import Bound
-from waltz_ray.client.readers.reading import BYTES_PER_TASK, Reading
+from waltz_ray.client.readers.reading import BYTES_PER_TASK, DEFAULT_SPACE, Reading
 from waltz_ray.errors import InvalidInput
-from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["Options"]
 

@@ -225,6 +225,24 @@ class ClusterManager:
         """Partitions the server should have whenever it is alive; persisted, placement follows at once."""
         ClusterStore(self._zookeeper, self._cluster).set_preferred(server_id, partitions)
 
+    def spaces(self) -> list[Space]:
+        """All spaces that were not deleted; these calls are those of ``waltz_ray.Spaces``, for who has this handle."""
+        return ClusterStore(self._zookeeper, self._cluster).spaces.table().present()
+
+    def create_space(
+        self, name: str, partitions: int, kind: str = "log", settings: Mapping[str, int | None] | None = None
+    ) -> Space:
+        """Add a space; it is *making* when this returns, and ready soon."""
+        return ClusterStore(self._zookeeper, self._cluster).spaces.create(name, partitions, kind, settings)
+
+    def set_space(self, name: str, settings: Mapping[str, int | None]) -> Space:
+        """Change settings; None takes one away."""
+        return ClusterStore(self._zookeeper, self._cluster).spaces.set(name, settings)
+
+    def delete_space(self, name: str, confirm: str) -> Space:
+        """Delete a space and its records, confirmed by its name."""
+        return ClusterStore(self._zookeeper, self._cluster).spaces.delete(name, confirm)
+
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
         self._pulse.close()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption
-from waltz_ray.cli.connecting import ZooKeeperOption, open_client
+from waltz_ray.cli.connecting import SpaceOption, ZooKeeperOption, open_client
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 if TYPE_CHECKING:
     from waltz_ray.client.application import Transaction
@@ -36,10 +37,11 @@ def feed(
     cluster: ClusterOption = "",
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
+    space: SpaceOption = DEFAULT_SPACE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print committed transactions in their order: ID, client, header, and the data (as text, or in hexadecimal)."""
-    with open_client(directory, cluster, address, zookeeper) as client:
+    with open_client(directory, cluster, address, zookeeper, space=space) as client:
         try:
             print_feed(islice(client.feed(partition, start, follow), limit), sys.stdout, as_json, _width(), follow)
         except BrokenPipeError:  # whoever read this has seen enough

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption
-from waltz_ray.cli.connecting import ZooKeeperOption
+from waltz_ray.cli.connecting import SpaceOption, ZooKeeperOption
 from waltz_ray.cli.load_rows import Choices, NanRule
 from waltz_ray.cli.load_source import Format
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["register"]
 
@@ -26,6 +27,7 @@ def load(
     cluster: ClusterOption = "",
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
+    space: SpaceOption = DEFAULT_SPACE,
     header: Annotated[int, typer.Option(help="Header of every transaction, a signed 32-bit integer.")] = 0,
     form: Annotated[Format | None, typer.Option("--format", help="What FILE is, whatever its name.")] = None,
     types: Annotated[
@@ -47,4 +49,4 @@ def load(
     from waltz_ray.cli.load_run import Job, run_job  # with the client, which `waltz --help` has no need of
 
     choices = Choices(key, types, nan)
-    run_job(Job(file, form, choices, header, cursor, resume, as_json), directory, cluster, address, zookeeper)
+    run_job(Job(file, form, choices, header, cursor, resume, as_json, space), directory, cluster, address, zookeeper)

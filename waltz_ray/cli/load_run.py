@@ -27,6 +27,7 @@ from waltz_ray.client.requests import longest_record_bytes
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
 from waltz_ray.protocol.ids import LockId
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["Job", "run_job"]
 
@@ -45,6 +46,7 @@ class Job:
     cursor: str
     resume: bool
     as_json: bool
+    space: str = DEFAULT_SPACE
 
 
 def run_job(job: Job, directory: str, cluster: str, address: str, zookeeper: str) -> None:
@@ -57,13 +59,15 @@ def run_job(job: Job, directory: str, cluster: str, address: str, zookeeper: str
     ):
         size = source.path.stat().st_size
         settings = {**asdict(choices), "header": header, "format": source.form, "bytes": size}
+        if job.space != DEFAULT_SPACE:
+            settings["space"] = job.space
         if resume and kept is not None:
             kept.check(settings)
         reader = source.reader(choices)
         shown.stage("read")
         rows = check_rows(reader, longest_record_bytes(ClientConfig().max_frame_bytes, locks=1), shown.at)
         begin_s = time.monotonic()
-        with open_client(directory, cluster, address, zookeeper) as client:
+        with open_client(directory, cluster, address, zookeeper, space=job.space) as client:
             work = _Load(source, reader, rows, choices.key, client, KeyedAppender(client, header), shown)
             work.run(kept, settings)
         if kept is not None:

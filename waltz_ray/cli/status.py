@@ -39,6 +39,8 @@ def status(
         console = Console()
         zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
         console.print(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}", soft_wrap=True)
+        if len(view.spaces) > 1:
+            console.print(_spaces(view))
         console.print(_partitions(view))
         console.print(_servers(view))
         console.print(_replicas(view))
@@ -59,6 +61,13 @@ def look(name: str) -> ClusterStatus:
         if not running_actors(name):
             raise
         return status_without_manager(name, str(error))
+
+
+def _spaces(view: ClusterStatus) -> Table:
+    table = table_of("space", "kind", "state", "partitions")
+    for space in view.spaces:
+        table.add_row(space.name, space.kind, space.state.value, f"{space.first} to {space.partitions.stop - 1}")
+    return table
 
 
 def _partitions(view: ClusterStatus) -> Table:

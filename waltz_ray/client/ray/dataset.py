@@ -14,9 +14,16 @@ from ray.data.datasource import Datasource, ReadTask
 from waltz_ray.client.readers.arrow import ARROW_SCHEMA
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
-from waltz_ray.client.readers.reading import BYTES_PER_TASK, Decoder, HeaderFilter, Reading, Source, plan_reading
+from waltz_ray.client.readers.reading import (
+    BYTES_PER_TASK,
+    DEFAULT_SPACE,
+    Decoder,
+    HeaderFilter,
+    Reading,
+    Source,
+    plan_reading,
+)
 from waltz_ray.finding import ray_lookup
-from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["read_dataset"]
 

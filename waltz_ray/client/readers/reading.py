@@ -33,7 +33,17 @@ from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
-__all__ = ["Decoder", "HeaderFilter", "Marks", "Reading", "Source", "checked_header", "plan_reading", "positions_of"]
+__all__ = [
+    "DEFAULT_SPACE",
+    "Decoder",
+    "HeaderFilter",
+    "Marks",
+    "Reading",
+    "Source",
+    "checked_header",
+    "plan_reading",
+    "positions_of",
+]
 
 Source = Literal["server", "replica"]
 HeaderFilter = int | range | Collection[int]
