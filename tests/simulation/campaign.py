@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.simulation import mutations_spaces
+from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
@@ -62,7 +64,8 @@ def hunt(mutation: str, seeds: int = SEEDS_TO_CATCH, first: int | None = None) -
     """The first history that notices ``mutation``, beginning with its known seed; None if none of ``seeds`` does."""
     known = KNOWN_SEEDS.get(mutation) if first is None or first == 0 else None
     order = [] if known is None else [known]
-    order += [seed for seed in range(first or 0, (first or 0) + seeds - len(order)) if seed != known]
+    begin = first or (GROWS if mutation in mutations_spaces.__all__ else 0)
+    order += [seed for seed in range(begin, begin + seeds - len(order)) if seed != known]
     for seed in order:
         with pytest.MonkeyPatch.context() as patch:
             MUTATIONS[mutation](patch)

@@ -27,10 +27,12 @@ from waltz_ray.errors import (
     LockConflict,
     PartitionNotReady,
     PartlyAppended,
+    SpaceGone,
 )
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -46,7 +48,7 @@ class Application(Callbacks):
     def __init__(self, client: SimClient, random: Random) -> None:
         self._client = client
         self._random = random
-        self.marks = dict.fromkeys(range(client.world.partitions), -1)
+        self.marks = dict.fromkeys(range(client.count), -1)
         self.feeds: dict[int, Feed] = {}
 
     def mounted_anew(self) -> None:
@@ -55,7 +57,8 @@ class Application(Callbacks):
             self._feed_anew(partition_id)
 
     def _feed_anew(self, partition_id: int) -> None:
-        feed = self.feeds[partition_id] = Feed(self._client.loop.name, partition_id, self.marks[partition_id])
+        number = self._client.first + partition_id
+        feed = self.feeds[partition_id] = Feed(self._client.loop.name, number, self.marks[partition_id])
         self._client.world.history.feeds.append(feed)
 
     def client_high_water_mark(self, partition_id: int) -> int:
@@ -79,7 +82,7 @@ class Application(Callbacks):
 
     def apply_transaction(self, transaction: Transaction) -> None:
         p, transaction_id = transaction.partition_id, transaction.transaction_id
-        who = str(tuple(transaction.req_id))
+        who = str(tuple(transaction.req_id._replace(partition_id=self._client.first + p)))
         if self._client.mode is FeedMode.RECORDS:
             who += " " + Payload.decode(transaction.data).uid
         self.feeds[p].entries.append((transaction_id, who))
@@ -101,13 +104,14 @@ class _Context(TransactionContext):
         self._padding = random.randrange(120)
 
     def partition_id(self, partitions: int) -> int:
-        return self._logical.partition_id
+        return self._logical.partition_id - self._client.first
 
     def execute(self, builder: TransactionBuilder) -> bool:
         if self._random.random() < 0.02:
             return False
         assert self._client.client is not None
-        mark = self._client.client.high_water_mark(self._logical.partition_id)
+        partition_id = self._logical.partition_id - self._client.first
+        mark = self._client.client.high_water_mark(partition_id)
         builder.data = Payload(self._logical.uid, mark, *self._locks).encode(
             self._padding, self._client.world.record_bytes
         )
@@ -120,10 +124,12 @@ class _Context(TransactionContext):
 
     def on_completion(self, committed: bool) -> None:
         if committed:
-            self._client.trace(self._logical.partition_id, "completed", self._logical.uid)
+            partition_id = self._logical.partition_id - self._client.first
+            self._client.trace(partition_id, "completed", self._logical.uid)
 
     def on_lock_failure(self, transaction_id: int) -> None:
-        self._client.trace(self._logical.partition_id, "lock refused", transaction_id)
+        partition_id = self._logical.partition_id - self._client.first
+        self._client.trace(partition_id, "lock refused", transaction_id)
         self._client.world.history.counts["lock failures of contexts"] += 1
 
 
@@ -134,8 +140,13 @@ def _ids(locks: tuple[int, ...]) -> list[LockId]:
 class SimClient(Process):
     """One client process. ``stop_work``: no further transactions, those on their way go on."""
 
-    def __init__(self, world: World, number: int, mode: FeedMode, random: Random, pace_s: float) -> None:
+    def __init__(
+        self, world: World, number: int, mode: FeedMode, random: Random, pace_s: float, space: Space | None = None
+    ) -> None:
+        """Of ``space``; None: of the one that the cluster was made with. It calls partitions as its space does."""
         super().__init__(world, f"client-{number}", session_s=6.0)
+        self.space = space
+        self.first, self.count = (0, world.partitions) if space is None else (space.first, space.count)
         self.mode = mode
         self.random = random
         self.working = True
@@ -145,7 +156,7 @@ class SimClient(Process):
         self._open: dict[str, Logical] = {}
         self._trace = Trace(self.host, {})
         self._pace_s = pace_s
-        self._known_id = dict.fromkeys(range(world.partitions), -1)  # OWN: the last ID of its own it heard of
+        self._known_id = dict.fromkeys(range(self.count), -1)  # OWN: the last ID of its own it heard of
         self.config = ClientConfig(
             outstanding_appends=random.choice([20, 200, 10_000]),
             batch_records=random.choice([3, 50, 4096]),
@@ -168,10 +179,13 @@ class SimClient(Process):
         own = self.mode is FeedMode.OWN
         feed = None if own else "records" if self.mode is FeedMode.RECORDS else "headers"
         try:
-            directory = StoreDirectory(self.zookeeper, CLUSTER)
+            directory = StoreDirectory(
+                self.zookeeper, CLUSTER, DEFAULT_SPACE if self.space is None else self.space.name
+            )
             if not own:
                 self.application.mounted_anew()
-            self._trace = Trace(self.loop.name, dict(self.application.marks))
+            marks = {self.first + p: mark for p, mark in self.application.marks.items()}
+            self._trace = Trace(self.loop.name, marks)
             self.world.history.traces.append(self._trace)
             self.client = WaltzClient(
                 directory,
@@ -185,6 +199,10 @@ class SimClient(Process):
             self.kill(f"cannot start: {error}")
             self.start_later(0.5)
             return
+        except SpaceGone as error:
+            self.retired = True
+            self.kill(str(error))
+            return
         await self._work()
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
@@ -196,7 +214,7 @@ class SimClient(Process):
 
     def trace(self, partition_id: int, what: str, about: int | str) -> None:
         """The application is told something."""
-        self._trace.events.append((partition_id, what, about))
+        self._trace.events.append((self.first + partition_id, what, about))
 
     async def leave(self) -> None:
         """``WaltzClient.close``, if possible while something waits to be applied, and the end of the process."""
@@ -230,7 +248,7 @@ class SimClient(Process):
 
     async def _do_something(self) -> None:
         roll = self.random.random()
-        p = self.random.randrange(self.world.partitions)
+        p = self.random.randrange(self.count)
         if roll < 0.35:
             self._append(p)
         elif roll < 0.5:
@@ -249,7 +267,8 @@ class SimClient(Process):
     def _new(self, p: int) -> Logical:
         self._made += 1
         uid = f"{self.host}/{self._made}"
-        logical: Logical = self.world.history.logical(uid, p, self.loop.name, self.world.scheduler.now)
+        number = self.first + p
+        logical: Logical = self.world.history.logical(uid, number, self.loop.name, self.world.scheduler.now)
         self._open[uid] = logical
         return logical
 
@@ -276,7 +295,7 @@ class SimClient(Process):
                 retry=self.random.random() < 0.8,
                 **options,  # type: ignore[arg-type]
             )
-        except (AppendFailed, ClientAhead, PartitionNotReady) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone) as error:
             self._failed([logical], error)
         else:
             future.add_done_callback(lambda done: self._appended(logical, done))
@@ -287,7 +306,7 @@ class SimClient(Process):
         if error is not None:
             self._failed([logical], error)
             return
-        p = logical.partition_id
+        p = logical.partition_id - self.first
         self.trace(p, "completed", logical.uid)
         self._known_id[p] = max(self._known_id[p], done.result())
         self._told(logical, Fate("committed", done.result()))
@@ -307,16 +326,16 @@ class SimClient(Process):
 
         try:
             self.client.append_many(p, datas).add_done_callback(done)
-        except (AppendFailed, ClientAhead, PartitionNotReady) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone) as error:
             self._failed(logicals, error)
 
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:
         if isinstance(error, ClientAhead):
             self.world.history.blame("no_loss", f"{self.loop.name}: {error}")
-        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed, PartlyAppended)):
+        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed, PartlyAppended, SpaceGone)):
             self.world.scheduler.fail(error)
         # Of several, those that have been sent may be in the log: the error says how many.
-        unknown = isinstance(error, ClientClosed | PartlyAppended)
+        unknown = isinstance(error, ClientClosed | PartlyAppended | SpaceGone)
         kind = "unknown" if unknown else "absent"
         for logical in logicals:
             self._told(logical, Fate(kind))
@@ -341,10 +360,10 @@ class SimClient(Process):
         first_id = self.random.randint(0, 40)
         try:
             batch = await self.client._engine.rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
-        except (DataUnavailable, InvalidInput, ClientClosed):
+        except (DataUnavailable, InvalidInput, ClientClosed, SpaceGone):
             return
         offsets = batch.offsets.tolist()
         for index in range(len(batch)):
             record = bytes(memoryview(batch.records)[offsets[index] : offsets[index + 1]])
             assert len(record) >= RECORD_OVERHEAD_BYTES
-            self.world.history.reads.append((p, batch.first_id + index, record))
+            self.world.history.reads.append((self.first + p, batch.first_id + index, record))

@@ -280,7 +280,9 @@ class Dramas:
     def _burst(self, partition_id: int) -> None:
         """Every client appends something now."""
         for client in self.world.clients:
-            if isinstance(client, SimClient) and client.client is not None and not client.paused:
+            if not isinstance(client, SimClient) or client.space is not None:
+                continue
+            if client.client is not None and not client.paused:
                 client.last_word(partition_id)
 
     def _begins(self, seconds: float) -> bool:

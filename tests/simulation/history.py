@@ -124,10 +124,23 @@ class History:
     _refused: set[tuple[object, int, int]] = field(default_factory=set)  # (connection, partition, session)
 
     def __post_init__(self) -> None:
-        for _ in range(self.partitions):
+        self.grow(self.partitions)
+
+    def grow(self, partitions: int) -> None:
+        """There are so many now."""
+        for _ in range(partitions - len(self.committed)):
             self.committed.append({})
             self.committed_by.append({})
             self.roster_writes.append([])
+
+    def forget(self, partition_id: int) -> None:
+        """Its space was deleted: what was said about its records has nothing to be compared with any more."""
+        self.committed[partition_id].clear()
+        self.logicals = {uid: one for uid, one in self.logicals.items() if one.partition_id != partition_id}
+        self.feeds = [feed for feed in self.feeds if feed.partition_id != partition_id]
+        self.reads = [read for read in self.reads if read[0] != partition_id]
+        for trace in self.traces:
+            trace.events = [event for event in trace.events if event[0] != partition_id]
 
     def blame(self, checker: str, message: str) -> None:
         """Found on the way: the world stops at the end of this step. The first one counts."""

@@ -18,6 +18,7 @@ from tests.simulation import (
     mutations_mounting,
     mutations_partition,
     mutations_sessions,
+    mutations_spaces,
     mutations_storage,
     mutations_threads,
 )
@@ -33,6 +34,7 @@ _SIMULATED = (
     mutations_client,
     mutations_storage,
     mutations_threads,
+    mutations_spaces,
 )
 FILES = (*_SIMULATED, mutations_mounting)
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Nemesis"]
 
 
-_WEIGHTS = {"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2}
+_WEIGHTS = {
+    **{"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2},
+    **{"space created": 2, "space deleted": 2},
+}
 """What needs some luck to do harm is tried more often."""
 
 
@@ -77,6 +80,8 @@ class Nemesis:
         }
         share = random.choice([0.2, 0.5, 0.8])
         self.kinds = {name: do for name, do in self.everything.items() if random.random() < share}
+        if world.growth is not None:
+            self.kinds |= {"space created": world.growth.create, "space deleted": world.growth.delete}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 

@@ -6,11 +6,11 @@ reduced to are decided together (``may_spoil``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
-from waltz_ray.errors import CoordinationError, VersionConflict
+from waltz_ray.errors import CoordinationError, NoNode, VersionConflict
 from waltz_ray.protocol.ids import quorum_of
 from waltz_ray.protocol.roster import Roster
 
@@ -45,8 +45,14 @@ class Operator:
         if replica.replica_id in self.spoiled:
             return True
         spoiled = self.spoiled | {replica.replica_id}
-        records = (self.store.roster(p)[0] for p in range(self.world.partitions))
-        return all(_survives(record, spoiled) for record in records)
+        return all(_survives(record, spoiled) for record in self._records())
+
+    def _records(self) -> Iterator[Roster]:
+        for p in self.world.living():
+            try:
+                yield self.store.roster(p)[0]
+            except NoNode:
+                continue  # its space is being made
 
     # ---- lost replicas ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Process:
         self.host = host
         self.session_s = session_s
         self.life = 0
+        self.retired = False  # it has nothing to do any more, and is not started again
         self.up = self.leaves = False  # leaves: it is up, and closes in good order
         self.loop: ProcessLoop = new_loop(world.scheduler, world.network, host)
         self.zookeeper: SimZooKeeper | None = None
@@ -65,7 +66,7 @@ class Process:
         self.world.scheduler.after(delay_s, self._start_again, self.life)
 
     def _start_again(self, life: int) -> None:
-        if not self.up and self.life == life:
+        if not self.up and self.life == life and not self.retired:
             self.start()
 
     def pause(self, seconds: float) -> None:

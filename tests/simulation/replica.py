@@ -9,8 +9,10 @@ its answers leave when the disk is done. Turns of different connections interlea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -23,7 +25,15 @@ from tests.simulation.sim_disk import DIRECTORY, SimDisk
 from tests.storage.faulty_disk import Crashed, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ControlFileMissing, CoordinationError, DiskFull, SyncFailed
+from waltz_ray.errors import (
+    ControlFileMissing,
+    CoordinationError,
+    DiskFull,
+    NoNode,
+    OutOfResources,
+    SyncFailed,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     Appended,
@@ -35,6 +45,8 @@ from waltz_ray.protocol.messages.replica import (
     StateReply,
     Truncated,
 )
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
@@ -95,7 +107,18 @@ class SimReplica(Process):
 
     def log(self, partition_id: int) -> PartitionLog | None:
         """The partition's log while the process is up and serves."""
-        return self.store.partition(partition_id) if self.up and self.store is not None else None
+        if not self.up or self.store is None:
+            return None
+        if self.world.growth is not None:  # one that is not open yet may have to wait for a growth
+            known = self.store._partitions.get(partition_id)
+            return None if partition_id in self.store.removed else known
+        return self.store.partition(partition_id)
+
+    def removed(self, partition_id: int) -> bool:
+        """Whether it knows that the partition's space is gone, and has none of its files."""
+        known = self.store is not None and partition_id in self.store.removed
+        folder = f"{DIRECTORY}/{partition_id}/"
+        return known and [path for path in self.disk.files() if path.startswith(folder)] == [f"{folder}removed"]
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -137,6 +160,8 @@ class SimReplica(Process):
                 return
             else:
                 self.tell(f"serves at {endpoint}")
+                if self.world.growth is not None:
+                    self._follow(cluster)
                 return
 
     def open_store(self, cluster: ClusterStore) -> ReplicaStore:
@@ -146,14 +171,60 @@ class SimReplica(Process):
         try:
             store = ReplicaStore.open(disk, DIRECTORY, info.cluster_key, self.config)
         except ControlFileMissing as error:
-            entries = [cluster.roster(p)[0].replicas.get(self.replica_id) for p in range(info.partitions)]
-            if any(entry is not None and entry.session_id != NO_SESSION for entry in entries):
+            if self._has_joined(cluster):
                 raise ControlFileMissing(f"{error}; it has joined sessions, so it must be replaced") from error
             store = ReplicaStore.create(disk, DIRECTORY, info.cluster_key, info.partitions, self.config)
         return store
 
+    def _has_joined(self, cluster: ClusterStore) -> bool:
+        for p in cluster.spaces.table().kept:
+            try:
+                entry = cluster.roster(p)[0].replicas.get(self.replica_id)
+            except NoNode:
+                continue
+            if entry is not None and entry.session_id != NO_SESSION:
+                return True
+        return False
+
+    def _follow(self, cluster: ClusterStore) -> None:
+        """As ``ReplicaHost``: what the spaces say is done in a thread of its own, now and after each change."""
+
+        def look(*state: object) -> None:
+            if self.service is not None:
+                table, (assignment, _) = cluster.spaces.table(), cluster.assignment()
+                self.threads.start(lambda: self._following(table, assignment, again), _NORMAL)
+
+        def again() -> None:
+            self.loop.call_later(_RETRY_S, lambda: self._unless_away(look))
+
+        cluster.spaces.watch(look)
+        cluster.watch_assignment(look)
+
+    def _unless_away(self, look: Callable[[], None]) -> None:
+        with contextlib.suppress(ZooKeeperUnreachable):  # then the watch calls again
+            look()
+
+    def _following(self, table: SpaceTable, assignment: Assignment, again: Callable[[], None]) -> Afterwards:
+        service = self.service
+        assert service is not None
+        before = len(service.store.partition_ids), service.store.removed
+        try:
+            service.follow(table, assignment)
+        except Crashed:
+            return lambda: self.lose_power(self.survival())
+        except SyncFailed as error:
+            self.threads.point()
+            return partial(self._fatal, error)
+        except (DiskFull, OutOfResources) as error:
+            self.tell(f"does not follow the spaces yet: {error}")
+            return again
+        after = len(service.store.partition_ids), service.store.removed
+        if after == before:
+            return lambda: None
+        return lambda: self.tell(f"has {after[0]} partitions, removed {sorted(after[1])}")
+
     def _recover(self, store: ReplicaStore) -> None:
-        for partition_id in store.partition_ids:
+        for partition_id in store.served_ids:
             log = store.partition(partition_id)
             self.tell(
                 f"partition {partition_id}: session {log.session_id}, last {log.last_id}, "
@@ -342,7 +413,8 @@ class SimReplica(Process):
                 f"{self.host} acknowledges {reply.last_id} to {peer}, another connection was told {told_id} is the last"
             )
             history.blame("one_writer", f"partition {partition_id}: {what}")
-        if partition_id in turn.cut:
+        assert self.store is not None
+        if partition_id in turn.cut or partition_id in self.store.removed:
             return
         self.acknowledged[partition_id] = reply.last_id
         if not self.disk.is_durable(partition_id, turn.record(reply)):

@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.regressions import REGRESSIONS
@@ -42,6 +43,13 @@ def test_histories(chunk: int) -> None:
     assert counts["lock failures of contexts"] > len(seeds), counts
     assert len(faults) >= 10, faults
     assert sum(faults.values()) > 3 * len(seeds), faults
+
+
+def test_histories_in_which_spaces_come_and_go() -> None:
+    faults = Counter[str]()
+    for seed in range(GROWS, GROWS + SEEDS // 20):
+        faults.update(passed(seed).faults)
+    assert min(faults["space created"], faults["space deleted"]) > 0, faults
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)

@@ -19,6 +19,7 @@ from unittest import mock
 
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
+from tests.simulation.growth import GROWS, Growth, is_gone
 from tests.simulation.history import History, Logical, Violation
 from tests.simulation.loop import ProcessLoop, Scheduler
 from tests.simulation.nemesis import Nemesis
@@ -32,7 +33,8 @@ from tests.simulation.story import Story, StoryHandler
 from tests.simulation.threads import simulated_threads
 from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
-from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cluster_store import ClusterStore, Watches
+from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting import Mounting
@@ -41,6 +43,7 @@ from waltz_ray.protocol.partition.reign import Reign
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import SessionEffect
+from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.storage.partition_log import PartitionLog
 
 __all__ = ["Result", "World", "run"]
@@ -97,6 +100,8 @@ class World:
             else SimClient(self, n, random.choice(modes), Random(random.getrandbits(64)), pace_s)
             for n in range(count)
         ]
+        self.growth = Growth(self, Random(seed + 1)) if seed & GROWS else None
+        """Who adds and deletes spaces, where that is done at all."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -133,7 +138,17 @@ class World:
         )
 
     def processes(self) -> list[Process]:
-        return [*self.replicas, *self.servers, self.manager, *self.clients]
+        everybody: list[Process] = [*self.replicas, *self.servers, self.manager, *self.clients]
+        return [process for process in everybody if not process.retired]
+
+    def living(self) -> list[int]:
+        """The partitions, but for those of deleted spaces."""
+        return list(range(self.partitions)) if self.growth is None else self.growth.living
+
+    def _serving(self) -> list[SimClient]:
+        """The clients whose space is there."""
+        clients = [client for client in self.clients if isinstance(client, SimClient) and client.client is not None]
+        return [client for client in clients if client.space is None or not is_gone(self, client.space)]
 
     def segments(self, replica: SimReplica, partition_id: int) -> dict[int, str]:
         """First ID -> path of the replica's segment files."""
@@ -173,6 +188,8 @@ class World:
         deadline = self.scheduler.now + _LIVENESS_S
         self._wait("everything runs", deadline, lambda: all(p.up and not p.leaves for p in self.processes()))
         self._wait("replicas serve", deadline, self._all_serve)
+        if self.growth is not None:
+            self._wait("every space is ready", deadline, self.growth.spaces_ready)
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)
         self._wait("a new client is served by every partition", deadline, self._newcomer())
@@ -183,7 +200,12 @@ class World:
             self._wait("all replicas are members and alike", deadline, self._converged)
             sound = self._scrub()  # a repair begins at the first damage; further rot below it was not met so far
         self._wait("every subscriber has the whole log", deadline, self._all_fed)
-        outcome = Outcome(self.history, [self._read_logs(p) for p in range(self.partitions)])
+        if self.growth is not None:
+            self._wait("the files of deleted spaces are removed", deadline, self.growth.files_removed)
+            for partition_id in self.growth.gone:
+                self.history.forget(partition_id)
+        living, count = set(self.living()), len(self.history.committed)
+        outcome = Outcome(self.history, [self._read_logs(p) if p in living else {0: []} for p in range(count)])
         for check in CHECKERS:
             check(outcome)
         for logs in outcome.logs:
@@ -243,10 +265,10 @@ class World:
         return ready[0] if len(ready) == 1 else None
 
     def _all_ready(self) -> bool:
-        return all(self._owner(p) is not None for p in range(self.partitions))
+        return all(self._owner(p) is not None for p in self.living())
 
     def _converged(self) -> bool:
-        for partition_id in range(self.partitions):
+        for partition_id in self.living():
             owner = self._owner(partition_id)
             if owner is None or owner.session is None:
                 return False
@@ -270,8 +292,14 @@ class World:
         return [replica for replica in self.replicas if replica.replica_id in assigned]
 
     def _all_fed(self) -> bool:
+        living = set(self.living())
         for client in self.clients:
-            for partition_id in range(self.partitions):
+            mine = range(self.partitions)
+            if isinstance(client, SimClient):
+                mine = range(client.first, client.first + client.count)
+            for partition_id in mine:
+                if partition_id not in living:
+                    continue
                 owner = self._owner(partition_id)
                 if owner is None:
                     return False
@@ -280,21 +308,20 @@ class World:
                 elif client.mode is FeedMode.OWN:
                     continue
                 else:
-                    mark = client.application.marks[partition_id]
+                    mark = client.application.marks[partition_id - client.first]
                 if mark != owner.high_water_mark:
                     return False
         return True
 
     def _last_words(self) -> None:
-        for client in self.clients:
-            if isinstance(client, SimClient) and client.client is not None:
-                for partition_id in range(self.partitions):
-                    client.last_word(partition_id)
+        for client in self._serving():
+            for partition_id in range(client.count):
+                client.last_word(partition_id)
 
     def _scrub(self) -> bool:
         """Read everything once, so that rot nobody has met is known and can be repaired. False if there was any."""
         sound = True
-        for partition_id in range(self.partitions):
+        for partition_id in self.living():
             for replica in self._holders(partition_id):
                 sound &= self.look_at(replica, partition_id)
         return sound
@@ -330,7 +357,7 @@ class World:
             if server.server is not None and server.up:
                 lines.append(f"{server.host}: {server.server.status()}")
         for replica in self.replicas:
-            for partition_id in range(self.partitions):
+            for partition_id in self.living():
                 log = replica.log(partition_id)
                 if log is None:
                     lines.append(f"{replica.host}: no store")
@@ -371,6 +398,8 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
+        if world.growth is None:
+            stack.enter_context(mock.patch.object(SpaceStore, "watch", _unwatched))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -383,6 +412,11 @@ def _conditions(world: World) -> Iterator[None]:
             logger.propagate = propagate
             if collecting:
                 gc.enable()
+
+
+def _unwatched(self: SpaceStore, callback: Callable[[SpaceTable], None]) -> Watches:
+    """``SpaceStore.watch`` where there is nothing to be told."""
+    return Watches([])
 
 
 def _observed(world: World) -> Callable[[Partition, int], None]:

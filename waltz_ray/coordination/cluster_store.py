@@ -291,7 +291,10 @@ class ClusterStore:
         while True:
             writes = []
             for p in wanted:
-                roster, version = self.roster(p)
+                try:
+                    roster, version = self.roster(p)
+                except NoNode:
+                    continue  # its space is being made: nobody ever joined it
                 if roster.replicas.get(replica_id) != NEVER_JOINED:
                     writes.append(Write(self._partition_path(p), _replaced(p, roster, replica_id), version))
             try:
