@@ -35,6 +35,8 @@ class Growth:
         if self.made == _MOST:
             return False
         space = self.store.create(f"s{self.made}", self.random.choice([1, 1, 2]))
+        if self.random.random() < 0.3:
+            self._leave_half_made()
         self.made += 1
         self.world.history.grow(space.partitions.stop)
         self.tell(f"creates {space.name} over {list(space.partitions)}")
@@ -44,6 +46,13 @@ class Growth:
         self.world.clients.append(client)
         client.start()
         return True
+
+    def _leave_half_made(self) -> None:
+        """The manager does not hear what becomes of its next writes, which are likely to be those for the space."""
+        client = self.world.manager.zookeeper
+        if client is not None:
+            client.lose_answers, client.lose_requests = self.random.choice([(1, 0), (0, 1), (2, 1)])
+            self.world.history.faults["growth interrupted"] += 1
 
     def delete(self) -> bool:
         """A space goes, whatever is under way in it."""

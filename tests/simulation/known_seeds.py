@@ -76,9 +76,9 @@ KNOWN_SEEDS: dict[str, int] = {
     "reads_during_a_cut_are_not_started_over": 0x13,
     "roll_does_not_wait_for_a_running_sync": 0xB,
     "segment_sync_covers_what_came_during_it": 0x0,
-    "deleted_partitions_are_placed": 0x1000007,
-    "failed_growths_are_forgotten": 0x1000015,
+    "deleted_partitions_are_placed": 0x100002E,
+    "failed_growths_are_forgotten": 0x1000002,
     "files_of_living_spaces_are_removed": 0x1000005,
-    "growth_forgets_the_fences": 0x1000007,
+    "growth_forgets_the_fences": 0x1000002,
     "partitions_that_others_have_placed_are_forgotten": 0x1000005,
 }
