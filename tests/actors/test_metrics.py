@@ -57,6 +57,8 @@ def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
         "replica_serving": 1,
         "replica_disk_use_bytes": 10,
         "replica_disk_free_bytes": 20,
+        "replica_partitions": 2,
+        "replica_partitions_damaged": 1,
         "replica_connections": 1,
         "replica_turns": 2,
         "replica_records": 3,
@@ -88,6 +90,8 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
         "server_connections": 3,
         "server_slow_steps": 2,
         "server_longest_step_ms": 25.5,
+        "server_partitions": 1,
+        "server_partitions_ready": 1,
     }
     assert of(values, cluster="c", server="1", partition="0") == {
         "partition_ready": 1,
@@ -98,3 +102,13 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
         "partition_in_flight_bytes": 11,
         "partition_subscribers": 1,
     }
+
+
+def test_of_very_many_partitions_some_are_told_and_all_are_counted(values: dict[Sample, float]) -> None:
+    gauges = ServerGauges("c", "1")
+    served = dict.fromkeys(range(metrics.MOST_PARTITIONS + 40), SERVED)
+    for partitions in (served, {number + 5: one for number, one in served.items()}):
+        gauges.server(ServerStatus(state=ActorState.SERVING, partitions=partitions))
+    assert of(values, cluster="c", server="1")["server_partitions"] == metrics.MOST_PARTITIONS + 40
+    ready = [dict(tags)["partition"] for name, tags in values if name == "waltz_partition_ready"]
+    assert sorted(map(int, ready)) == list(range(metrics.MOST_PARTITIONS)), "the same for ever"

@@ -73,6 +73,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         "fetch",
         "recover",
         "growth",
+        "partitions",
         "actor",
         "smoke",
         "compare",

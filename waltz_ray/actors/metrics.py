@@ -1,11 +1,14 @@
 """What Prometheus sees: gauges through ``ray.util.metrics``, set every few seconds from ``status()``.
 
 Ray exports them at each node's metrics port with the prefix ``ray_`` (``deploy/prometheus.yml``).
+
+Ray keeps about 11 KB for every gauge of every partition, in the process that sets it. So a process tells the first
+``MOST_PARTITIONS`` that it has one by one, and counts all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,7 +23,10 @@ from waltz_ray.runtime.status import (
     StoredPartition,
 )
 
-__all__ = ["Gauges", "ServerGauges"]
+__all__ = ["MOST_PARTITIONS", "Gauges", "ServerGauges"]
+
+MOST_PARTITIONS = 64
+"""Of one process, that have gauges of their own."""
 
 S = TypeVar("S")
 
@@ -38,6 +44,12 @@ _REPLICA: tuple[_Figure[ReplicaStatus], ...] = (
     _Figure("waltz_replica_serving", "1 if the replica serves, else 0", lambda r: r.serving),
     _Figure("waltz_replica_disk_use_bytes", "bytes in the storage directory", lambda r: r.disk_use_bytes),
     _Figure("waltz_replica_disk_free_bytes", "bytes free on its disk", lambda r: r.disk_free_bytes),
+    _Figure("waltz_replica_partitions", "partitions that the replica has", lambda r: len(r.partitions)),
+    _Figure(
+        "waltz_replica_partitions_damaged",
+        "those of them that are damaged and not served",
+        lambda r: sum(partition.damaged is not None for partition in r.partitions.values()),
+    ),
 )
 _TRAFFIC: tuple[_Figure[EndpointStatistics], ...] = (
     _Figure(
@@ -69,6 +81,12 @@ _SERVER: tuple[_Figure[ServerStatus], ...] = (
         lambda s: s.slow_steps,
     ),
     _Figure("waltz_server_longest_step_ms", "the longest of them in milliseconds", lambda s: s.longest_step_ms),
+    _Figure("waltz_server_partitions", "partitions that the server has", lambda s: len(s.partitions)),
+    _Figure(
+        "waltz_server_partitions_ready",
+        "those of them that are open",
+        lambda s: sum(partition.state is Readiness.READY for partition in s.partitions.values()),
+    ),
 )
 _SERVED: tuple[_Figure[ServedPartition], ...] = (
     _Figure(
@@ -104,21 +122,35 @@ class _Set(Generic[S]):
                 gauge.set(float(value), tags=tags)
 
 
+class _OfPartitions(Generic[S]):
+    """The gauges of partitions: of those that came first, as many as are told one by one."""
+
+    def __init__(self, figures: Iterable[_Figure[S]], own: dict[str, str]) -> None:
+        self._set = _Set(figures, own, "partition")
+        self._told: set[int] = set()
+
+    def tell(self, partitions: Mapping[int, S]) -> None:
+        for partition_id, partition in partitions.items():
+            if partition_id not in self._told and len(self._told) < MOST_PARTITIONS:
+                self._told.add(partition_id)
+            if partition_id in self._told:
+                self._set.tell(partition, partition=str(partition_id))
+
+
 class Gauges:
     """One replica's gauges, tagged with the cluster and the replica; works without a running Ray (sets nothing)."""
 
     def __init__(self, cluster: str, replica: str) -> None:
         own = {"cluster": cluster, "replica": replica}
         self._replica, self._traffic = _Set(_REPLICA, own), _Set(_TRAFFIC, own)
-        self._partitions = _Set(_STORED, own, "partition")
+        self._partitions = _OfPartitions(_STORED, own)
 
     def replica(self, status: ReplicaStatus) -> None:
         """Set everything that one ``ReplicaHost.status()`` knows."""
         self._replica.tell(status)
         if status.traffic is not None:
             self._traffic.tell(status.traffic)
-        for partition_id, partition in status.partitions.items():
-            self._partitions.tell(partition, partition=str(partition_id))
+        self._partitions.tell(status.partitions)
 
 
 class ServerGauges:
@@ -126,10 +158,9 @@ class ServerGauges:
 
     def __init__(self, cluster: str, server: str) -> None:
         own = {"cluster": cluster, "server": server}
-        self._server, self._partitions = _Set(_SERVER, own), _Set(_SERVED, own, "partition")
+        self._server, self._partitions = _Set(_SERVER, own), _OfPartitions(_SERVED, own)
 
     def server(self, status: ServerStatus) -> None:
         """Set everything that one ``Server.status()`` knows."""
         self._server.tell(status)
-        for partition_id, partition in status.partitions.items():
-            self._partitions.tell(partition, partition=str(partition_id))
+        self._partitions.tell(status.partitions)

@@ -287,6 +287,17 @@ def growth(
 
 
 @_bench.command()
+def partitions(
+    directory: DirOption = "",
+    count: Annotated[int, typer.Option("--partitions", min=2, help="How many, that nobody uses.")] = 1024,
+    as_json: JsonOption = False,
+) -> None:
+    """Idle partitions: start, growth, failover of a server that has half of them, memory, ZooKeeper's writes."""
+    part = _part("partitions")
+    _run(directory, as_json, lambda place, progress: part.idle_partitions(place, count, progress))
+
+
+@_bench.command()
 def smoke(
     directory: DirOption = "",
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 20.0,

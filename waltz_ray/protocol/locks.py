@@ -11,6 +11,7 @@ Write locks check and update, read locks check only, append locks update only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,12 @@ class LockTable:
     def __init__(self, size: int, probes: int, initial_mark: int) -> None:
         self._size = size
         self._probes = probes
-        self.marks = np.full(size, initial_mark, dtype=np.int64)
+        self._initial_mark = initial_mark
+
+    @cached_property
+    def marks(self) -> Int64s:
+        """Of each slot the last transaction ID. Made when it is first asked for: idle partitions have none."""
+        return np.full(self._size, self._initial_mark, dtype=np.int64)
 
     def slots_of(self, hashes: Int32s) -> Int64s:
         """Slots of each hash, shape (k, probes): docs/design.md, "Locks"."""
