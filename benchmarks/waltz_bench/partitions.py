@@ -34,6 +34,7 @@ START_S, FAILOVER_S, KB_EACH = 60.0, 5.0, 150.0
 
 _REST_S = 12.0  # gauges are set every five seconds
 _PATIENCE_S = 180.0
+_READY = Readiness.READY
 Progress = Callable[[str], None]
 
 
@@ -52,7 +53,7 @@ def idle_partitions(place: Path, count: int, progress: Progress = lambda text: N
         time.sleep(_REST_S)
         each = {name: (kb - before[name]) / (count - 1) for name, kb in _memory(waltz).items()}
         written = _writes(waltz)
-        failover_s, owned = _lose_a_server(waltz, count, progress)
+        failover_s, back_s, owned = _lose_a_server(waltz, count, progress)
         written_failing = _writes(waltz) - written
         start_s = _start_again(waltz, progress)
         rows = [
@@ -60,6 +61,7 @@ def idle_partitions(place: Path, count: int, progress: Progress = lambda text: N
             figure("start of the whole cluster", "s", [start_s]),
             figure("growth, until all are open", "s", [grown_s]),
             figure("failover of the server that had most", "s", [failover_s]),
+            figure("until that server has its share again", "s", [back_s]),
             figure("partitions that server had", "", [float(owned)]),
             figure("ZooKeeper writes of the growth", "", [float(written_growing)]),
             figure("ZooKeeper writes of the failover", "", [float(written_failing)]),
@@ -95,27 +97,26 @@ def _writes(waltz: Waltz) -> int:
     return int(line.split()[1], 16)
 
 
-def _lose_a_server(waltz: Waltz, count: int, progress: Progress) -> tuple[float, int]:
-    """(seconds from the kill until every partition is open, how many that server had)."""
+def _lose_a_server(waltz: Waltz, count: int, progress: Progress) -> tuple[float, float, int]:
+    """(seconds from the kill until each partition has been open again, and until the server is back and all that was
+    moved back to it is open, too; how many it had)."""
     servers = waltz.status().servers
     victim = max(servers, key=lambda server_id: len(servers[server_id].partitions))
     owned, pid = set(servers[victim].partitions), servers[victim].pid
     assert pid is not None
     progress(f"killing the server of {len(owned)} partitions")
     os.kill(pid, signal.SIGKILL)
-    begin = time.monotonic()
+    begin, over_s, again = time.monotonic(), 0.0, set[int]()
     while time.monotonic() < begin + _PATIENCE_S:
-        ready = {
-            partition_id
-            for server in waltz.status().servers.values()
-            if server.pid != pid
-            for partition_id, served in server.partitions.items()
-            if served.state is Readiness.READY
-        }
-        if len(ready) == count:
-            return time.monotonic() - begin, len(owned)
+        alive = {number: each for number, each in waltz.status().servers.items() if each.pid != pid}
+        ready = {p for each in alive.values() for p, served in each.partitions.items() if served.state is _READY}
+        again |= ready
+        if not over_s and len(again) == count:
+            over_s = time.monotonic() - begin
+        if len(ready) == count and victim in alive and alive[victim].partitions:
+            return over_s, time.monotonic() - begin, len(owned)
         time.sleep(0.05)
-    left = count - len(ready)
+    left = count - len(again)
     raise PartitionNotReady(f"{left} partitions were not open {_PATIENCE_S:g} s after a server was killed")
 
 

@@ -39,7 +39,7 @@ def up(
     ],
     cluster: Annotated[str, typer.Option(help="The cluster's name. \\[default: the directory's name]")] = "",
     partitions: Annotated[
-        int | None, typer.Option(help=f"Partitions; fixed for ever. \\[default: {_DEFAULT.partitions}]")
+        int | None, typer.Option(help=f"Partitions of the space log, for ever. \\[default: {_DEFAULT.partitions}]")
     ] = None,
     replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. \\[default: {_DEFAULT.replicas}]")] = None,
     servers: Annotated[int | None, typer.Option(help=f"Partition servers. \\[default: {_DEFAULT.servers}]")] = None,
