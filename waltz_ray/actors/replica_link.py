@@ -181,6 +181,7 @@ class ReplicaLink:
         self.heard_at = 0.0
         self.refusals: Counter[RefusalCode] = Counter()
         self.silent = Seldom(_LOG_EVERY_S)
+        self._unknown = Seldom(_LOG_EVERY_S)
         self._full: dict[int, _FullDisk] = {}  # by partition
         self._queue = queue
         self._cluster_key = cluster_key
@@ -411,7 +412,9 @@ class ReplicaLink:
             fenced = ReplicaFenced(refused.session_id, self.replica_id, refused.current_session_id)
             self._drivers[refused.partition_id].handle(fenced)
             return
-        log.warning("replica %d: %s", self.replica_id, refused.message)
+        # A thousand partitions that a replica does not have yet are one piece of news.
+        if refused.code is not RefusalCode.UNKNOWN_PARTITION or self._unknown.due():
+            log.warning("replica %d: %s", self.replica_id, refused.message)
         loop, pause_s = asyncio.get_running_loop(), _REFUSED_RETRY_S
         if refused.code is RefusalCode.DISK_FULL:
             before = self._full.get(refused.partition_id)

@@ -58,9 +58,7 @@ def run_job(job: Job, directory: str, cluster: str, address: str, zookeeper: str
         LoadProgress(as_json) as shown,
     ):
         size = source.path.stat().st_size
-        settings = {**asdict(choices), "header": header, "format": source.form, "bytes": size}
-        if job.space != DEFAULT_SPACE:
-            settings["space"] = job.space
+        settings = {**asdict(choices), "header": header, "format": source.form, "bytes": size, "space": job.space}
         if resume and kept is not None:
             kept.check(settings)
         reader = source.reader(choices)
