@@ -414,7 +414,7 @@ def test_a_load_is_not_resumed_into_another_cluster(tmp_path: Path, monkeypatch:
     keys = iter(["k1", "k2", "k1"])
     clients: list[mock.MagicMock] = []
 
-    def another(*where: str) -> mock.MagicMock:
+    def another(*where: str, space: str) -> mock.MagicMock:
         client = mock.MagicMock(partitions=1, cluster_key=next(keys), client_id=7)
         client.__enter__.return_value = client
         client.server_high_water_mark.return_value = 4
