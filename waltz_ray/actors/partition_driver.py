@@ -17,7 +17,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
-from waltz_ray.protocol.messages.replica import Read
+from waltz_ray.protocol.messages.replica import FindTime, Read, ReadTimes
 from waltz_ray.protocol.partition.events import (
     HEAVY,
     ConfirmSession,
@@ -59,6 +59,7 @@ from waltz_ray.protocol.session_types import (
     Warn,
     WriteRoster,
 )
+from waltz_ray.protocol.times import TimeMarks, times_within
 from waltz_ray.runtime.driver import Driver
 from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
@@ -102,6 +103,9 @@ class Host(Protocol):
     def connections(self) -> Mapping[int, Connection]:
         """The clients' connections that have said HELLO and are not gone, by number."""
 
+    def now_ms(self) -> int:
+        """The wall clock, in milliseconds since 1970."""
+
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""
 
@@ -138,11 +142,32 @@ class PartitionDriver(Driver[Event, Effect]):
             return limited(joined(recent), max_bytes)
         return await self._read_from_replicas(first_id, min(end_id, self.machine.high_water_mark + 1), max_bytes)
 
+    async def times(self, first_id: int, end_id: int) -> tuple[int, TimeMarks]:
+        """(end, marks): when the records [first_id, end) were appended, up to ``end_id`` or fewer.
+
+        Raises what ``read`` does.
+        """
+        end_id = min(end_id, self.machine.high_water_mark + 1)
+        known = await self._ask_replicas(
+            lambda link, session_id: link.times(ReadTimes(self.partition_id, session_id, first_id, end_id))
+        )
+        return known.end_id, known.times
+
+    async def first_id_at(self, time_ms: int) -> int:
+        """The first committed record that may have been appended at ``time_ms`` or later, or the next one that will be.
+
+        Raises what ``read`` does.
+        """
+        found = await self._ask_replicas(
+            lambda link, session_id: link.find_time(FindTime(self.partition_id, session_id, time_ms))
+        )
+        return min(found, self.machine.high_water_mark + 1)
+
     # ---- effects ----------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
         """What waited in the sockets has been handed over."""
-        self.handle(TurnEnded())
+        self.handle(TurnEnded(self._host.now_ms()))
 
     def feed_turn(self) -> None:
         """Other input, and the partitions that asked before, had their turn."""
@@ -266,7 +291,11 @@ class PartitionDriver(Driver[Event, Effect]):
         limit = self._answer_limit(min(order.max_bytes, BULK_READ_BYTES))
         request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, limit)
         try:
-            batch = await self._host.links[order.source_id].read(request)
+            link = self._host.links[order.source_id]
+            batch = await link.read(request)
+            if not batch.times:  # the copy is as old as its source
+                known = await link.times(ReadTimes(self.partition_id, order.session_id, batch.first_id, batch.end_id))
+                batch.times = times_within(known.times, batch.first_id, batch.end_id)
         except (ReplicaRefused, ConnectionError) as error:
             self.handle(RangeReadFailed(order.session_id, order.source_id, order.target_id, str(error)))
             return
@@ -285,15 +314,20 @@ class PartitionDriver(Driver[Event, Effect]):
         return min(max_bytes, self._host.config.max_frame_bytes // 2)
 
     async def _read_from_replicas(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
-        """From the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
+        limit = self._answer_limit(max_bytes)
+        return await self._ask_replicas(
+            lambda link, session_id: link.read(Read(self.partition_id, session_id, first_id, end_id, limit))
+        )
+
+    async def _ask_replicas(self, ask: Callable[[ReplicaOrders, int], Awaitable[T]]) -> T:
+        """The answer of the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
         session_id, sources = self.machine.sources()
         error: ReplicaRefused | ConnectionError = ConnectionError(
             f"partition {self.partition_id} has no member replica just now"
         )
         for replica_id in sources:
-            request = Read(self.partition_id, session_id, first_id, end_id, self._answer_limit(max_bytes))
             try:
-                return await self._host.links[replica_id].read(request)
+                return await ask(self._host.links[replica_id], session_id)
             except (ReplicaRefused, ConnectionError) as refusal:
                 error = refusal
         raise error

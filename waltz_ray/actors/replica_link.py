@@ -27,8 +27,10 @@ from waltz_ray.protocol.messages.replica import (
     OPEN_REQUEST,
     STATE_REQUEST,
     Appended,
+    FindTime,
     Open,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
@@ -37,6 +39,8 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     State,
     StateReply,
+    TimeFound,
+    Times,
     Truncate,
     Truncated,
 )
@@ -74,6 +78,10 @@ _LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
+_Question = Read | ReadTimes | FindTime
+_Answer = Records | Times | TimeFound
+_ANSWERS: dict[type[_Question], type[_Answer]] = {Read: Records, ReadTimes: Times, FindTime: TimeFound}
+
 
 class Takes(Protocol):
     """A partition's driver, as far as a link knows it."""
@@ -108,6 +116,10 @@ class ReplicaOrders(Protocol):
     def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None: ...
 
     async def read(self, request: Read) -> RecordBatch: ...
+
+    async def times(self, request: ReadTimes) -> Times: ...
+
+    async def find_time(self, request: FindTime) -> int: ...
 
 
 def _frame(message: ReplicaRequest) -> bytes:
@@ -183,7 +195,7 @@ class ReplicaLink:
         self._waiting: dict[tuple[int, int], int] = {}  # (partition, session) -> last ID sent and not acknowledged
         self._orders = 0  # live orders without an answer
         self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
-        self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
+        self._reads: deque[tuple[_Question, asyncio.Future[_Answer]]] = deque()
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
         self._task.add_done_callback(self._ended)
 
@@ -344,11 +356,28 @@ class ReplicaLink:
 
     async def read(self, request: Read) -> RecordBatch:
         """Records from the replica. ReplicaRefused or ConnectionError say why not."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Records)
+        return answer.batch
+
+    async def times(self, request: ReadTimes) -> Times:
+        """When records were appended. Raises what ``read`` does."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Times)
+        return answer
+
+    async def find_time(self, request: FindTime) -> int:
+        """The first record of a time. Raises what ``read`` does."""
+        answer = await self._ask(request)
+        assert isinstance(answer, TimeFound)
+        return answer.first_id
+
+    async def _ask(self, question: _Question) -> _Answer:
         if not self._up or self._bulk is None:
             raise ConnectionError(f"replica {self.replica_id} is not connected")
-        future: asyncio.Future[RecordBatch] = asyncio.get_running_loop().create_future()
-        self._reads.append((request, future))
-        self._bulk.send_bytes(_frame(request))
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._reads.append((question, future))
+        self._bulk.send_bytes(_frame(question))
         return await future
 
     def _order(self, request: Open | State | Truncate | SetLowWaterMark, number: int | None = None) -> None:
@@ -414,8 +443,8 @@ class ReplicaLink:
         request, future = self._reads.popleft()
         if future.done():
             return
-        if isinstance(message, Records):
-            future.set_result(message.batch)
+        if isinstance(message, _ANSWERS[type(request)]):
+            future.set_result(message)
         elif isinstance(message, Refused):
             future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
             if message.code in (RefusalCode.DAMAGED, RefusalCode.FENCED):

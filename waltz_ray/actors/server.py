@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -150,6 +151,9 @@ class Server:
                 self._loop.call_soon_threadsafe(call, *arguments)
 
         return forward
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run a blocking ZooKeeper call off the loop."""

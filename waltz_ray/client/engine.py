@@ -21,7 +21,7 @@ from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, Origin
+from waltz_ray.client.feeds import Origin
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
@@ -100,7 +100,7 @@ class Engine:
         membership: Membership,
         transport: Transport,
         callbacks: Callbacks | None,
-        fetch: Fetch,
+        origin: Origin,
         shell: Shell,
         ready_changed: Callable[[], None],
     ) -> None:
@@ -119,7 +119,7 @@ class Engine:
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
         self.codec = membership.codec
-        self.origin = Origin(fetch, membership.codec)
+        self.origin = origin
         self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell, self.codec)
         self.applier = Applier(callbacks, self.origin, self._completed, shell)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -17,19 +18,24 @@ from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
+    FirstIdAtRequest,
+    FirstIdAtResponse,
     PartitionStateRequest,
     PartitionStateResponse,
+    TimesRequest,
+    TimesResponse,
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.protocol.times import TimeMark, TimeMarks
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
-__all__ = ["READ_BYTES", "Rpc", "checked_batch", "only_data"]
+__all__ = ["READ_BYTES", "Answer", "Question", "Rpc", "checked_batch", "checked_first", "checked_times", "only_data"]
 
 READ_BYTES = 1024 * 1024  # of records in one answer
 
-Question = DataRangeRequest | PartitionStateRequest
-Answer = DataRangeResponse | PartitionStateResponse
+Question = DataRangeRequest | PartitionStateRequest | TimesRequest | FirstIdAtRequest
+Answer = DataRangeResponse | PartitionStateResponse | TimesResponse | FirstIdAtResponse
 
 T = TypeVar("T")
 
@@ -48,6 +54,24 @@ def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int) -
     if bad >= 0:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id + bad} arrived damaged; read it again")
     return batch
+
+
+def checked_times(answer: object, partition_id: int) -> tuple[int, TimeMarks]:
+    """(end, marks) of an answer; DataUnavailable says why there are none."""
+    if not isinstance(answer, TimesResponse):
+        raise WireError(f"the server answered a question about times with {type(answer).__name__}")
+    if answer.times is None:
+        raise DataUnavailable(f"partition {partition_id}: {answer.error}")
+    return answer.end_id, answer.times
+
+
+def checked_first(answer: object, partition_id: int) -> int:
+    """The transaction ID of an answer; DataUnavailable says why there is none."""
+    if not isinstance(answer, FirstIdAtResponse):
+        raise WireError(f"the server answered a question about a time with {type(answer).__name__}")
+    if answer.first_id is None:
+        raise DataUnavailable(f"partition {partition_id}: {answer.error}")
+    return answer.first_id
 
 
 def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> bytes:
@@ -75,7 +99,7 @@ class _RpcStream(ClientStream):
 
     def on_frame(self, frame: memoryview) -> None:
         message = decode_client(BATCH_VERSION, frame)
-        if isinstance(message, DataRangeResponse | PartitionStateResponse):
+        if isinstance(message, Answer):
             future = self._waiting.get(message.request_id)  # absent: whoever asked has stopped waiting
             if future is not None and not future.done():
                 future.set_result(message)
@@ -124,6 +148,32 @@ class Rpc:
             if answer.state != MountState.READY:
                 raise DataUnavailable(f"partition {partition_id} is not ready at its server")
             return answer.high_water_mark
+
+        return await self._until_answered(partition_id, ask)
+
+    async def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+        """When committed transactions [first_id, end_id) were appended."""
+        found: list[TimeMark] = []
+        while first_id < end_id:
+            ask = partial(self._times, partition_id, first_id, end_id)
+            next_id, times = await self._until_answered(partition_id, ask)
+            found += times
+            if next_id <= first_id:
+                break  # the log ends here
+            first_id = next_id
+        return tuple(found)
+
+    async def _times(self, partition_id: int, first_id: int, end_id: int, stream: _RpcStream) -> tuple[int, TimeMarks]:
+        answer = await stream.ask(TimesRequest(self._next_id(), partition_id, first_id, end_id))
+        return checked_times(answer, partition_id)
+
+    async def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
+
+        async def ask(stream: _RpcStream) -> int:
+            return checked_first(
+                await stream.ask(FirstIdAtRequest(self._next_id(), partition_id, time_ms)), partition_id
+            )
 
         return await self._until_answered(partition_id, ask)
 

@@ -17,6 +17,7 @@ from enum import IntEnum
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.protocol.value import value
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "FeedCredit",
     "FeedMode",
     "FeedRecords",
+    "FirstIdAtRequest",
+    "FirstIdAtResponse",
     "LockFailureBatch",
     "Mount",
     "Mounted",
@@ -38,6 +41,8 @@ __all__ = [
     "PartitionStateResponse",
     "Rejected",
     "RejectionCode",
+    "TimesRequest",
+    "TimesResponse",
     "Unmount",
 ]
 
@@ -217,6 +222,50 @@ class PartitionStateResponse:
     state: MountState
 
 
+@value()
+class TimesRequest:
+    """When were the transactions [first_id, end_id) appended? ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+    first_id: int
+    end_id: int
+
+
+@value()
+class TimesResponse:
+    """``times``: of the transactions up to ``end_id`` (excluded), possibly fewer than asked for; or an error.
+
+    Exactly one of ``times`` and ``error`` is given.
+    """
+
+    request_id: int
+    end_id: int
+    times: TimeMarks | None
+    error: str | None
+
+
+@value()
+class FirstIdAtRequest:
+    """Which is the first transaction that may have been appended at ``time_ms`` or later?"""
+
+    request_id: int
+    partition_id: int
+    time_ms: int
+
+
+@value()
+class FirstIdAtResponse:
+    """``first_id``: of a committed transaction, or of the next one that will be; or an error.
+
+    Exactly one of ``first_id`` and ``error`` is given.
+    """
+
+    request_id: int
+    first_id: int | None
+    error: str | None
+
+
 BatchMessage = (
     AppendBatch
     | FeedBatch
@@ -234,4 +283,8 @@ BatchMessage = (
     | Unmount
     | PartitionStateRequest
     | PartitionStateResponse
+    | TimesRequest
+    | TimesResponse
+    | FirstIdAtRequest
+    | FirstIdAtResponse
 )

@@ -280,6 +280,7 @@ class Partition:
 
     def _on_turn_ended(self, event: TurnEnded) -> None:
         self._turn_asked = False
+        self.intake.clock_shows(event.now_ms)
         self._admit_next()
         if self.intake.may_admit:
             self._ask_for_end_of_turn()
