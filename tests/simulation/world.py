@@ -42,9 +42,11 @@ from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import SessionEffect
 from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.time_lookup import TimeLookup
 
 __all__ = ["Result", "World", "run"]
 
+EPOCH_MS = 1_700_000_000_000  # when the simulated time begins
 _LIVENESS_S = 60.0
 
 
@@ -132,6 +134,10 @@ class World:
             zookeeper_session_ms=choose([1_000, 3_000]),
         )
 
+    def now_ms(self) -> int:
+        """What a right wall clock shows."""
+        return EPOCH_MS + int(self.scheduler.now * 1000)
+
     def processes(self) -> list[Process]:
         return [*self.replicas, *self.servers, self.manager, *self.clients]
 
@@ -183,7 +189,9 @@ class World:
             self._wait("all replicas are members and alike", deadline, self._converged)
             sound = self._scrub()  # a repair begins at the first damage; further rot below it was not met so far
         self._wait("every subscriber has the whole log", deadline, self._all_fed)
-        outcome = Outcome(self.history, [self._read_logs(p) for p in range(self.partitions)])
+        every = range(self.partitions)
+        times = [self._times(p) for p in every]
+        outcome = Outcome(self.history, [self._read_logs(p) for p in every], times, self.now_ms())
         for check in CHECKERS:
             check(outcome)
         for logs in outcome.logs:
@@ -319,6 +327,15 @@ class World:
             log = replica.log(partition_id)
             assert log is not None
             found[replica.replica_id] = _records_of(log)
+        return found
+
+    def _times(self, partition_id: int) -> dict[int, TimeLookup]:
+        found = {}
+        for replica in self._holders(partition_id):
+            replica.threads.finish()
+            log = replica.log(partition_id)
+            assert log is not None
+            found[replica.replica_id] = log.times()
         return found
 
     def _state(self) -> str:

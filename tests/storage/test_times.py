@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.storage.faulty_disk import FaultyDisk, Survival
 from tests.storage.helpers import CLOCK_MS, append, contents, new_log, records, reopen
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import DiskFull
-from waltz_ray.protocol.times import MARK_EVERY_BYTES, NO_TIMES, begins_group, joined_times, times_within
+from waltz_ray.protocol.times import MARK_EVERY_BYTES, NO_TIMES, TimeMark, begins_group, joined_times, times_within
 from waltz_ray.storage import time_lookup
 from waltz_ray.storage.layout import HEADER_BYTES
 from waltz_ray.storage.partition_log import PartitionLog
@@ -169,7 +170,7 @@ class Bench:
         until, marks = lookup.marks(0, end_id)
         assert until == end_id
         assert [*marks] == sorted(marks)
-        assert all(before[0] < after[0] for before, after in zip(marks, marks[1:], strict=False))
+        assert all(before[0] < after[0] for before, after in pairwise(marks))
         for transaction_id, believed in enumerate(self.truth):
             known = [time_ms for first_id, time_ms in marks if first_id <= transaction_id]
             if self.exact:
@@ -252,7 +253,8 @@ def test_long_answers_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     log = new_log(disk, CONFIG)
     while log.last_id < 39:
         append(log, 1)
-    found, first_id = [], 0
+    found: list[TimeMark] = []
+    first_id = 0
     while first_id < 40:
         first_id, marks = log.times().marks(first_id, 40)
         assert len(marks) <= 3

@@ -98,13 +98,11 @@ class Host(Protocol):
     links: dict[int, ReplicaOrders]
     turns: Turns
     watchdog: Watchdog
+    now_ms: Callable[[], int]  # the wall clock
 
     @property
     def connections(self) -> Mapping[int, Connection]:
         """The clients' connections that have said HELLO and are not gone, by number."""
-
-    def now_ms(self) -> int:
-        """The wall clock, in milliseconds since 1970."""
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a blocking call (ZooKeeper) off the loop."""

@@ -169,17 +169,17 @@ class TimeIndex:
     def _note(self, mark: TimeMark, size_bytes: int) -> None:
         self._bytes += size_bytes
         time_ms, last_ms = min(mark[1], self._disk.disk.now_ms() + _MOST_AHEAD_MS), self.last_ms
-        if last_ms is not None and self._last is not None and not self.in_doubt:
-            if not begins_group(time_ms, last_ms, self._bytes):
-                self.last_ms = max(last_ms, time_ms)
-                return
+        if last_ms is None or self._last is None or self.in_doubt or begins_group(time_ms, last_ms, self._bytes):
+            self._begin(mark[0], time_ms)
+        else:
+            self.last_ms = max(last_ms, time_ms)
+
+    def _begin(self, transaction_id: int, time_ms: int) -> None:
         try:
             last_ms = self._look()
-            if (
-                self._last is None and mark[0] > self._header.first_id
-            ):  # when those before it were appended is not known
+            if self._last is None and transaction_id > self._header.first_id:  # of those before it nothing is known
                 last_ms = max(last_ms, self._header.created_ms)
-            self._write(self._entries(mark[0], max(time_ms, last_ms)))
+            self._write(self._entries(transaction_id, max(time_ms, last_ms)))
         except (DiskFull, OutOfResources):
             self.in_doubt = True  # advice: the records are what matters, and the next entry says what is missing
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.times import TimeMark, TimeMarks, times_within
@@ -50,9 +51,20 @@ class TimeLookup:
             header = SegmentHeader(0, *self._place, first_id)
         return TimeFile(self._disk, time_path(self._folder, first_id), header)
 
-    def _begin_ms(self, position: int) -> int:
-        with self._file(position) as file:
-            return file[0].time_ms
+    def _begins_ms(self) -> list[int]:
+        """When the first record of each segment was appended. Of one that is not known to have: when it was made, but
+        not after the next one, whose records may have been copied with their times."""
+        begins_ms: list[int] = []
+        next_ms: int | None = None
+        for position in reversed(range(len(self._segments))):
+            with self._file(position) as file:
+                first = file[0]
+            if next_ms is None or not first.loose:
+                next_ms = first.time_ms
+            elif first.time_ms:  # 0: not even that is known
+                next_ms = min(first.time_ms, next_ms)
+            begins_ms.append(next_ms)
+        return [*accumulate(reversed(begins_ms), max)]
 
     def marks(self, first_id: int, end_id: int) -> tuple[int, TimeMarks]:
         """(end, marks) of the records [first_id, end): all up to ``end_id``, or fewer if they have too many marks.
@@ -71,7 +83,8 @@ class TimeLookup:
                             break
                         if len(found) == MOST_MARKS:
                             return entry.first_id, times_within(found, first_id, entry.first_id)
-                        _add(found, entry.first_id, entry.time_ms)
+                        unknown = index == 0 and entry.loose
+                        _add(found, entry.first_id, self._begins_ms()[position] if unknown else entry.time_ms)
                 position += 1
         return max(first_id, end_id), times_within(found, first_id, end_id)
 
@@ -81,10 +94,11 @@ class TimeLookup:
         OutOfResources.
         """
         with enough_resources(self._folder):
-            after = bisect_left(range(len(self._segments)), time_ms, key=self._begin_ms)
+            begins_ms = self._begins_ms()
+            after = bisect_left(begins_ms, time_ms)
             newest = after == len(self._segments)
             if after > 0:
-                next_ms = None if newest else self._begin_ms(after)
+                next_ms = None if newest else begins_ms[after]
                 with self._file(after - 1) as file:
                     first_id = file.since(time_ms, next_ms, newest and self._in_doubt)
                 if first_id >= 0:

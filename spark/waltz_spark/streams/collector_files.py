@@ -17,6 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from waltz_ray.errors import DataUnavailable, StorageError
 from waltz_spark.streams.collector import CollectorSettings, Written
 from waltz_spark.streams.collector_states import Format
 from waltz_spark.streams.files import FilesOf, directory_of, local_files
-from waltz_spark.streams.layout import join
+from waltz_spark.streams.layout import join, minute_of
 
 __all__ = ["ClusterFeed", "json_lines", "write_file"]
 
@@ -56,15 +57,44 @@ class ClusterFeed:
 
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         with Marks(self._reading) as marks:
-            ends = self._ends(marks)
-            for partition_id, end in ends.items():
-                if position.get(partition_id, 0) > end + 1:
-                    raise DataUnavailable(
-                        f"partition {partition_id} of cluster {self._settings.cluster} ends with {end}, and collector "
-                        f"{self._settings.name} has collected up to {position[partition_id] - 1}; is it the same log?"
-                    )
-            wanted = bounds_of({p: position.get(p, 0) for p in ends}, "latest", ends)
-            return split_ranges(wanted, marks.record_bytes(wanted), self._settings.bytes_per_task)
+            return self._split(marks, self._new(marks, position))
+
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        with Marks(self._reading) as marks:
+            new = self._new(marks, position)
+            began = [self._minute(marks, each, first, last) for each in new]
+            minute = min(began, default=last)
+            if minute > last:
+                return last, []
+            end_ms = int((minute + timedelta(minutes=1)).timestamp() * 1000)
+            ranges = []
+            for wanted, began_in in zip(new, began, strict=True):
+                timed = marks.appended_ms(wanted.partition_id, wanted.first_id) is not None
+                end_id = min(wanted.end_id, marks.first_id_at(wanted.partition_id, end_ms)) if timed else wanted.end_id
+                if began_in <= minute and wanted.first_id < end_id:
+                    ranges.append(wanted._replace(end_id=end_id))
+            return minute, self._split(marks, ranges)
+
+    def _minute(self, marks: Marks, new: Range, first: datetime, last: datetime) -> datetime:
+        """Of a partition's next transaction; the minutes before ``first`` are closed, and what has no time is new."""
+        appended_ms = marks.appended_ms(new.partition_id, new.first_id)
+        if appended_ms is None:
+            return last
+        return max(first, minute_of(datetime.fromtimestamp(appended_ms / 1000, UTC)))
+
+    def _new(self, marks: Marks, position: Mapping[int, int]) -> list[Range]:
+        """What is committed from ``position`` on. DataUnavailable if the log ends before."""
+        ends = self._ends(marks)
+        for partition_id, end in ends.items():
+            if position.get(partition_id, 0) > end + 1:
+                raise DataUnavailable(
+                    f"partition {partition_id} of cluster {self._settings.cluster} ends with {end}, and collector "
+                    f"{self._settings.name} has collected up to {position[partition_id] - 1}; is it the same log?"
+                )
+        return bounds_of({p: position.get(p, 0) for p in ends}, "latest", ends)
+
+    def _split(self, marks: Marks, wanted: list[Range]) -> list[Range]:
+        return split_ranges(wanted, marks.record_bytes(wanted), self._settings.bytes_per_task)
 
     def _ends(self, marks: Marks) -> dict[int, int]:
         partitions = marks.locations.checked(list(self._settings.partitions) or None)

@@ -45,6 +45,10 @@ class ListFeed:
         wanted = bounds_of({p: position.get(p, 0) for p in self.marks}, "latest", self.marks)
         return split_ranges(wanted, {}, 2)
 
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        """Whatever there is was appended in the last minute."""
+        return last, self.plan(position)
+
     def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
         written = []
         for number, each in enumerate(ranges):
