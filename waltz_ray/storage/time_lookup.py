@@ -55,16 +55,20 @@ class TimeLookup:
         """When the first record of each segment was appended. Of one that is not known to have: when it was made, but
         not after the next one, whose records may have been copied with their times."""
         begins_ms: list[int] = []
+        ends_ms: list[int] = []
         next_ms: int | None = None
         for position in reversed(range(len(self._segments))):
             with self._file(position) as file:
                 first = file[0]
+                ends_ms.append(file[len(file) - 1].time_ms)
             if next_ms is None or not first.loose:
                 next_ms = first.time_ms
             elif first.time_ms:  # 0: not even that is known
                 next_ms = min(first.time_ms, next_ms)
             begins_ms.append(next_ms)
-        return [*accumulate(reversed(begins_ms), max)]
+        # Nor before the end of the one before it.
+        before_ms = [0, *reversed(ends_ms[1:])]
+        return [*accumulate(map(max, reversed(begins_ms), before_ms), max)]
 
     def marks(self, first_id: int, end_id: int) -> tuple[int, TimeMarks]:
         """(end, marks) of the records [first_id, end): all up to ``end_id``, or fewer if they have too many marks.
