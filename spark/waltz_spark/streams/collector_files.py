@@ -17,7 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import IO, Any
 
 import pyarrow as pa
@@ -29,9 +29,9 @@ from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.errors import DataUnavailable, StorageError
 from waltz_spark.streams.collector import CollectorSettings, Written
-from waltz_spark.streams.collector_states import Format
+from waltz_spark.streams.collector_states import Format, next_minute
 from waltz_spark.streams.files import FilesOf, directory_of, local_files
-from waltz_spark.streams.layout import join, minute_of
+from waltz_spark.streams.layout import join
 
 __all__ = ["ClusterFeed", "json_lines", "write_file"]
 
@@ -61,26 +61,8 @@ class ClusterFeed:
 
     def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
         with Marks(self._reading) as marks:
-            new = self._new(marks, position)
-            began = [self._minute(marks, each, first, last) for each in new]
-            minute = min(began, default=last)
-            if minute > last:
-                return last, []
-            end_ms = int((minute + timedelta(minutes=1)).timestamp() * 1000)
-            ranges = []
-            for wanted, began_in in zip(new, began, strict=True):
-                timed = marks.appended_ms(wanted.partition_id, wanted.first_id) is not None
-                end_id = min(wanted.end_id, marks.first_id_at(wanted.partition_id, end_ms)) if timed else wanted.end_id
-                if began_in <= minute and wanted.first_id < end_id:
-                    ranges.append(wanted._replace(end_id=end_id))
+            minute, ranges = next_minute(self._new(marks, position), first, last, marks)
             return minute, self._split(marks, ranges)
-
-    def _minute(self, marks: Marks, new: Range, first: datetime, last: datetime) -> datetime:
-        """Of a partition's next transaction; the minutes before ``first`` are closed, and what has no time is new."""
-        appended_ms = marks.appended_ms(new.partition_id, new.first_id)
-        if appended_ms is None:
-            return last
-        return max(first, minute_of(datetime.fromtimestamp(appended_ms / 1000, UTC)))
 
     def _new(self, marks: Marks, position: Mapping[int, int]) -> list[Range]:
         """What is committed from ``position`` on. DataUnavailable if the log ends before."""

@@ -48,7 +48,7 @@ from waltz_ray.protocol.partition.feed import FeedHub
 from waltz_ray.protocol.partition.flushes import Flushes
 from waltz_ray.protocol.partition.intake import LINES_TIMER, Intake
 from waltz_ray.protocol.partition.mounts import Mounts
-from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LogLost, LogOpened, Reign, Ruling
+from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LOOK_TIMER, LogLost, LogOpened, Reign, Ruling
 from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
@@ -372,6 +372,8 @@ class Partition:
             self._on_session_event(event)
         elif event.name == BACKOFF_TIMER:
             self._obey(self.reign.pause_is_over())
+        elif event.name == LOOK_TIMER:
+            self._obey(self.reign.look())
         elif event.name == LINES_TIMER:
             self._effects += self.intake.pause_is_over()
         else:
