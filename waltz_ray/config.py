@@ -187,6 +187,9 @@ class ClientConfig:
     request_timeout_ms: int = 30_000
     """How long a data fetch or another request may take before it fails."""
 
+    hindrance_after_ms: int = 2_000
+    """An append or a mount that waits this long has its server asked why; the log of the process says it. 0: never."""
+
     max_frame_bytes: int = 64 * 1024 * 1024
     """A longer frame is a wire error. A record takes half of it at the most, here and at the server."""
 
@@ -200,6 +203,7 @@ class ClientConfig:
         _require(self, "context_threads", 1, 1024)
         _require(self, "mount_timeout_ms", 1, 3_600_000)
         _require(self, "request_timeout_ms", 1, 3_600_000)
+        _require(self, "hindrance_after_ms", 0, 3_600_000)
         _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
 
 

@@ -147,6 +147,11 @@ class StoreDirectory:
         """Number of partitions of the cluster."""
         return self.info.partitions
 
+    @property
+    def cluster_key(self) -> str:
+        """Made once, with the cluster: no other one has it, whatever its name."""
+        return str(self.info.cluster_key)
+
     def next_client_id(self) -> int:
         """A client ID nobody was ever given."""
         return self._store.next_client_id()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,10 +44,11 @@ class Options:
 
         if ("zookeeper" in values) == ("endpoints" in values):
             raise InvalidInput("format 'waltz' needs the option zookeeper or the option endpoints, and not both")
-        return cls(
+        cluster = value("cluster", _text, os.environ.get("WALTZ_CLUSTER", ""))
+        options = cls(
             reading=Reading.of(
                 where=value("zookeeper", _text, None) or value("endpoints", _endpoints, None),
-                cluster=value("cluster", _text, "waltz"),
+                cluster=cluster or "waltz",
                 source=value("source", _text, "server"),
                 columns=value("columns", _names, None),
             ),
@@ -57,6 +59,9 @@ class Options:
             max_records_per_trigger=value("maxRecordsPerTrigger", _positive, None),
             push_filters=value("pushFilters", _flag, True),
         )
+        if "zookeeper" in values and not cluster:
+            raise InvalidInput("format 'waltz' needs the option cluster beside zookeeper, which may have several")
+        return options
 
 
 _NAMES = (

@@ -10,8 +10,10 @@ import math
 import random
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,13 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_ray.cli import load_run
 from waltz_ray.cli.load_appender import KeyedAppender
 from waltz_ray.cli.load_cursor import LoadedRows, open_cursor
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.load_rows import Choices, FileRow, NanRule, check_rows
+from waltz_ray.cli.load_run import Job, run_job
 from waltz_ray.cli.load_source import open_source
 from waltz_ray.client.keys import key_hash, partition_for
-from waltz_ray.errors import AppendFailed, InvalidInput
+from waltz_ray.errors import AppendFailed, InvalidInput, PartitionNotReady
 from waltz_ray.protocol.ids import LockId
 
 
@@ -404,8 +408,35 @@ def test_a_log_with_rows_that_the_file_does_not_have() -> None:
         found.finish()
 
 
+def test_a_load_is_not_resumed_into_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.csv", "id\n1\n")
+    job = Job(str(path), None, Choices("id", "text", "error"), 0, "", False, True)
+    keys = iter(["k1", "k2", "k1"])
+    clients: list[mock.MagicMock] = []
+
+    def another(*where: str) -> mock.MagicMock:
+        client = mock.MagicMock(partitions=1, cluster_key=next(keys), client_id=7)
+        client.__enter__.return_value = client
+        client.server_high_water_mark.return_value = 4
+        client.append.side_effect = PartitionNotReady("no space left")
+        client.hindrances.return_value = {}
+        clients.append(client)
+        return client
+
+    monkeypatch.setattr(load_run, "open_client", another)
+    with pytest.raises(AppendFailed, match="no space left; 0 of 1 rows are in the log"):
+        run_job(job, "", "", "", "")
+    with pytest.raises(InvalidInput, match="was into another cluster than this one"):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert not clients[1].append.called
+    assert not clients[1].supersede.called
+    with pytest.raises(AppendFailed):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert clients[2].supersede.called
+
+
 def test_the_file_of_a_load(tmp_path: Path) -> None:
-    path, settings = tmp_path / "a.csv.waltz-load", {"key": "id", "bytes": 7}
+    path, settings = tmp_path / "a.csv.waltz-load", {"key": "id", "bytes": 7, "cluster_key": "k1"}
     with pytest.raises(InvalidInput, match="there is nothing to resume"), open_cursor(path, True):
         pass
     running = pytest.raises(InvalidInput, match="another load of the same rows is running")
@@ -423,6 +454,9 @@ def test_the_file_of_a_load(tmp_path: Path) -> None:
         cursor.check(settings)
         with pytest.raises(InvalidInput, match="had key 'id', this one has 'name'"):
             cursor.check({**settings, "key": "name"})
+        cursor.check_cluster("k1")
+        with pytest.raises(InvalidInput, match=r"a\.csv\.waltz-load: .* was into another cluster than this one"):
+            cursor.check_cluster("k2")
         cursor.begin(settings, [9, 9], 18)
     with open_cursor(path, True) as cursor:
         assert (cursor.starts, cursor.clients) == ([5, 0], [17, 18])

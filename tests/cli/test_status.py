@@ -12,12 +12,12 @@ import pytest
 from tests.cli.test_commands import run
 from waltz_ray import bring_up
 from waltz_ray.actors import supervision
-from waltz_ray.cli.status import troubles
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import RefusalCode
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session_replica import Phase
+from waltz_ray.runtime.findings import what_does_not_serve
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
@@ -93,7 +93,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClusterStatus], None]:
 
 def test_all_is_well(answer: Callable[[ClusterStatus], None], capsys: pytest.CaptureFixture[str]) -> None:
     answer(CLUSTER)
-    assert troubles(CLUSTER) == []
+    assert what_does_not_serve(CLUSTER) == []
     assert run("status") == 0
     assert "ZooKeeper 127.0.0.1:1 (connected)" in capsys.readouterr().out
 
@@ -147,6 +147,10 @@ SICK: list[tuple[ClusterStatus, str]] = [
     ),
     (with_server(partitions={}), "partition 0: not ready, server 1 has it"),
     (
+        with_server(partitions={0: replace(SERVED, hindrance="replica 0: no space left")}),
+        "partition 0: takes no appends: replica 0: no space left",
+    ),
+    (
         replace(CLUSTER, partitions=(PartitionAssignment(0),)),
         "partition 0: not ready, no server has it",
     ),
@@ -163,7 +167,7 @@ def test_whatever_does_not_serve_is_a_line_and_exit_code_1(
     answer: Callable[[ClusterStatus], None], capsys: pytest.CaptureFixture[str], view: ClusterStatus, line: str
 ) -> None:
     answer(view)
-    assert troubles(view) == [line]
+    assert [str(finding) for finding in what_does_not_serve(view)] == [line]
     assert run("status") == 1
     assert line in capsys.readouterr().out
     assert run("status", "--json") == 1

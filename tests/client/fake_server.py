@@ -26,6 +26,8 @@ from waltz_ray.protocol.messages.client import (
     FeedCredit,
     FeedMode,
     FeedRecords,
+    HindranceRequest,
+    HindranceResponse,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -114,6 +116,7 @@ class Script:
     hold_mounts: bool = False  # never answer a mount
     hold_appends: bool = False  # admit nothing, answer nothing
     hold_feeds: bool = False  # admit, and tell nobody before the next mount
+    hindrance: str = ""  # what it says when it is asked why
     hello_versions: tuple[int, ...] = CLIENT_VERSIONS
 
 
@@ -311,6 +314,8 @@ class Connection(asyncio.Protocol):
             log = self.server.logs[message.partition_id]
             state = PartitionStateResponse(message.request_id, log.partition_id, 1, 1, log.mark, MountState.READY)
             self.send(state)
+        elif isinstance(message, HindranceRequest):
+            self.send(HindranceResponse(message.request_id, message.partition_id, self.server.script.hindrance))
         else:
             raise AssertionError(f"the client sent {message!r}")
 
@@ -406,6 +411,10 @@ class FakeDirectory:
     @property
     def partitions(self) -> int:
         return self._partitions
+
+    @property
+    def cluster_key(self) -> str:
+        return "of the fake cluster"
 
     def next_client_id(self) -> int:
         with self._lock:

@@ -21,6 +21,7 @@ from waltz_ray.errors import DiskFull, ReplicaRefused
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
+    Appended,
     Read,
     RefusalCode,
     Refused,
@@ -139,9 +140,43 @@ def test_a_full_disk_does_not_end_every_session_that_begins() -> None:
     assert task.exception() is None
     assert events == [
         (7, ReplicaLost(5, 3, "no space left")),
-        (7, ReplicaLost(6, 3, "its disk was full a moment ago")),
+        (7, ReplicaLost(6, 3, "no space left")),
         (7, ReplicaAvailable(NO_SUCH_SESSION, 3)),
     ]
+    server.bury()
+
+
+def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
+    """224 sessions in a minute, of four partitions: each second one was opened, and ended with its first append."""
+    scheduler = Scheduler(Random(1))
+    network = Network(scheduler, Random(2))
+    server = new_loop(scheduler, network, "server")
+    tries = 0
+
+    async def refuse_all() -> None:
+        def told(partition_id: int, event: object) -> None:
+            nonlocal tries
+            if isinstance(event, ReplicaAvailable):
+                tries += 1
+                link.open(7, 6, 5, "b/1")
+                link.on_live(Refused(7, 6, 5, RefusalCode.DISK_FULL, 6, 8, "no space left"))
+
+        link = ReplicaLink(3, KEY, ServerConfig(), Listening(told, 7), Outgoing(), Pool(1))
+        link._up, link._live = True, mock.Mock()
+        link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
+        await asyncio.sleep(60)
+        assert 7 <= tries <= 12
+        link.on_appended(Appended(7, 6, 9))
+        link.on_live(Refused(7, 6, 5, RefusalCode.DISK_FULL, 6, 9, "no space left"))
+        before = tries
+        await asyncio.sleep(1.5)
+        assert tries > before, "there was room in between: it is tried soon"
+        link._task.cancel()
+
+    task = server.enter(lambda: server.create_task(refuse_all()))
+    scheduler.run(70.0)
+    assert task.done()
+    assert task.exception() is None
     server.bury()
 
 

@@ -99,10 +99,9 @@ def test_pushdown(spark: Any, start: dict[int, int], appended: list[Row]) -> Non
 
 
 @pytest.mark.parametrize("source", ["server", "replica"])
+@pytest.mark.usefixtures("appended")
 @pytest.mark.parametrize("columns", [["transaction_id", "_appended_at"], ["_appended_at", "data"]])
-def test_times(
-    spark: Any, bank: Cluster, start: dict[int, int], appended: list[Row], source: Any, columns: Any
-) -> None:
+def test_times(spark: Any, bank: Cluster, start: dict[int, int], source: Any, columns: Any) -> None:
     with waltz_ray.connect(bank.name) as client:
         first = next(iter(client.read(1, start[1], start[1] + 1))).appended_at
     assert first is not None

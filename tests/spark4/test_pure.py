@@ -102,9 +102,11 @@ def test_offsets_are_the_same_bytes_for_the_same_place() -> None:
 
 
 def test_options() -> None:
-    parsed = Options.parse({"ZOOKEEPER": "z:1", "partitions": "2, 0,2", "start": "0=5, 2=7", "columns": "header"})
+    parsed = Options.parse(
+        {"ZOOKEEPER": "z:1", "cluster": "bank", "partitions": "2, 0,2", "start": "0=5, 2=7", "columns": "header"}
+    )
     assert parsed.reading.where == "z:1"
-    assert (parsed.reading.cluster, parsed.reading.source, parsed.reading.columns) == ("waltz", "server", ("header",))
+    assert (parsed.reading.cluster, parsed.reading.source, parsed.reading.columns) == ("bank", "server", ("header",))
     assert (parsed.partitions, parsed.start, parsed.stop) == ([0, 2], {0: 5, 2: 7}, None)
     assert Options.parse({"endpoints": "0=127.0.0.1:1,1=[::1]:2"}).reading.where == {0: "127.0.0.1:1", 1: "[::1]:2"}
 
@@ -115,6 +117,7 @@ def test_options() -> None:
         ({}, "needs the option zookeeper or the option endpoints"),
         ({"zookeeper": "z:1", "endpoints": "0=h:1"}, "and not both"),
         ({"zookeeper": ""}, "option zookeeper must be given"),
+        ({"zookeeper": "z:1"}, "needs the option cluster beside zookeeper"),
         ({"endpoints": "0=h"}, "option endpoints must be a server for each partition"),
         ({"endpoints": "0=h:1,0=h:2"}, "option endpoints must be a server for each partition"),
         ({"zookeeper": "z", "partition": "1"}, "did you mean 'partitions'"),

@@ -18,6 +18,8 @@ from waltz_ray.protocol.messages.client import (
     DataRangeResponse,
     FirstIdAtRequest,
     FirstIdAtResponse,
+    HindranceRequest,
+    HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
     TimesRequest,
@@ -59,6 +61,7 @@ RpcRequest = (
     | PartitionStateRequest
     | TimesRequest
     | FirstIdAtRequest
+    | HindranceRequest
     | DataRequest
     | HighWaterMarkRequest
     | CheckConnectivityRequest
@@ -143,6 +146,10 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             return await _first_id_at(server, request)
         case PartitionStateRequest():
             return _state(server, request)
+        case HindranceRequest(request_id, partition_id):
+            here = partition_id in server.assigned
+            reason = server.drivers[partition_id].hindrance() if here else "its server does not have it any more"
+            return HindranceResponse(request_id, partition_id, reason)
         case HighWaterMarkRequest(req_id):
             machine = server.machine_of(req_id.partition_id)
             return HighWaterMarkResponse(req_id, -1 if machine is None else machine.high_water_mark)

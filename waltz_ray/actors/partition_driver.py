@@ -124,7 +124,7 @@ class PartitionDriver(Driver[Event, Effect]):
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._ready: list[asyncio.Future[None]] = []
+        self._zookeeper_answers = True
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -160,6 +160,10 @@ class PartitionDriver(Driver[Event, Effect]):
             lambda link, session_id: link.find_time(FindTime(self.partition_id, session_id, time_ms))
         )
         return min(found, self.machine.high_water_mark + 1)
+
+    def hindrance(self) -> str:
+        """What keeps the partition from taking appends, one line for people; "" if nothing does."""
+        return self.machine.hindrance(self._zookeeper_answers)
 
     # ---- effects ----------------------------------------------------------------------------------------
 
@@ -259,8 +263,10 @@ class PartitionDriver(Driver[Event, Effect]):
                 roster, version = await self._host.in_thread(partial(self._host.store.roster, self.partition_id))
             except ZooKeeperUnreachable as error:
                 log.warning("partition %d: cannot read its roster, trying again: %s", self.partition_id, error)
+                self._zookeeper_answers = False
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
                 continue
+            self._zookeeper_answers = True
             self.handle(RosterRead(roster, version))
             return
 
@@ -279,8 +285,10 @@ class PartitionDriver(Driver[Event, Effect]):
             except ZooKeeperUnreachable as error:
                 log.warning("partition %d: cannot write its roster, trying again: %s", self.partition_id, error)
                 write.unanswered()
+                self._zookeeper_answers = False
                 await asyncio.sleep(_ZOOKEEPER_RETRY_S)
         if answer is not None:
+            self._zookeeper_answers = True
             self.handle(answer)
 
     # ---- reads ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -74,6 +75,7 @@ BULK_READ_BYTES = 4 * 1024 * 1024
 """How much one read of a catch-up asks for."""
 
 _REFUSED_RETRY_S = 1.0
+_LONGEST_FULL_RETRY_S = 8.0  # of a disk that stays full
 _LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
@@ -124,6 +126,15 @@ class ReplicaOrders(Protocol):
 
 def _frame(message: ReplicaRequest) -> bytes:
     return encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(message))
+
+
+@dataclass(frozen=True, slots=True)
+class _FullDisk:
+    """What the replica has said, when it is tried again (the loop's clock), and how long the pause after that is."""
+
+    message: str
+    until: float
+    next_pause_s: float
 
 
 class _Stream(GreetedStream):
@@ -182,7 +193,7 @@ class ReplicaLink:
         self.heard_at = 0.0
         self.refusals: Counter[RefusalCode] = Counter()
         self.silent = Seldom(_LOG_EVERY_S)
-        self._full_until: dict[int, float] = {}  # partition -> when it is tried again
+        self._full: dict[int, _FullDisk] = {}  # by partition
         self._queue = queue
         self._cluster_key = cluster_key
         self._drivers = drivers
@@ -192,6 +203,7 @@ class ReplicaLink:
         self._bulk: _Stream | None = None
         self._ready: set[bool] = set()
         self._up = False
+        self._down_because = "it has not announced itself"
         self._waiting: dict[tuple[int, int], int] = {}  # (partition, session) -> last ID sent and not acknowledged
         self._orders = 0  # live orders without an answer
         self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
@@ -289,7 +301,8 @@ class ReplicaLink:
         self._ready.clear()
         self._waiting.clear()
         self._orders = 0
-        self._full_until.clear()  # another process may have room
+        self._full.clear()  # another process may have room
+        self._down_because = reason
         self._states.clear()
         for stream in streams:
             if stream is not None:
@@ -325,12 +338,11 @@ class ReplicaLink:
         """Fence the replica for a session; it counts as lost while its disk is likely to be full.
 
         With a full disk it would be a member, refuse the first append, and so end each session that has just begun. It
-        is tried again as after any refusal.
+        is tried again after a while, which grows: each time may cost a session.
         """
-        if asyncio.get_running_loop().time() < self._full_until.get(partition_id, 0.0):
-            self._drivers[partition_id].handle(
-                ReplicaLost(session_id, self.replica_id, "its disk was full a moment ago")
-            )
+        full = self._full.get(partition_id)
+        if full is not None and asyncio.get_running_loop().time() < full.until:
+            self._drivers[partition_id].handle(ReplicaLost(session_id, self.replica_id, full.message))
             return
         self._order(Open(partition_id, session_id, self._cluster_key, joined_session_id, owner))
 
@@ -352,7 +364,7 @@ class ReplicaLink:
             self._waiting[partition_id, session_id] = last_id
             self._live.send_bytes(frame)
         else:
-            self._drivers[partition_id].handle(ReplicaLost(session_id, self.replica_id, "not connected"))
+            self._drivers[partition_id].handle(self._not_connected(session_id))
 
     async def read(self, request: Read) -> RecordBatch:
         """Records from the replica. ReplicaRefused or ConnectionError say why not."""
@@ -387,8 +399,10 @@ class ReplicaLink:
                 self._states.append(number)
             self._live.send_bytes(_frame(request))
         else:
-            lost = ReplicaLost(request.session_id, self.replica_id, "not connected")
-            self._drivers[request.partition_id].handle(lost)
+            self._drivers[request.partition_id].handle(self._not_connected(request.session_id))
+
+    def _not_connected(self, session_id: int) -> ReplicaLost:
+        return ReplicaLost(session_id, self.replica_id, f"not connected: {self._down_because}")
 
     # ---- answers ----------------------------------------------------------------------------------------
 
@@ -396,6 +410,8 @@ class ReplicaLink:
         session, last_id = (message.partition_id, message.session_id), message.last_id
         if self._waiting.get(session, -1) <= last_id:
             self._waiting.pop(session, None)
+        if self._full:
+            self._full.pop(message.partition_id, None)
         self._drivers[message.partition_id].handle(ReplicaAppended(message.session_id, self.replica_id, last_id))
 
     def on_live(self, message: ReplicaReply) -> None:
@@ -425,13 +441,20 @@ class ReplicaLink:
             self._drivers[refused.partition_id].handle(fenced)
             return
         log.warning("replica %d: %s", self.replica_id, refused.message)
+        loop, pause_s = asyncio.get_running_loop(), _REFUSED_RETRY_S
         if refused.code is RefusalCode.DISK_FULL:
-            self._full_until[refused.partition_id] = asyncio.get_running_loop().time() + _REFUSED_RETRY_S
+            before = self._full.get(refused.partition_id)
+            if before is not None and loop.time() < before.until:
+                pause_s = before.until - loop.time()  # an append that was under way
+            else:
+                pause_s = before.next_pause_s if before is not None else _REFUSED_RETRY_S
+                next_pause_s = min(2 * pause_s, _LONGEST_FULL_RETRY_S)
+                self._full[refused.partition_id] = _FullDisk(refused.message, loop.time() + pause_s, next_pause_s)
         lost_files = refused.code is RefusalCode.LOST_FILES
         lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files)
         self._drivers[refused.partition_id].handle(lost)
         # The link works, so nothing else would announce the replica again: let it be tried from time to time.
-        asyncio.get_running_loop().call_later(_REFUSED_RETRY_S, self._try_again, refused)
+        loop.call_later(pause_s, self._try_again, refused)
 
     def _try_again(self, refused: Refused) -> None:
         if self._up:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
-from waltz_ray.actors.partition_driver import Drivers
+from waltz_ray.actors.partition_driver import Drivers, PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink, ReplicaOrders
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
@@ -235,7 +235,7 @@ class Server:
             slow_steps=self.watchdog.slow_steps,
             longest_step_ms=round(self.watchdog.longest_ms, 1),
             links={replica_id: link.status() for replica_id, link in self.links.items()},
-            partitions={p: _served(self.drivers[p].machine) for p in sorted(self.assigned)},
+            partitions={p: _served(self.drivers[p]) for p in sorted(self.assigned)},
         )
 
 
@@ -244,7 +244,8 @@ def _end_process(message: str) -> None:
     os._exit(1)
 
 
-def _served(machine: Partition) -> ServedPartition:
+def _served(driver: PartitionDriver) -> ServedPartition:
+    machine = driver.machine
     session = machine.session
     ready = machine.ready and machine.stage is not Stage.IDLE
     phases = {} if session is None else session.phases()
@@ -259,4 +260,5 @@ def _served(machine: Partition) -> ServedPartition:
         replicas={replica_id: ReplicaProgress(phase, last_id) for replica_id, (phase, last_id) in phases.items()},
         in_flight_bytes=machine.in_flight_bytes,
         subscribers=machine.subscribers,
+        hindrance=driver.hindrance(),
     )

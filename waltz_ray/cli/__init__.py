@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "main", "make_app"]
 
 COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
-    **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas"},
+    **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
 }
 """The module of each command. Only that of the command that is run is imported: nobody waits for the others."""

@@ -12,7 +12,7 @@ log ended when it began, and, before its first append, its client ID. ``--resume
 
 ::
 
-    {"waltz_load": 1, "starts": [12, 40], "key": "id", ...}     what is loaded, and the first ID of each partition
+    {"waltz_load": 1, "starts": [12, 40], "key": "id", ...}     what is loaded, where to, from which IDs on
     {"client_id": 7}                                            a line for each run, synced before its first append
     {"client_id": 9}
 
@@ -72,6 +72,14 @@ class LoadCursor:
                     f"{self._path}: the load that was interrupted had {name} {self.settings.get(name)!r}, "
                     f"this one has {wanted!r}; resume with what it had, or delete that file to begin anew"
                 )
+
+    def check_cluster(self, key: str) -> None:
+        """InvalidInput if the interrupted load was into another cluster: its records are not in this log."""
+        if self.settings.get("cluster_key") != key:
+            raise InvalidInput(
+                f"{self._path}: the load that was interrupted was into another cluster than this one (their keys "
+                "differ); say which one is meant (--dir, --cluster), or delete that file to load all into this one"
+            )
 
     def begin(self, settings: Mapping[str, Any], starts: Sequence[int], client_id: int) -> None:
         """Before the first append of a run."""

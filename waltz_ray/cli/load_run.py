@@ -95,8 +95,11 @@ class _Load:
 
     def run(self, cursor: LoadCursor | None, settings: dict[str, Any]) -> None:
         """Append what is not in the log. Ctrl-C and errors say how far it came."""
-        resumed = cursor is not None and bool(cursor.clients)
-        loaded = self._loaded(cursor) if cursor is not None and resumed else None
+        settings = {**settings, "cluster_key": self.client.cluster_key}
+        loaded = None
+        if cursor is not None and cursor.settings:
+            cursor.check_cluster(self.client.cluster_key)
+            loaded = self._loaded(cursor) if cursor.clients else None
         self.before = loaded.count if loaded is not None else 0
         if cursor is not None:
             marks = [self.client.server_high_water_mark(partition) for partition in range(self.client.partitions)]
@@ -104,8 +107,9 @@ class _Load:
         try:
             self._append(loaded)
         except KeyboardInterrupt:
+            why = "".join(f"; partition {p}: {reason}" for p, reason in self.client.hindrances().items())
             self.appender.abandon(_LAST_FATES_S)
-            print(f"waltz: interrupted: {self._how_far(cursor)}", file=sys.stderr)
+            print(f"waltz: interrupted: {self._how_far(cursor)}{why}", file=sys.stderr)
             raise
         except WaltzError as error:
             self.appender.abandon(_LAST_FATES_S)
@@ -114,11 +118,6 @@ class _Load:
     def _loaded(self, cursor: LoadCursor) -> LoadedRows:
         """What the log has of the rows, after nothing more can come from the process that was interrupted."""
         client, partitions = self.client, self.client.partitions
-        if len(cursor.starts) != partitions:
-            raise InvalidInput(
-                f"the load that was interrupted was into a cluster of {len(cursor.starts)} partitions, "
-                f"this one has {partitions}; it is another one"
-            )
         marks = client.supersede(cursor.clients[-1], _SETTLE_S)
         ids = frozenset(cursor.clients)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.errors import ClusterNotFound
-from waltz_ray.runtime.status import ActorStatus, ClusterStatus, Readiness, ReplicaStatus, ZooKeeperStatus, to_json
+from waltz_ray.runtime.findings import SILENT_S, what_does_not_serve
+from waltz_ray.runtime.status import ClusterStatus, Readiness, ZooKeeperStatus, to_json
 
-__all__ = ["register", "troubles"]
+__all__ = ["look", "register"]
 
 _MANAGER_TIMEOUT_S = 5.0
-_SILENT_S = 6.0  # three requests of the pulse
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +31,8 @@ def status(
     from waltz_ray.finding.find import find_on_ray
 
     name, joined = find_on_ray(cluster, directory, address)
-    view = _view(name)
-    trouble = troubles(view)
+    view = look(name)
+    trouble = what_does_not_serve(view)
     if as_json:
         print_json(to_json(view))
     else:
@@ -45,12 +43,12 @@ def status(
         console.print(_servers(view))
         console.print(_replicas(view))
         for line in trouble:
-            console.print(line, style="yellow", soft_wrap=True, markup=False)
+            console.print(str(line), style="yellow", soft_wrap=True, markup=False)
     if trouble:
         raise typer.Exit(1)
 
 
-def _view(name: str) -> ClusterStatus:
+def look(name: str) -> ClusterStatus:
     """What the manager says, or what can be learned without it. ClusterNotFound if there is no such cluster."""
     from waltz_ray.actors.supervision import running_actors
     from waltz_ray.bring_up import cluster_status, status_without_manager
@@ -102,62 +100,10 @@ def _replicas(view: ClusterStatus) -> Table:
     return table
 
 
-def troubles(view: ClusterStatus) -> list[str]:
-    """A line for everything that does not serve as it should."""
-    lines = [f"manager: {view.manager.reason}"] if view.manager.reason else []
-    seen = view.zookeeper_state
-    if seen is not None:
-        lines += _zookeeper_trouble("ZooKeeper", seen, seen.view_age_s)
-    if view.zookeeper_server is not None:  # ours, on one of the cluster's disks
-        lines += _not_serving("ZooKeeper's server", view.zookeeper_server)
-        lines += [f"ZooKeeper's server: {problem}"] if (problem := view.zookeeper_server.problem) else []
-    for number, server in view.servers.items():
-        lines += _not_serving(f"server {number}", server)
-        if server.zookeeper is not None:
-            lines += _zookeeper_trouble(f"server {number}: ZooKeeper", server.zookeeper)
-    for number, replica in view.replicas.items():
-        lines += _replica_trouble(f"replica {number}", replica)
-    for each in view.partitions:
-        now = view.served(each)
-        if now is None or now.state is not Readiness.READY:
-            where = "no server has it" if each.server is None else f"server {each.server} has it"
-            lines.append(f"partition {each.partition}: not ready, {where}")
-    if view.manager.supervision_error:
-        lines.append(f"manager: {view.manager.supervision_error}")
-    return lines
-
-
-def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[str]:
-    if actor.serving:
-        return []
-    silence = "" if actor.silent_s is None else f"does not answer for {actor.silent_s:.0f} s: "
-    return [f"{who}: {actor.state}{since}: {silence}{actor.reason or 'it gives no reason'}"]
-
-
-def _replica_trouble(who: str, replica: ReplicaStatus) -> list[str]:
-    lines = _not_serving(who, replica, _since(replica.since_ms))
-    if replica.problem:
-        lines.append(f"{who}: {replica.problem}")
-    damaged = {p: stored.damaged for p, stored in replica.partitions.items() if stored.damaged}
-    return lines + [f"{who}, partition {partition_id}: {damage}" for partition_id, damage in damaged.items()]
-
-
-def _zookeeper_trouble(who: str, seen: ZooKeeperStatus, view_age_s: float | None = None) -> list[str]:
-    if seen.answers(_SILENT_S):
-        return []
-    old = "" if view_age_s is None else f"; what is shown of it was read {view_age_s:.0f} s ago"
-    why = f": {seen.error}" if seen.error else ""
-    return [f"{who}: does not answer for {seen.silent_s:.0f} s ({seen.state}{why}){old}"]
-
-
 def _zookeeper_state(seen: ZooKeeperStatus | None) -> str:
     if seen is None:
         return "unknown"
-    return "no answer" if seen.connected and not seen.answers(_SILENT_S) else seen.state
-
-
-def _since(since_ms: int | None) -> str:
-    return "" if since_ms is None else f" since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return "no answer" if seen.connected and not seen.answers(SILENT_S) else seen.state
 
 
 def _text(value: object) -> str:

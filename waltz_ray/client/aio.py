@@ -255,7 +255,7 @@ class AsyncWaltzClient(AsyncReads):
             runner.cancel(run, error)
             raise
         runner.expire(run, timeout)
-        raise unknown_error("the context", timeout, fate.left_alone())
+        raise unknown_error("the context", timeout, fate.left_alone(), self._engine.why())
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
@@ -265,6 +265,7 @@ class AsyncWaltzClient(AsyncReads):
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
+                f"{self._engine.why()}"
             )
 
     # ---- about the client
@@ -273,6 +274,11 @@ class AsyncWaltzClient(AsyncReads):
     def client_id(self) -> int:
         """This client's ID, which no other client has had or will ever have."""
         return self._engine.membership.client_id
+
+    @property
+    def cluster_key(self) -> str:
+        """Of the cluster: made once, with it; no other one has it, whatever its name."""
+        return self._directory.cluster_key
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
@@ -310,6 +316,13 @@ class AsyncWaltzClient(AsyncReads):
         finally:
             await self._engine.unsubscribe(subscription)
         return [*(await self._server_marks(range(self.partitions))).values()]
+
+    def hindrances(self) -> dict[int, str]:
+        """Why partitions of this client take no appends just now, as their servers say; others are not in it.
+
+        A server is asked when something has waited for ``hindrance_after_ms``; the log of the process says it, too.
+        """
+        return self._engine.hindrances()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, by the names of ``WaltzClient.statistics``."""

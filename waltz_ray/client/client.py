@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -190,7 +191,7 @@ class WaltzClient:
             return future
         checked_timeout(timeout)
         run = runner.submit(context, future)
-        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout))
+        limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout), self._engine.why)
         return limit.begin(self._threads.post, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -202,6 +203,7 @@ class WaltzClient:
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(futures)} appends still have no fate after {timeout} s; flush again"
+                f"{self._engine.why()}"
             )
 
     # ---- reading
@@ -294,6 +296,11 @@ class WaltzClient:
         """Number of partitions of the cluster."""
         return self._count
 
+    @property
+    def cluster_key(self) -> str:
+        """Of the cluster: made once, with it; no other one has it, whatever its name."""
+        return self._directory.cluster_key
+
     def partition_for(self, key: Key) -> int:
         """The partition of a key (text, bytes or an integer), the same for every client (``client/keys.py``)."""
         return partition_for(key, self._count)
@@ -341,6 +348,13 @@ class WaltzClient:
         finally:
             self._threads.call(self._engine.unsubscribe(subscription))
         return [self.server_high_water_mark(partition) for partition in range(self._count)]
+
+    def hindrances(self) -> dict[int, str]:
+        """Why partitions of this client take no appends just now, as their servers say; others are not in it.
+
+        A server is asked when something has waited for ``hindrance_after_ms``; the log of the process says it, too.
+        """
+        return self._engine.hindrances()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``appends`` (records), ``committed``, ``lock_conflicts``, ``retries`` (attempts
@@ -405,7 +419,8 @@ class WaltzClient:
         end_s = time.monotonic() + checked_timeout(timeout)
         if not outbox.offer(append):
             self._threads.wait_for_room(outbox, append, timeout)
-        limit = TimeLimit(fate, "the append", timeout, lambda: expire_append(outbox, append, timeout))
+        expire = partial(expire_append, outbox, append, timeout)
+        limit = TimeLimit(fate, "the append", timeout, expire, lambda: outbox.why)
         return limit.begin(self._threads.post, max(0.0, end_s - time.monotonic()))
 
     def _ready_changed(self) -> None:

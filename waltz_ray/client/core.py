@@ -37,7 +37,9 @@ from waltz_ray.protocol.mounting_types import (
     ExpireAppends,
     FailAppends,
     FoundAhead,
+    Hindered,
     Located,
+    MountingState,
     MountMessage,
     MountTimerFired,
     OpenFailed,
@@ -202,6 +204,23 @@ class PartitionShell:
     def applied(self, frame_bytes: int) -> None:
         """Frames of so many bytes have been applied."""
         self._tell(Applied(frame_bytes))
+
+    @property
+    def waits(self) -> bool:
+        """Whether something of it has neither a fate nor a server that takes it."""
+        state = self.machine.state
+        return bool(self.outbox.outstanding) or state in (MountingState.LOCATING, MountingState.MOUNTING)
+
+    @property
+    def progress(self) -> object:
+        """Another value whenever an append has had a fate, or the state has changed."""
+        return self.fates.committed, self.fates.lock_conflicts, self.machine.state is MountingState.READY
+
+    def hindered(self, reason: str) -> None:
+        """The server has said what keeps the partition from taking appends; "" = it does, as far as is known."""
+        if reason != self.machine.hindrance and self.error is None:
+            self.outbox.hindrance = reason
+            self._tell(Hindered(reason))
 
     # ---- streams
 

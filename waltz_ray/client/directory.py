@@ -17,6 +17,10 @@ class Directory(Protocol):
     def partitions(self) -> int:
         """Number of partitions, fixed for the life of the cluster."""
 
+    @property
+    def cluster_key(self) -> str:
+        """Made once, with the cluster: no other one has it, whatever its name."""
+
     def next_client_id(self) -> int:
         """A client ID nobody has or had."""
 

@@ -23,6 +23,7 @@ from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.futures import Fate
+from waltz_ray.client.hindrances import Hindrances
 from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.outbox import Outbox
@@ -118,6 +119,7 @@ class Engine:
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self.rpc = Rpc(transport, self._config, lambda partition: self._locations.get(partition))
+        self._hindrances = Hindrances(lambda: self._begun, self.rpc, self._config.hindrance_after_ms / 1000)
         self.codec = membership.codec
         self.origin = origin
         self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell, self.codec)
@@ -162,6 +164,7 @@ class Engine:
     def _begin(self, partition: PartitionShell) -> None:
         """On the loop, which hears of no location for it before that."""
         self._begun[partition] = None
+        self._hindrances.begin()
         partition.start(self._locations.get(partition.partition_id))
 
     def located(self, locations: Mapping[int, Location]) -> None:
@@ -197,6 +200,16 @@ class Engine:
             "retries": sum(p.fates.retries for p in mounted),
             "reconnects": sum(max(0, p.machine.mounts - 1) for p in mounted),
         }
+
+    def hindrances(self) -> dict[int, str]:
+        """What keeps which partitions from taking appends, as their servers have said."""
+        reasons = {p: attachment.outbox.hindrance for p, attachment in list(self.attachments.items())}
+        return {p: reason for p, reason in reasons.items() if reason}
+
+    def why(self) -> str:
+        """What an error about waiting ends with."""
+        told = "; ".join(f"partition {p}: {reason}" for p, reason in self.hindrances().items())
+        return f"; the servers say: {told}" if told else ""
 
     # ---- appends
 
@@ -321,6 +334,7 @@ class Engine:
             await self.unsubscribe(subscription)
             subscription.end(ClientClosed("the client was closed"))
         await asyncio.gather(*self._endings)
+        await self._hindrances.end()
         for attachment in self.attachments.values():
             await attachment.partition.stop()
             for append, error in attachment.outbox.close(closed, unsent):

@@ -67,6 +67,8 @@ class Outbox:
         self._error: WaltzError | None = None
         self.appends = 0
         """Records ever taken."""
+        self.hindrance = ""
+        """Why they wait, as the server has said when it was asked; for errors."""
 
     def offer(self, append: AppendCall, ahead: bool = False) -> bool:
         """Take it, to be sent. False at the limits, or where others stand in line, unless it may go ``ahead`` of them.
@@ -150,15 +152,20 @@ class Outbox:
         """The error for whoever has waited for room as long as may be."""
         return PartitionNotReady(
             f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
-            f"and none got one within {self._timeout_ms} ms; this one was not sent"
+            f"and none got one within {self._timeout_ms} ms; this one was not sent{self.why}"
         )
 
     def full_error(self, waited_s: float) -> OutboxFull:
         """For who has waited for room as long as he wanted."""
         return OutboxFull(
             f"partition {self.partition_id}: {self._records} appends ({self._bytes} bytes) are without a fate "
-            f"and no room came within {waited_s:g} s; this one was not sent: append it again"
+            f"and no room came within {waited_s:g} s; this one was not sent: append it again{self.why}"
         )
+
+    @property
+    def why(self) -> str:
+        """What an error about waiting ends with."""
+        return f"; its server says: {self.hindrance}" if self.hindrance else ""
 
     @property
     def blocked(self) -> int:

@@ -214,7 +214,7 @@ class OwnLoop:
         if error is not None:
             fate.waiter.cancel()
             raise error
-        raise unknown_error("the append", limit[0], fate.left_alone())
+        raise unknown_error("the append", limit[0], fate.left_alone(), outbox.why)
 
     def put(self, outbox: Outbox, append: AppendCall) -> None:
         """Contexts cannot wait: somebody else does."""

@@ -20,6 +20,8 @@ from waltz_ray.protocol.messages.client import (
     ErrorMessage,
     FirstIdAtRequest,
     FirstIdAtResponse,
+    HindranceRequest,
+    HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
     TimesRequest,
@@ -34,8 +36,8 @@ __all__ = ["READ_BYTES", "Answer", "Question", "Rpc", "checked_batch", "checked_
 
 READ_BYTES = 1024 * 1024  # of records in one answer
 
-Question = DataRangeRequest | PartitionStateRequest | TimesRequest | FirstIdAtRequest
-Answer = DataRangeResponse | PartitionStateResponse | TimesResponse | FirstIdAtResponse
+Question = DataRangeRequest | PartitionStateRequest | HindranceRequest | TimesRequest | FirstIdAtRequest
+Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse | TimesResponse | FirstIdAtResponse
 
 T = TypeVar("T")
 
@@ -171,11 +173,25 @@ class Rpc:
         """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
 
         async def ask(stream: _RpcStream) -> int:
-            return checked_first(
-                await stream.ask(FirstIdAtRequest(self._next_id(), partition_id, time_ms)), partition_id
-            )
+            answer = await stream.ask(FirstIdAtRequest(self._next_id(), partition_id, time_ms))
+            return checked_first(answer, partition_id)
 
         return await self._until_answered(partition_id, ask)
+
+    async def hindrance(self, partition_id: int, timeout_s: float) -> str:
+        """What keeps the partition from taking appends, in one line; "" if nobody knows of anything. Asked once."""
+        location = self._locate(partition_id)
+        if location is None or location.endpoint is None:
+            return "no server has it"
+        try:
+            async with asyncio.timeout(timeout_s):
+                stream = await self._pool.get(location)
+                answer = await stream.ask(HindranceRequest(self._next_id(), partition_id))
+        except (OSError, WireError) as error:
+            return f"server {location.server_id} does not answer ({error or f'within {timeout_s:g} s'})"
+        if not isinstance(answer, HindranceResponse):
+            raise WireError(f"the server answered a question for hindrances with {type(answer).__name__}")
+        return answer.reason
 
     async def _until_answered(self, partition_id: int, ask: Callable[[_RpcStream], Awaitable[T]]) -> T:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")

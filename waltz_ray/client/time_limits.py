@@ -38,15 +38,15 @@ def expire_append(outbox: Outbox, append: AppendCall, timeout: float) -> AppendF
         return None
     return AppendFailed(
         f"partition {outbox.partition_id}: the append was not sent within {timeout:g} s and is not in the log; "
-        f"append it again"
+        f"append it again{outbox.why}"
     )
 
 
-def unknown_error(what: str, timeout: float, fate: Future[Any] | asyncio.Future[Any]) -> AppendTimeout:
-    """Of what is under way."""
+def unknown_error(what: str, timeout: float, fate: Future[Any] | asyncio.Future[Any], why: str) -> AppendTimeout:
+    """Of what is under way. ``why``: ``Outbox.why`` or ``Engine.why``."""
     return AppendTimeout(
         f"{what} has no fate after {timeout:g} s: whether it is in the log is unknown until the feed says; "
-        f"do not append it again before the error's `fate` is done",
+        f"do not append it again before the error's `fate` is done{why}",
         fate,
     )
 
@@ -54,12 +54,23 @@ def unknown_error(what: str, timeout: float, fate: Future[Any] | asyncio.Future[
 class TimeLimit(Generic[T]):
     """``answer`` is done with what ``fate`` becomes, or with an error when the time is over before."""
 
-    def __init__(self, fate: Future[T], what: str, timeout: float, expire: Callable[[], Exception | None]) -> None:
-        """``expire`` is called when the time is over, before anybody hears of that: what is known of the fate then."""
+    def __init__(
+        self,
+        fate: Future[T],
+        what: str,
+        timeout: float,
+        expire: Callable[[], Exception | None],
+        why: Callable[[], str],
+    ) -> None:
+        """``expire`` is called when the time is over, before anybody hears of that: what is known of the fate then.
+
+        ``why`` says what kept it waiting, for the error.
+        """
         self.answer: LightFuture[T] = LightFuture()
         self._fate = fate
         self._what, self._timeout = what, timeout
         self._expire = expire
+        self._why = why
         self._lock = threading.Lock()
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
@@ -82,7 +93,7 @@ class TimeLimit(Generic[T]):
         if error is not None:
             self._fate.set_exception(error)  # the answer follows
         elif self._first():
-            self.answer.set_exception(unknown_error(self._what, self._timeout, self._fate))
+            self.answer.set_exception(unknown_error(self._what, self._timeout, self._fate, self._why()))
 
     def _done(self, fate: Future[T]) -> None:
         if self._timer is not None:

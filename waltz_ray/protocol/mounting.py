@@ -63,6 +63,7 @@ from waltz_ray.protocol.mounting_types import (
     ExpireAppends,
     FailAppends,
     FoundAhead,
+    Hindered,
     Located,
     MountingState,
     MountTimerFired,
@@ -124,6 +125,8 @@ class Mounting(Generic[Token]):
         """Why it is not ready, as far as is known."""
         self.error: ClientAhead | None = None
         """Why it never will be."""
+        self.hindrance = ""
+        """What keeps it from taking appends, as its server has said when it was asked; "" = nothing that is known."""
         self.mounts = 0
         """Mounts ever sent."""
         self.monitor: ClientMonitor[Token] = ClientMonitor(config.outstanding_appends)
@@ -162,9 +165,9 @@ class Mounting(Generic[Token]):
         """Why this partition could not be used."""
         if self.error is not None:
             return self.error
-        why = self.trouble or "no server owns it"
+        why = self.hindrance or self.trouble or "no server owns it"
         return PartitionNotReady(
-            f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again; `waltz status` "
+            f"partition {self.partition_id} was not ready within {waited_ms:.0f} ms: {why}; try again; `waltz doctor` "
             "says what it lacks (a full disk, too few replicas)"
         )
 
@@ -222,6 +225,10 @@ class Mounting(Generic[Token]):
             return self._try_at_once()
         self._hurry = True
         return self._end(reason)
+
+    def _hindered(self, event: Hindered) -> Sequence[Effect[Token]]:
+        self.hindrance = event.reason
+        return ()
 
     def _try_at_once(self) -> Sequence[Effect[Token]]:
         """Not mounted, and something has changed."""
@@ -343,7 +350,7 @@ class Mounting(Generic[Token]):
         if message.state == MountState.CLIENT_AHEAD:
             return self._client_ahead(message.high_water_mark)
         self._pause_s = _FIRST_PAUSE_S
-        self.trouble = None
+        self.trouble, self.hindrance = None, ""
         failed = self.monitor.mounted_ready(message.high_water_mark)
         fates: list[Effect[Token]] = [FailAppends(failed, self._dropped)] if failed else []
         return [*fates, *self._enter(MountingState.READY), _SEND_WAITING]
@@ -464,6 +471,7 @@ _RULES: Mapping[type, Callable[[Mounting[Any], Any], Sequence[Effect[Any]]]] = {
     Rewound: Mounting._rewound,
     Applied: Mounting._applied,
     AppendsTaken: Mounting._appends_taken,
+    Hindered: Mounting._hindered,
     MountTimerFired: Mounting._timer_fired,
     Stopped: Mounting._stopped,
 }

@@ -37,6 +37,7 @@ __all__ = [
     "ExpireAppends",
     "FailAppends",
     "FoundAhead",
+    "Hindered",
     "Located",
     "MountMessage",
     "MountingState",
@@ -164,6 +165,13 @@ class AppendsTaken(Generic[Token]):
 
 
 @value()
+class Hindered:
+    """The server has said what keeps the partition from taking appends; "" = nothing, or nobody has asked."""
+
+    reason: str
+
+
+@value()
 class MountTimerFired:
     """What ``SetTimer`` has set is over."""
 
@@ -185,6 +193,7 @@ Event = (
     | Rewound
     | Applied
     | AppendsTaken[Any]
+    | Hindered
     | MountTimerFired
     | Stopped
 )

@@ -190,7 +190,7 @@ class Session:
     def _on_lost(self, replica: SessionReplica, reason: str) -> None:
         if rules.reopens_when_lost(self, replica):
             self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
-        replica.phase = Phase.LOST
+        replica.phase, replica.lost_because = Phase.LOST, reason
 
     def _on_available(self, replica: SessionReplica) -> None:
         if replica.phase is Phase.LOST:

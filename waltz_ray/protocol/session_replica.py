@@ -37,6 +37,7 @@ class SessionReplica:
     unreadable: bool = False  # as a source of copies, for a while
     reading: bool = False  # a peer is being read for it
     sent_to: int = NO_TRANSACTION  # the last ID of the piece that is being copied to it
+    lost_because: str = ""  # the last time it was
 
     @property
     def busy(self) -> bool:

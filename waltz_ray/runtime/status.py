@@ -136,7 +136,7 @@ class ServedPartition:
     """A partition on the server that has it. ``session``, ``low_water_mark``: None while no session is open.
 
     ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
-    committed; ``subscribers``: mounted clients.
+    committed; ``subscribers``: mounted clients; ``hindrance``: what keeps it from taking appends, "" = nothing.
     """
 
     generation: int
@@ -149,6 +149,7 @@ class ServedPartition:
     replicas: Mapping[int, ReplicaProgress]
     in_flight_bytes: int
     subscribers: int
+    hindrance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

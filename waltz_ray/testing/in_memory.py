@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -317,6 +318,7 @@ class _Directory:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
+        self.cluster_key = str(uuid.uuid4())
         self._lock = threading.Lock()  # over the calls, too: nobody is told an older view after a newer one
         self._ids = itertools.count(1)
         self._locations: Mapping[int, Location] = {}

@@ -27,6 +27,8 @@ from waltz_ray.protocol.messages.client import (
     FeedCredit,
     FeedMode,
     FeedRecords,
+    HindranceRequest,
+    HindranceResponse,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -350,6 +352,16 @@ def _read_state(reader: Reader) -> PartitionStateResponse:
     return PartitionStateResponse(request_id, partition_id, generation, session_id, high_water_mark, MountState(state))
 
 
+def _write_hindrance(response: HindranceResponse) -> list[BytesLike]:
+    writer = Writer(struct.pack(">Bii", 49, response.request_id, response.partition_id))
+    writer.write_string(response.reason)
+    return [writer.to_bytes()]
+
+
+def _read_hindrance(reader: Reader) -> HindranceResponse:
+    return HindranceResponse(reader.read_int(), reader.read_int(), reader.read_string())
+
+
 def _row(
     number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
 ) -> MessageRow:
@@ -386,4 +398,6 @@ BATCHES = (
     _two_ints(45, "UNMOUNT", Unmount),
     _two_ints(46, "PARTITION_STATE_REQUEST", PartitionStateRequest),
     _row(47, "PARTITION_STATE_RESPONSE", PartitionStateResponse, _read_state, _write_state),
+    _two_ints(48, "HINDRANCE_REQUEST", HindranceRequest),
+    _row(49, "HINDRANCE_RESPONSE", HindranceResponse, _read_hindrance, _write_hindrance),
 )

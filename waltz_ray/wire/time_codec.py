@@ -1,4 +1,4 @@
-"""The questions about time of version 5 in bytes (``docs/wire.md``, "Version 5", types 60 to 63)."""
+"""The questions about time of version 5 in bytes (``docs/wire.md``, "Version 5", types 50 to 53)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _read_times_request(reader: Reader) -> TimesRequest:
 
 
 def _write_times_request(request: TimesRequest) -> list[BytesLike]:
-    return [_TIMES.pack(60, request.request_id, request.partition_id, request.first_id, request.end_id)]
+    return [_TIMES.pack(50, request.request_id, request.partition_id, request.first_id, request.end_id)]
 
 
 def _read_times_response(reader: Reader) -> TimesResponse:
@@ -40,7 +40,7 @@ def _read_times_response(reader: Reader) -> TimesResponse:
 
 
 def _write_times_response(response: TimesResponse) -> list[BytesLike]:
-    head = _ANSWER.pack(61, response.request_id, response.times is not None, response.end_id)
+    head = _ANSWER.pack(51, response.request_id, response.times is not None, response.end_id)
     if response.times is not None:
         return [head + time_bytes(response.times)]
     return [_with_error(head, response.error)]
@@ -55,7 +55,7 @@ def _read_first_response(reader: Reader) -> FirstIdAtResponse:
 
 def _write_first_response(response: FirstIdAtResponse) -> list[BytesLike]:
     found = response.first_id
-    head = _ANSWER.pack(63, response.request_id, found is not None, -1 if found is None else found)
+    head = _ANSWER.pack(53, response.request_id, found is not None, -1 if found is None else found)
     return [head if found is not None else _with_error(head, response.error)]
 
 
@@ -76,14 +76,14 @@ def _row(
 
 
 TIME_QUESTIONS = (
-    _row(60, "TIMES_REQUEST", TimesRequest, _read_times_request, _write_times_request),
-    _row(61, "TIMES_RESPONSE", TimesResponse, _read_times_response, _write_times_response),
+    _row(50, "TIMES_REQUEST", TimesRequest, _read_times_request, _write_times_request),
+    _row(51, "TIMES_RESPONSE", TimesResponse, _read_times_response, _write_times_response),
     _row(
-        62,
+        52,
         "FIRST_ID_AT_REQUEST",
         FirstIdAtRequest,
         lambda reader: FirstIdAtRequest(*reader.unpack(_FIRST_IN)),
-        lambda request: [_FIRST.pack(62, request.request_id, request.partition_id, request.time_ms)],
+        lambda request: [_FIRST.pack(52, request.request_id, request.partition_id, request.time_ms)],
     ),
-    _row(63, "FIRST_ID_AT_RESPONSE", FirstIdAtResponse, _read_first_response, _write_first_response),
+    _row(53, "FIRST_ID_AT_RESPONSE", FirstIdAtResponse, _read_first_response, _write_first_response),
 )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ClusterNotFound, ConfigError, InvalidInput, RayNotRunning, StorageError
 from waltz_ray.finding import ray_lookup
-from waltz_ray.finding.find import find_cluster
+from waltz_ray.finding.find import FoundCluster, find_cluster
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
@@ -53,6 +53,8 @@ class StreamsPlace:
     spark: Any
     files_of: FilesOf
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    cluster: str = ""
+    """That ``hosts`` was asked from; "" = ``hosts`` was given."""
 
     def collector(self, settings: CollectorSettings, zookeeper: ZooKeeper, say: Say) -> Collector:
         def hook(point: str) -> None:
@@ -60,6 +62,8 @@ class StreamsPlace:
                 node = collector.node
                 say(f"{settings.name}: {node.last:%Y-%m-%d %H:%M} collected; {node.records} records so far")
 
+        if not settings.cluster:  # the one that is meant
+            settings = replace(settings, cluster=self.cluster or find_cluster(zookeeper=self.hosts).name)
         feed = ClusterFeed(self.spark, settings, self.hosts, self.files_of)
         collector = Collector(settings, zookeeper, feed, self.files_of, self.clock, hook)
         return collector
@@ -95,16 +99,18 @@ def opened_place(
     what needs a Spark (and roots on a Hadoop file system do). RayNotRunning, ClusterNotFound, ConfigError.
     """
     check_roots(config)
-    hosts = zookeeper or config.zookeeper
+    hosts, name = zookeeper or config.zookeeper, ""
     if not hosts or (config.collectors and not address):
-        address, found = _located(config, address, must=not hosts)
-        hosts = hosts or found
+        found = _located(config, address, must=not hosts)
+        address = found.ray
+        if not hosts:
+            hosts, name = found.zookeeper, found.name
     remote = any("://" in root for root in config.roots)
     with ExitStack() as stack:
         session = None
         if remote or collects(config, hosts):
             session = stack.enter_context(_spark(spark, address))
-        yield StreamsPlace(hosts, session, _gates(session))
+        yield StreamsPlace(hosts, session, _gates(session), cluster=name)
 
 
 def in_flight(config: StreamsConfig, hosts: str) -> bool:
@@ -117,24 +123,22 @@ def in_flight(config: StreamsConfig, hosts: str) -> bool:
     return any(nodes[each.name].plan is not None for each in config.collectors if each.name in nodes)
 
 
-def _located(config: StreamsConfig, address: str, must: bool) -> tuple[str, str]:
-    """Ray's address and the ZooKeeper of the first collector's cluster: as this machine knows it, or as Ray does.
+def _located(config: StreamsConfig, address: str, must: bool) -> FoundCluster:
+    """The first collector's cluster, with Ray's address and its ZooKeeper: as this machine knows it, or as Ray does.
 
     Without ``must`` what is not found is "". ConfigError, InvalidInput, RayNotRunning, ClusterNotFound.
     """
-    if not config.cluster:
+    if config.cluster is None:
         raise ConfigError('the file names no zookeeper; write zookeeper = "host:port" at its top, or give --zookeeper')
     name = config.cluster
     if not address:
         try:
-            found = find_cluster(name)
+            return find_cluster(name)
         except ClusterNotFound:
             if must:
                 raise
-            return "", ""
-    else:
-        found = find_cluster(name, address=address)
-    return found.ray, found.zookeeper
+            return FoundCluster("", "")
+    return find_cluster(name, address=address)
 
 
 def _gates(spark: Any) -> FilesOf:

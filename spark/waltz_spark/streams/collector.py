@@ -95,7 +95,8 @@ class CollectorSettings:
 
     category: str
 
-    cluster: str = "waltz"
+    cluster: str = ""
+    """Its name; "" = the one that is meant (``waltz_ray.finding``), which whoever makes the collector looks for."""
 
     partitions: tuple[int, ...] = ()
     """() = all there are."""
@@ -128,7 +129,6 @@ class CollectorSettings:
         except InvalidInput as error:
             raise ConfigError(f"collector {self.name}: {error}") from error
         wrong = {
-            "cluster must be a name": not self.cluster,
             f"format must be one of {', '.join(SUFFIXES)}, not {self.format!r}": self.format not in SUFFIXES,
             "partitions must be different IDs from 0 on": any(p < 0 for p in self.partitions)
             or len(set(self.partitions)) != len(self.partitions),
@@ -201,6 +201,10 @@ class Collector(ThreadRun):
         hook: Hook = lambda point: None,
     ) -> None:
         self.settings = settings = settings.validate()
+        if not settings.cluster:
+            raise ConfigError(
+                f"collector {settings.name}: cluster must be a name; whoever makes it finds the one meant"
+            )
         self._feed, self._clock = feed, clock
         self._data = data_path(settings.root, settings.category, settings.name)
         self._size_bytes = 0

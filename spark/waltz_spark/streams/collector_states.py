@@ -36,12 +36,12 @@ from waltz_spark.streams.layout import minute_name, minute_of, parse_minute
 
 __all__ = [
     "SUFFIXES",
-    "Times",
     "TABLE",
     "CollectorAction",
     "CollectorNode",
     "CollectorState",
     "Format",
+    "KnownTimes",
     "Plan",
     "CollectorRow",
     "decode_collector",
@@ -116,14 +116,16 @@ class Plan:
         return sum(each.end_id - each.first_id for each in self.ranges)
 
 
-class Times(Protocol):
+class KnownTimes(Protocol):
     """What is known of the times of transactions (``waltz_ray.client.readers.reading.Marks``)."""
 
     def appended_ms(self, partition_id: int, transaction_id: int) -> int | None: ...
     def first_id_at(self, partition_id: int, time_ms: int) -> int: ...
 
 
-def next_minute(new: Sequence[Range], first: datetime, last: datetime, times: Times) -> tuple[datetime, list[Range]]:
+def next_minute(
+    new: Sequence[Range], first: datetime, last: datetime, times: KnownTimes
+) -> tuple[datetime, list[Range]]:
     """The first minute of ``first`` to ``last`` in which anything of ``new`` was appended, and what of it was.
 
     What is older belongs to ``first``, for the minutes before are closed; what has no time to ``last``. If nothing was

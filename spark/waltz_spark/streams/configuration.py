@@ -70,7 +70,7 @@ class CollectorSection:
 
     root: str = ""
     category: str = ""
-    cluster: str = "waltz"
+    cluster: str = ""
     partitions: tuple[int, ...] = ()
     format: str = "parquet"
     bytes_per_task: int = _COLLECTOR.bytes_per_task
@@ -115,8 +115,9 @@ class StreamsConfig:
     collectors: tuple[CollectorSettings, ...] = ()
     services: tuple[StreamSettings, ...] = ()
 
-    cluster: str = ""
-    """Of the first collector of the file, also where ``only`` left it out; "" = there is none."""
+    cluster: str | None = None
+    """Of the first collector of the file, also where ``only`` left it out; "" = the one that is meant; None = there is
+    no collector."""
 
     @property
     def names(self) -> list[str]:
@@ -182,7 +183,7 @@ def parse_config(values: Mapping[str, Any]) -> StreamsConfig:
         for name, section in top.services.items()
     }
     services = tuple(_service(top, name, sections) for name in _ordered(sections))
-    cluster = collectors[0].cluster if collectors else ""
+    cluster = collectors[0].cluster if collectors else None
     return StreamsConfig(top.zookeeper, top.zookeeper_root, collectors, services, cluster).validate()
 
 

@@ -63,7 +63,7 @@ MakeCollector = Callable[..., Collector]
 
 
 def settings_of(root: str, node: str = "/databus") -> CollectorSettings:
-    return CollectorSettings("c1", root, "bank", zookeeper_root=node)
+    return CollectorSettings("c1", root, "bank", "waltz", zookeeper_root=node)
 
 
 def local_settings(root: str, node: str = "/databus") -> StreamSettings:

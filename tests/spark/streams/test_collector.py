@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waltz_spark.streams.cli import StreamsPlace
 from waltz_spark.streams.collector import POINTS, Collector, CollectorSettings, Written
 from waltz_spark.streams.collector_files import write_file
 from waltz_spark.streams.collector_states import (
@@ -42,7 +43,14 @@ from waltz_ray.client.readers.ranges import Range
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ConfigError, CoordinationError, DataUnavailable, StorageError, VersionConflict
+from waltz_ray.errors import (
+    ConfigError,
+    CoordinationError,
+    DataUnavailable,
+    InvalidInput,
+    StorageError,
+    VersionConflict,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
@@ -181,12 +189,30 @@ def test_a_plan_in_flight_under_another_root(tmp_path: Path, zookeeper: MemoryZo
         ({"interval_s": 0}, "interval_s must be more than 0"),
         ({"bytes_per_task": 0}, "bytes_per_task must be at least 1"),
         ({"zookeeper_root": "x"}, "zookeeper_root must be a path"),
-        ({"cluster": ""}, "cluster must be a name"),
     ],
 )
 def test_settings(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         replace(CollectorSettings("c1", "/x", "bank"), **change).validate()
+
+
+def test_a_collector_needs_to_know_its_cluster(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
+    with pytest.raises(ConfigError, match="cluster must be a name"):
+        collector(tmp_path, zookeeper, ListFeed({}, LocalFiles()), cluster="")
+
+
+def test_a_collector_without_a_cluster_is_of_the_one_that_is_meant(
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings_of(str(tmp_path)), cluster="")
+    found = StreamsPlace("zk:1", None, lambda root: LocalFiles(), cluster="bank")
+    assert found.collector(settings, zookeeper, print).settings.cluster == "bank"
+    given = replace(found, cluster="")  # its ZooKeeper may have several
+    monkeypatch.delenv("WALTZ_CLUSTER", raising=False)
+    with pytest.raises(InvalidInput, match="give the cluster's name"):
+        given.collector(settings, zookeeper, print)
+    monkeypatch.setenv("WALTZ_CLUSTER", "mine")
+    assert given.collector(settings, zookeeper, print).settings.cluster == "mine"
 
 
 def test_a_node_is_read_as_it_was_written() -> None:

@@ -33,6 +33,8 @@ __all__ = [
     "FeedRecords",
     "FirstIdAtRequest",
     "FirstIdAtResponse",
+    "HindranceRequest",
+    "HindranceResponse",
     "LockFailureBatch",
     "Mount",
     "Mounted",
@@ -266,6 +268,23 @@ class FirstIdAtResponse:
     error: str | None
 
 
+@value()
+class HindranceRequest:
+    """What keeps this partition from taking appends? ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+
+
+@value()
+class HindranceResponse:
+    """``reason``: one line for people, the same as long as it stays the same; "" = nothing that the server knows of."""
+
+    request_id: int
+    partition_id: int
+    reason: str
+
+
 BatchMessage = (
     AppendBatch
     | FeedBatch
@@ -287,4 +306,6 @@ BatchMessage = (
     | TimesResponse
     | FirstIdAtRequest
     | FirstIdAtResponse
+    | HindranceRequest
+    | HindranceResponse
 )

@@ -46,6 +46,7 @@ from waltz_ray.protocol.partition.events import (
 )
 from waltz_ray.protocol.partition.feed import FeedHub
 from waltz_ray.protocol.partition.flushes import Flushes
+from waltz_ray.protocol.partition.hindrance import hindrance
 from waltz_ray.protocol.partition.intake import LINES_TIMER, Intake
 from waltz_ray.protocol.partition.mounts import Mounts
 from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LOOK_TIMER, LogLost, LogOpened, Reign, Ruling
@@ -171,6 +172,13 @@ class Partition:
         members = sorted(session.members)
         first = self.partition_id % max(1, len(members))
         return session.session_id, (*members[first:], *members[:first])
+
+    def hindrance(self, zookeeper_answers: bool = True) -> str:
+        """What keeps it from taking appends, one line for people; "" if nothing does.
+
+        ``zookeeper_answers``: unless the last request of this partition to ZooKeeper had no answer.
+        """
+        return hindrance(self.state, self.reign, zookeeper_answers)
 
     def broken(self) -> str | None:
         """Which invariant does not hold; cheap, for after every step."""

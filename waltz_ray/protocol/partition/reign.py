@@ -33,7 +33,16 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.protocol.value import value
 
-__all__ = ["BACKOFF_TIMER", "LOOK_TIMER", "LogLost", "LogOpened", "Reign", "Ruling", "SessionNews", "locks_of_a_new_log"]
+__all__ = [
+    "BACKOFF_TIMER",
+    "LOOK_TIMER",
+    "LogLost",
+    "LogOpened",
+    "Reign",
+    "Ruling",
+    "SessionNews",
+    "locks_of_a_new_log",
+]
 
 BACKOFF_TIMER = "backoff"
 LOOK_TIMER = "look"
@@ -80,6 +89,8 @@ class Reign:
         self._backoff_ms = _FIRST_BACKOFF_MS
         self._reopen_again = False
         self._looking = False  # the timer runs
+        self.trouble = ""
+        """What the last attempt to open a session has come to, "" if that is open."""
         self._retained_bytes = state.config.retained_bytes
         self._piece_bytes = state.config.catch_up_bytes(1)
 
@@ -211,8 +222,10 @@ class Reign:
             case ReopenWanted(session_id, reason):
                 return [self._warn(f"session {session_id}: {reason}; opening a new session"), *self.reopen()]
             case SessionFailed(session_id, reason):
+                self.trouble = f"its last session failed: {reason}"
                 return [self._warn(f"session {session_id} failed: {reason}"), *self._retry_later()]
             case SessionFenced(session_id, current):
+                self.trouble = "its last session was fenced off by a higher one"
                 warning = self._warn(f"session {session_id} is fenced off by session {current}")
                 return [warning, *self._retry_later()]
 
@@ -222,7 +235,7 @@ class Reign:
         assert session.retained is not None
         assert session.low_water_mark is not None
         state, start = self._state, session.low_water_mark
-        state.session, self._backoff_ms = session, _FIRST_BACKOFF_MS
+        state.session, self._backoff_ms, self.trouble = session, _FIRST_BACKOFF_MS, ""
         state.enter(Stage.OPEN)
         if state.log is None:
             state.log = Log(session.retained, locks_of_a_new_log(state.config, start), start, session.session_id)

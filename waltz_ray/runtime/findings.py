@@ -1,0 +1,173 @@
+"""What is wrong in a status, and what to do about it: the lines of ``waltz status``, and what ``waltz doctor`` says.
+
+Pure: a status in, findings out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from waltz_ray.runtime.status import (
+    ActorState,
+    ActorStatus,
+    ClusterStatus,
+    PartitionAssignment,
+    Readiness,
+    ReplicaStatus,
+    ServedPartition,
+    ZooKeeperStatus,
+)
+
+__all__ = ["Finding", "NEARLY_FULL_BYTES", "SILENT_S", "examine", "what_does_not_serve"]
+
+SILENT_S = 6.0
+"""A ZooKeeper that has not answered for so long does not: three requests of the pulse."""
+
+NEARLY_FULL_BYTES = 1 << 30
+"""A replica's disk with less room than this is nearly full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``problem`` of ``about``, and what to do: ``remedy``. Each is for people, on one line."""
+
+    about: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.problem}"
+
+
+def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
+    """Everything that does not serve as it should."""
+    found = [*_silent_manager(view), *_zookeeper(view)]
+    for number, server in view.servers.items():
+        found += _not_serving(f"server {number}", server)
+        if server.zookeeper is not None:
+            found += _no_answer(f"server {number}: ZooKeeper", server.zookeeper)
+    for number, replica in view.replicas.items():
+        found += _replica(f"replica {number}", replica)
+    for each in view.partitions:
+        found += _partition(each, view.served(each))
+    if view.manager.supervision_error:
+        found.append(Finding("manager", view.manager.supervision_error, "see to what it says of Ray's nodes"))
+    return found
+
+
+def examine(view: ClusterStatus) -> list[Finding]:
+    """What does not serve, and what serves but will not for long, or worse than it could."""
+    found = what_does_not_serve(view)
+    for each in view.partitions:
+        served = view.served(each)
+        if served is not None and not served.hindrance:
+            found += _few_members(each.partition, served)
+    for number, replica in view.replicas.items():
+        free = replica.disk_free_bytes
+        if not replica.problem and free is not None and free < NEARLY_FULL_BYTES:
+            room = f"its disk is nearly full: {free >> 20} MB are left in {replica.directory}"
+            found.append(
+                Finding(f"replica {number}", room, "make room before appends are refused, or move the replica")
+            )
+    return [*found, *_idle_servers(view)]
+
+
+def _silent_manager(view: ClusterStatus) -> list[Finding]:
+    if not view.manager.reason:
+        return []
+    remedy = "the log goes on without it; Ray starts it again, if not: look into Ray's logs, then `waltz up` once more"
+    return [Finding("manager", view.manager.reason, remedy)]
+
+
+def _zookeeper(view: ClusterStatus) -> Iterator[Finding]:
+    if view.zookeeper_state is not None:
+        yield from _no_answer("ZooKeeper", view.zookeeper_state, view.zookeeper_state.view_age_s)
+    server = view.zookeeper_server
+    if server is not None:  # ours, on one of the cluster's disks
+        yield from _not_serving("ZooKeeper's server", server)
+        if server.problem:
+            remedy = "make room on that disk: without it no session is taken and no partition moves"
+            yield Finding("ZooKeeper's server", server.problem, remedy)
+
+
+def _no_answer(who: str, seen: ZooKeeperStatus, view_age_s: float | None = None) -> list[Finding]:
+    if seen.answers(SILENT_S):
+        return []
+    old = "" if view_age_s is None else f"; what is shown of it was read {view_age_s:.0f} s ago"
+    why = f": {seen.error}" if seen.error else ""
+    remedy = (
+        "see that ZooKeeper runs, can be reached and has room on its disk; open sessions go on committing meanwhile"
+    )
+    return [Finding(who, f"does not answer for {seen.silent_s:.0f} s ({seen.state}{why}){old}", remedy)]
+
+
+_REMEDIES = {
+    ActorState.STARTING: "wait; if it lasts, do what its reason says",
+    ActorState.REFUSED: "do what its reason says; it looks again by itself (lost files: `waltz replace-replica`)",
+    ActorState.STOPPED: "start the cluster again: waltz up",
+    ActorState.DOWN: "wait: it is started again; if that fails, do what its reason says",
+    ActorState.NO_ANSWER: "see whether its node is up and its process hangs; ended, it is started again",
+    ActorState.ABSENT: "wait: the manager starts it; without a manager: waltz up",
+}
+
+
+def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[Finding]:
+    if actor.serving:
+        return []
+    silence = "" if actor.silent_s is None else f"does not answer for {actor.silent_s:.0f} s: "
+    problem = f"{actor.state}{since}: {silence}{actor.reason or 'it gives no reason'}"
+    return [Finding(who, problem, _REMEDIES[actor.state])]
+
+
+def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
+    yield from _not_serving(who, replica, _since(replica.since_ms))
+    if replica.problem:
+        yield Finding(who, replica.problem, "make room on its disk; it goes on by itself within seconds")
+    for partition_id, stored in replica.partitions.items():
+        if stored.damaged:
+            remedy = "wait: it is copied anew from its peers; if nothing changes: waltz replace-replica --partition"
+            yield Finding(f"{who}, partition {partition_id}", stored.damaged, remedy)
+
+
+def _partition(each: PartitionAssignment, served: ServedPartition | None) -> list[Finding]:
+    who = f"partition {each.partition}"
+    if served is None or served.state is not Readiness.READY:
+        where = "no server has it" if each.server is None else f"server {each.server} has it"
+        why = "" if served is None or not served.hindrance else f": {served.hindrance}"
+        remedy = "see to its servers and replicas; it opens by itself when a quorum of them answers"
+        return [Finding(who, f"not ready, {where}{why}", remedy)]
+    if served.hindrance:
+        remedy = "see to the replicas that are named; what was appended waits and is not lost"
+        return [Finding(who, f"takes no appends: {served.hindrance}", remedy)]
+    return []
+
+
+def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:
+    outside = [
+        f"replica {replica_id} is {progress.phase.value} and {max(0, served.high_water_mark - progress.last_id)} behind"
+        for replica_id, progress in sorted(served.replicas.items())
+        if replica_id not in served.members
+    ]
+    if not outside:
+        return []
+    problem = f"commits on {len(served.members)} of {len(served.replicas)} replicas: {', '.join(outside)}"
+    remedy = "one that is lost has to come back (see it above), any other catches up by itself: look again"
+    return [Finding(f"partition {partition_id}", problem, remedy)]
+
+
+def _idle_servers(view: ClusterStatus) -> list[Finding]:
+    serving = {number: server for number, server in view.servers.items() if server.serving}
+    if not any(len(server.partitions) > 1 for server in serving.values()):
+        return []
+    remedy = "the manager gives it some within seconds: look again; if not, see why the manager does not"
+    return [
+        Finding(f"server {number}", "has no partition while others have several", remedy)
+        for number, server in serving.items()
+        if not server.partitions
+    ]
+
+
+def _since(since_ms: int | None) -> str:
+    return "" if since_ms is None else f" since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
