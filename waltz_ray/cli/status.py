@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import typer
 from rich.console import Console
@@ -157,7 +157,9 @@ def _zookeeper_state(seen: ZooKeeperStatus | None) -> str:
 
 
 def _since(since_ms: int | None) -> str:
-    return "" if since_ms is None else f" since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if since_ms is None:
+        return ""
+    return f" since {datetime.fromtimestamp(since_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _text(value: object) -> str:
