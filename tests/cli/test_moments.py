@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from waltz_ray.cli.moments import moment
 from waltz_ray.errors import InvalidInput
 
-NOW = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
+NOW = datetime(2026, 11, 22, 15, 0, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 
 import pytest
@@ -16,7 +16,7 @@ from waltz_ray.client.times import from_milliseconds, in_milliseconds, time_of
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.testing import InMemoryCluster
 
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
 class Clock:
@@ -122,8 +122,10 @@ def test_in_coroutines(cluster: InMemoryCluster, clock: Clock) -> None:
 
 
 def test_times_in_milliseconds() -> None:
-    assert in_milliseconds("t", datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)) == 1001, "up: none before it is meant"
-    assert in_milliseconds("t", datetime.min.replace(tzinfo=UTC)) == 0
+    assert in_milliseconds("t", datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=timezone.utc)) == 1001, (
+        "up: none before it is meant"
+    )
+    assert in_milliseconds("t", datetime.min.replace(tzinfo=timezone.utc)) == 0
     assert from_milliseconds(in_milliseconds("t", NOON)) == NOON
     assert from_milliseconds((1 << 63) - 1).year == 9999
     times = ((3, 1000), (5, 2000))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import TimeoutError
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
@@ -280,7 +281,7 @@ def test_a_late_replica_far_behind_is_copied_in_bulk(tmp_path: Path, zookeeper_s
     with Cluster(tmp_path, zookeeper_server, partitions=1, config=config) as cluster:
         cluster.wait_members(0, {0, 1, 2})
         cluster.stop_replica(2)
-        begin = (datetime.now(UTC) - timedelta(hours=1)).replace(microsecond=0)
+        begin = (datetime.now(timezone.utc) - timedelta(hours=1)).replace(microsecond=0)
         with connect(cluster) as client:
             for number in range(30):
                 for server in cluster.servers.values():

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +105,10 @@ def test_times(spark: Any, bank: Cluster, start: dict[int, int], source: Any, co
     with waltz_ray.connect(bank.name) as client:
         first = next(iter(client.read(1, start[1], start[1] + 1))).appended_at
     assert first is not None
-    end = datetime.now(UTC) + timedelta(seconds=60)
+    end = datetime.now(timezone.utc) + timedelta(seconds=60)
     frame = read_feed(spark, "bank", [1], start=first.replace(microsecond=0), stop=end, source=source, columns=columns)
     assert dict(frame.dtypes)["_appended_at"] == "timestamp"
-    times = [row._appended_at.astimezone(UTC) for row in frame.collect()]
+    times = [row._appended_at.astimezone(timezone.utc) for row in frame.collect()]
     assert len(times) >= 3000
     assert times == sorted(times)
     assert times[0] <= first + timedelta(seconds=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_ray.errors import InvalidInput
 
@@ -20,7 +20,7 @@ def moment(name: str, text: str, now: datetime | None = None) -> datetime:
     ago = _AGO.fullmatch(text.strip())
     try:
         if ago:
-            return (now or datetime.now(UTC)) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+            return (now or datetime.now(timezone.utc)) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
         # fromisoformat of Python 3.10 knows no Z.
         when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip()))
         return when if when.tzinfo is not None else when.astimezone()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.times import TimeMarks
 
 __all__ = ["in_milliseconds", "from_milliseconds", "time_of"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST_MS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def in_milliseconds(name: str, when: datetime) -> int:
@@ -19,7 +19,9 @@ def in_milliseconds(name: str, when: datetime) -> int:
     if not isinstance(when, datetime):
         raise InvalidInput(f"{name} must be a datetime, not {type(when).__name__}: {when!r:.60}")
     if when.tzinfo is None or when.utcoffset() is None:
-        raise InvalidInput(f"{name} must say its time zone: {when!r} does not; for example datetime(..., tzinfo=UTC)")
+        raise InvalidInput(
+            f"{name} must say its time zone: {when!r} does not; for example datetime(..., tzinfo=timezone.utc)"
+        )
     return max(0, -((_EPOCH - when) // timedelta(milliseconds=1)))
 
 

@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -48,7 +48,7 @@ class InMemoryCluster:
         faults: Faults | None = None,
         seed: int = 0,
         config: ServerConfig | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         """``clock``: the servers', which says when a transaction was appended. InvalidInput for less than one partition
         or server."""

@@ -26,7 +26,7 @@ import enum
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -57,7 +57,7 @@ Format = Literal["parquet", "jsonl"]
 SUFFIXES: Mapping[str, str] = MappingProxyType({"parquet": "parquet", "jsonl": "jsonl.gz"})
 
 _MINUTE = timedelta(minutes=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _VERSION = 1
 _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 

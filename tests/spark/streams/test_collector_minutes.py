@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tests.spark.streams.collecting import ListFeed, settings_of
 from waltz_ray.client.readers.ranges import Range, bounds_of
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 
 
