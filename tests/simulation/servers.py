@@ -74,7 +74,7 @@ class SimServer(Process):
 
         def fatal(message: str) -> None:
             if "has registered as server" not in message:
-                cause = sys.exception()  # a machine's step failed: that is a bug
+                cause = sys.exc_info()[1]  # a machine's step failed: that is a bug
                 self.world.scheduler.fail(AssertionError(f"{message}: {cause!r}"))
             self.world.scheduler.after(0.0, end, message)
 
@@ -102,4 +102,4 @@ class SimManager(Process):
         """Here whoever ends a server starts it again."""
 
     def _fatal(self, message: str) -> None:
-        self.world.scheduler.fail(AssertionError(f"{message}: {sys.exception()!r}"))
+        self.world.scheduler.fail(AssertionError(f"{message}: {sys.exc_info()[1]!r}"))

@@ -20,7 +20,7 @@ from unittest import mock
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
 from tests.simulation.history import History, Logical, Violation
-from tests.simulation.loop import ProcessLoop, Scheduler
+from tests.simulation.loop import ProcessLoop, Scheduler, note
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.operators import Operator
@@ -454,7 +454,7 @@ def run(seed: int) -> Result:
     try:
         return world.run()
     except Violation as violation:
-        violation.add_note(f"seed {seed:#x}\n{world.story.text()}")
+        note(violation, f"seed {seed:#x}\n{world.story.text()}")
         raise
     finally:
         gc.collect()

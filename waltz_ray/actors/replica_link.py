@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from waltz_ray import compat
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
@@ -196,6 +197,7 @@ class ReplicaLink:
         self._orders = 0  # live orders without an answer
         self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
         self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
+        self._closed = False
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
         self._task.add_done_callback(self._ended)
 
@@ -228,6 +230,7 @@ class ReplicaLink:
             self._disconnect(f"it moved to {endpoint}")
 
     async def close(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._disconnect("the server is closing")
@@ -236,14 +239,14 @@ class ReplicaLink:
         # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
         pauses = Backoff(longest_s=1.0, spread=0.0)
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             self._changed.clear()
             if self._endpoint is not None and self._live is None and self._bulk is None:
                 self.heard_at = loop.time()
                 try:
                     # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
                     timeout_ms = self.config.replica_timeout_ms
-                    async with asyncio.timeout(timeout_ms / 1000):
+                    async with compat.timeout(timeout_ms / 1000):
                         for bulk in (False, True):
                             await connect(
                                 partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
@@ -255,7 +258,7 @@ class ReplicaLink:
                     log.debug("replica %d at %s: %s", self.replica_id, self._endpoint, error)
                     self._disconnect(f"cannot connect to {self._endpoint}: {error}")
             try:
-                async with asyncio.timeout(pauses.next_s()):
+                async with compat.timeout(pauses.next_s()):
                     await self._changed.wait()
                     pauses.reset()
             except TimeoutError:

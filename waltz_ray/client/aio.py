@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from waltz_ray import compat
 from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.aio_reads import AsyncReads, not_here
 from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext
@@ -294,7 +295,7 @@ class AsyncWaltzClient(AsyncReads):
         start_s = self._shell.monotonic()
         one: Awaited | None = None
         try:
-            async with asyncio.timeout(timeout):
+            async with compat.timeout(timeout):
                 for one in awaited:
                     while not one.reached(self._engine.closed):
                         await self._ready.wait()

@@ -142,14 +142,14 @@ class AsyncReads(ABC):
             self._engine.check_open()
         task = asyncio.get_running_loop().create_task(question)
         self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
         try:
-            return await task
-        except asyncio.CancelledError:
-            if self._engine.closed and not _is_cancelled():
-                raise ClientClosed("the client was closed while it waited for an answer") from None
-            raise
+            await asyncio.wait([task])  # not the task itself: its end by ``_end_questions`` is none of the caller's
         finally:
-            self._questions.discard(task)
+            task.cancel()
+        if task.cancelled() and self._engine.closed:
+            raise ClientClosed("the client was closed while it waited for an answer")
+        return task.result()
 
     async def _end_questions(self) -> None:
         questions = list(self._questions)
@@ -163,9 +163,3 @@ def not_here(partition_id: int, transaction_id: int) -> bytes:
         f"transaction {partition_id}/{transaction_id} came as a header, and a loop must not wait for its data: "
         f"`await client.fetch(transaction)` first"
     )
-
-
-def _is_cancelled() -> bool:
-    """Somebody has cancelled this very task."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

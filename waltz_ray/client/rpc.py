@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
 
+from waltz_ray import compat
 from waltz_ray.client.directory import Location
 from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.transport import Transport
@@ -135,7 +136,7 @@ class Rpc:
         if location is None or location.endpoint is None:
             return "no server has it"
         try:
-            async with asyncio.timeout(timeout_s):
+            async with compat.timeout(timeout_s):
                 stream = await self._pool.get(location)
                 answer = await stream.ask(HindranceRequest(self._next_id(), partition_id))
         except (OSError, WireError) as error:
@@ -148,7 +149,7 @@ class Rpc:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")
         pauses = Backoff()
         try:
-            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+            async with compat.timeout(self._config.request_timeout_ms / 1000):
                 while True:
                     location = self._locate(partition_id)
                     if location is not None and location.endpoint is not None:

@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -185,7 +185,7 @@ class Collector(ThreadRun):
         zookeeper: ZooKeeper,
         feed: Feed,
         files_of: FilesOf = local_files,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         hook: Hook = lambda point: None,
     ) -> None:
         self.settings = settings = settings.validate()
