@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 # Newer than pyproject.toml and the constraints: the environment is what they say, and nothing is installed again.
 STAMP := $(VENV)/.installed
 # The second lane: PySpark 4 and RayDP's pre-release, which cannot be in one environment with PySpark 3.5.
-BIN4 := .venv-spark4/bin
-STAMP4 := .venv-spark4/.installed
+VENV4 ?= .venv-spark4
+BIN4 := $(VENV4)/bin
+STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
 .PHONY: demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
