@@ -66,6 +66,7 @@ from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.feed_data import feed_data_frames
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 from waltz_ray.wire.replica_codec import append_frame_parts
+from waltz_ray.wire.time_columns import TIME_MARK_BYTES
 
 __all__ = ["Connection", "Drivers", "Host", "PartitionDriver"]
 
@@ -145,7 +146,9 @@ class PartitionDriver(Driver[Event, Effect]):
 
         Raises what ``read`` does.
         """
-        end_id = min(end_id, self.machine.high_water_mark + 1)
+        # Of each transaction one mark at the most, so the answer fits.
+        most = self._host.config.max_frame_bytes // 2 // TIME_MARK_BYTES
+        end_id = min(end_id, self.machine.high_water_mark + 1, first_id + most)
         known = await self._ask_replicas(
             lambda link, session_id: link.times(ReadTimes(self.partition_id, session_id, first_id, end_id))
         )

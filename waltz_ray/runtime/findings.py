@@ -170,8 +170,6 @@ def _idle_servers(view: ClusterStatus) -> list[Finding]:
 
 
 def _since(since_ms: int | None) -> str:
-    return (
-        ""
-        if since_ms is None
-        else f" since {datetime.fromtimestamp(since_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    )
+    if since_ms is None:
+        return ""
+    return f" since {datetime.fromtimestamp(since_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
