@@ -75,6 +75,7 @@ class CollectorSection:
     format: str = "parquet"
     bytes_per_task: int = _COLLECTOR.bytes_per_task
     interval_s: float = _COLLECTOR.interval_s
+    settle_s: float = _COLLECTOR.settle_s
 
 
 @dataclass(frozen=True)
