@@ -1,14 +1,18 @@
-# The verbs of the project. Each makes .venv if there is none; Python 3.11 and make are all that has to be there.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
+# The verbs of the project. Each makes .venv if there is none; Python (3.10 to 3.13) and make are all that has to be there.
+# The first of these that runs (pyenv has names on PATH for what it does not give): CI has 3.11.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.10; do \
+	"$$name" -c "" 2>/dev/null && command -v "$$name" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
 # Newer than pyproject.toml and the constraints: the environment is what they say, and nothing is installed again.
-STAMP := .venv/.installed
+STAMP := $(VENV)/.installed
 # The second lane: PySpark 4 and RayDP's pre-release, which cannot be in one environment with PySpark 3.5.
-BIN4 := .venv-spark4/bin
-STAMP4 := .venv-spark4/.installed
+VENV4 ?= .venv-spark4
+BIN4 := $(VENV4)/bin
+STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: demo pipeline test test-long docs-test test-spark4 smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
+.PHONY: demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke simulate simulate-ci simulate-mutations mutations bench venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -27,6 +31,27 @@ test-long: $(STAMP)
 # Every block of Python and of commands in README.md and docs/, as it is written, in a process of its own; also the long ones.
 docs-test: $(STAMP)
 	$(BIN)/pytest -W error -m "long or not long" tests/docs $(ARGS)
+
+# One Python, in .venv-<version>: PYTHON=python3.12. The selection takes at most three minutes; docs/python.md.
+test-python:
+	@version=$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+		$(MAKE) --no-print-directory selection VENV=.venv-$$version PYTHON="$(PYTHON)"
+
+# Every Python of these that is on PATH or pyenv's.
+test-pythons:
+	@set -e; for version in 3.10 3.11 3.12 3.13; do \
+		for python in python$$version "$$HOME"/.pyenv/versions/$$version.*/bin/python; do \
+			if "$$python" -c "" 2>/dev/null; then $(MAKE) --no-print-directory test-python PYTHON="$$python"; break; fi; \
+		done; \
+	done
+
+# Without Ray all but the walks, a few histories, and one test of actors, one of Spark on a Ray.
+SELECTION := tests/test_compat.py tests/protocol tests/wire tests/net tests/storage tests/client tests/testing \
+	tests/spark/test_ray.py::test_clients_travel_to_actors_and_tasks tests/spark/test_spark.py::test_decoders
+selection: $(STAMP)
+	$(BIN)/python --version
+	$(BIN)/python -W error -m tests.simulation --seeds 10
+	$(BIN)/pytest -W error -q -m "not long" -k "not walks" $(SELECTION) $(ARGS)
 
 test-spark4: $(STAMP4)
 	$(BIN4)/pytest -W error tests/spark4 $(ARGS)
@@ -62,6 +87,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -77,8 +103,8 @@ $(STAMP4): EXTRAS := test,spark4
 $(STAMP4): constraints-spark4.txt
 
 $(STAMP) $(STAMP4): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "no python3.11 on PATH; install Python 3.11, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is no Python 3.11; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 on PATH; install one, or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { echo "$(PYTHON) is no Python 3.10 to 3.13; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$(EXTRAS)]"
 	touch $@

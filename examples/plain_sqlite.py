@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from waltz_ray import Callbacks, Transaction, connect
 from waltz_ray.errors import WaltzError
@@ -58,7 +59,7 @@ def main(cluster: str | None = None, path: str = "words.db") -> None:
         last_id = max((append.result() for append in appended), default=-1)
         client.wait_applied(0, last_id)  # a future's result only says that it is committed
     words.close()
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         for word, count in database.execute("SELECT word, count FROM words ORDER BY count DESC LIMIT 10"):
             print(count, word)
 

@@ -22,7 +22,6 @@ from waltz_bench.recovery import figure
 from waltz_bench.report import report
 from waltz_ray.bring_up import bring_up, missing, take_down_in
 from waltz_ray.config import ClusterConfig
-from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import PartitionNotReady
 from waltz_ray.runtime.status import Readiness
 from waltz_ray.spaces import Spaces
@@ -82,8 +81,9 @@ def targets(start_s: float, failover_s: float, kb_each: float) -> dict[str, dict
 
 def _memory(waltz: Waltz) -> dict[str, float]:
     """KB of each process of the cluster's own."""
-    pids = {"manager": waltz.status().manager.pid, **waltz.pids()}
-    pids["zookeeper"] = EmbeddedZooKeeper(Path(waltz.directory) / "zookeeper").pid
+    view = waltz.status()
+    assert view.zookeeper_server is not None, "a cluster of the benchmark's own has an embedded one"
+    pids = {"manager": view.manager.pid, **waltz.pids(), "zookeeper": view.zookeeper_server.pid}
     return {name: psutil.Process(pid).memory_full_info().uss / 1024 for name, pid in pids.items()}
 
 

@@ -42,7 +42,7 @@ def report(
         **more,
         "versions": versions() | more.get("versions", {}),
         "machine": machine(directory),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
 
 

@@ -55,9 +55,10 @@ def read_feed(
     """The committed transactions of ``partitions`` (None: all) from ``start`` up to, not including, ``stop``.
 
     Columns: partition_id int, transaction_id long, header int, client_id, generation, sequence_number int, data
-    binary. "latest" is fixed when this is called, so every action on the DataFrame sees the same transactions: it is
-    behind the servers' high-water marks. ``start`` and ``stop`` may be transaction IDs, or partition -> ID. A range is
-    cut into tasks of about ``bytes_per_task``.
+    binary; and if ``columns`` names it, _appended_at timestamp, to about a second. "latest" is fixed when this is
+    called, so every action on the DataFrame sees the same transactions: it is behind the servers' high-water marks.
+    ``start`` and ``stop`` may be transaction IDs, partition -> ID, or a datetime with its time zone: what was appended
+    then or later. A range is cut into tasks of about ``bytes_per_task``.
 
     ``space``: whose partitions they are, numbered from 0 (``docs/spaces.md``); it needs ZooKeeper.
 

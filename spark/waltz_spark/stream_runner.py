@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from waltz_ray.client.readers.ranges import Bound, Range, first_ids, split_ranges
+from waltz_ray.client.readers.ranges import Bound, Range, at_time, first_ids, split_ranges
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark.offset_log import OffsetFiles, OffsetLog, StreamBatch, StreamOf
 from waltz_spark.progress import BatchProgress, publish
@@ -31,6 +31,7 @@ class LogEnds(Protocol):
     """What the loop asks of the log (``waltz_ray.client.readers.reading.Marks``)."""
 
     def high_water_mark(self, partition_id: int) -> int: ...
+    def first_id_at(self, partition_id: int, time_ms: int) -> int: ...
     def record_bytes(self, ranges: Sequence[Range]) -> dict[int, float]: ...
     def close(self) -> None: ...
 
@@ -54,7 +55,12 @@ class RunSettings:
             raise InvalidInput(f"trigger must be 'available_now' or seconds between two batches, not {trigger!r}")
         if self.bytes_per_task < 1:
             raise InvalidInput(f"bytes_per_task must be at least 1, not {self.bytes_per_task}")
-        first_ids(self.start, dict.fromkeys(self.of.partitions, -1))  # what makes no sense is said now
+        # What makes no sense is said now.
+        first_ids(self.start_at(lambda partition_id, time_ms: 0), dict.fromkeys(self.of.partitions, -1))
+
+    def start_at(self, first_id_at: Callable[[int, int], int]) -> Bound:
+        """``start``, with the transaction ID of each partition in place of a time."""
+        return at_time("start", self.start, self.of.partitions, first_id_at)
 
 
 class FeedStream:
@@ -144,7 +150,7 @@ class FeedStream:
             offsets = OffsetLog(
                 self._settings.checkpoint,
                 self._settings.of,
-                lambda: first_ids(self._settings.start, self._marks(ends)),
+                lambda: first_ids(self._settings.start_at(ends.first_id_at), self._marks(ends)),
                 self._files,
             )
             try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from waltz_ray.client.readers.ranges import Bound
@@ -136,5 +138,20 @@ def _bound(name: str, text: str) -> Bound:
         return int(text)
     table = _table(text)
     if table is None or not all(each.isdecimal() for each in table.values()):
-        raise _bad(name, "'earliest', 'latest', a transaction ID >= 0, or one for each partition like '0=5,1=7'", text)
+        return _time(name, text)
     return {partition: int(each) for partition, each in table.items()}
+
+
+def _time(name: str, text: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise _bad(
+            name,
+            "'earliest', 'latest', a transaction ID >= 0, one for each partition like '0=5,1=7', or a time with its "
+            "zone like '2026-11-21T12:00Z'",
+            text,
+        )
+    return when

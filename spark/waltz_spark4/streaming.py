@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
+from waltz_ray.client.readers.ranges import Range, at_time, bounds_of, split_ranges
 from waltz_ray.client.readers.reading import Marks
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark4.offsets import Offsets, admitted, offsets_of, partitions_of, same_partitions
@@ -56,6 +56,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._initial: Offsets | None = None
         self._last_reached: Offsets | None = None
         self._available_now: dict[int, int] | None = None
+        self._began: dict[int, int] | None = None
         self._asked = False
 
     def initialOffset(self) -> Offsets:  # noqa: N802  (Spark's names)
@@ -134,8 +135,11 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         extra = sorted(set(start) - set(partitions)) if isinstance(start, Mapping) else []
         if extra:
             raise InvalidInput(f"start names partition {extra[0]}, which is not read; read: {partitions}")
-        endless = dict.fromkeys(partitions, _EVER)  # so that no partition is left out as empty
-        return {each.partition_id: each.first_id for each in bounds_of(start, "latest", endless)}
+        if self._began is None:  # asked once: of a time that is still to come the log's end would be told each time
+            start = at_time("start", start, partitions, self._open_marks().first_id_at)
+            endless = dict.fromkeys(partitions, _EVER)  # so that no partition is left out as empty
+            self._began = {each.partition_id: each.first_id for each in bounds_of(start, "latest", endless)}
+        return self._began
 
     def _reached(self) -> dict[int, int]:
         """Behind the last transaction of each partition, but not before the beginning; fixed for "available now"."""

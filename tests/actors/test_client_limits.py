@@ -8,6 +8,7 @@ import pytest
 
 from tests.actors.bench_server import GENERATION, Door, bench_server, open_with
 from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
+from waltz_ray import compat
 from waltz_ray.actors.client_connection import CLIENTS_OF_A_CONNECTION
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
@@ -60,7 +61,7 @@ async def test_a_client_that_takes_nothing_for_long_is_closed(caplog: pytest.Log
     server = large(ServerConfig(join_grace_ms=0, client_unsent_bytes=4 << 20, client_stall_ms=20))
     door = Door(server, taking=False).greet()
     door.send(mount_5(credit=1 << 60))
-    async with asyncio.timeout(20):
+    async with compat.timeout(20):
         while not door.wire.ended:
             await asyncio.sleep(0.001)
     assert door.wire.ended == "aborted"
@@ -208,7 +209,7 @@ async def test_an_answer_is_bounded_and_made_of_few_batches() -> None:
 async def test_who_says_nothing_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     server = bench_server(ServerConfig(hello_timeout_ms=20))
     silent, greeted = Door(server), Door(server).greet()
-    async with asyncio.timeout(20):
+    async with compat.timeout(20):
         while not silent.wire.ended:
             await asyncio.sleep(0.001)
     assert "no HELLO for 20 ms" in caplog.text

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from waltz_ray import compat
 from waltz_ray.actors.cluster_manager import ManagerHost
 from waltz_ray.actors.endpoint_probe import probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
@@ -195,7 +196,7 @@ def test_a_probe_takes_a_wrong_suspicion_back() -> None:
     async def run(endpoint: Endpoint) -> None:
         reports = asyncio.Queue[EndpointRefused | EndpointAnswered]()
         probe = asyncio.create_task(probe_endpoint(3, endpoint, reports.put_nowait))
-        async with asyncio.timeout(20):
+        async with compat.timeout(20):
             assert await reports.get() == EndpointRefused(3, endpoint)
             with socket.create_server(endpoint):
                 assert await reports.get() == EndpointAnswered(3, endpoint)

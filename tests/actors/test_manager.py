@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from waltz_ray import compat
 from waltz_ray.actors.manager import Manager
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
@@ -62,7 +63,7 @@ def test_the_next_event_waits_for_the_orders_of_the_last_one(monkeypatch: pytest
             await asyncio.sleep(0)
         assert events[-1] == "Elected", "what has happened meanwhile waits"
         release.set()
-        async with asyncio.timeout(20):
+        async with compat.timeout(20):
             while "AssignmentRead" not in events:
                 await asyncio.sleep(0.001)
         assert events[events.index("Elected") :][:3] == ["Elected", "ServersSeen", "AssignmentRead"]
@@ -86,7 +87,7 @@ def test_an_order_that_fails_for_a_reason_nobody_knows_ends_the_process(monkeypa
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context["exception"]))
         rig = Rig(messages.put_nowait)
         await rig.manager.start()
-        async with asyncio.timeout(20):
+        async with compat.timeout(20):
             assert await messages.get() == "manager: an order of its machine could not be carried out"
         await rig.manager.close()
         assert [str(failure) for failure in failures] == ["a bug"]
@@ -101,7 +102,7 @@ def test_actors_are_looked_after_by_who_leads_and_by_nobody_else(monkeypatch: py
         rig = Rig()
         manager, server, other = rig.manager, rig.server, rig.server.client()
         other.create(LOCK, b"another one", ephemeral=True)
-        async with asyncio.timeout(20):
+        async with compat.timeout(20):
             await manager.start()
             while manager.machine.servers is None:
                 await asyncio.sleep(0.001)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
 
 from tests.actors.listening import Listening
+from waltz_ray import compat
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
@@ -71,3 +76,28 @@ def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
         await listener.wait_closed()
 
     asyncio.run(run())
+
+
+def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 then tells it of the time only (``compat.timeout``)."""
+
+    told: list[float | None] = []
+
+    @asynccontextmanager
+    async def over(delay: float | None) -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            if told:
+                raise
+            told.append(delay)
+            raise TimeoutError from None
+
+    async def run() -> None:
+        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), Listening(lambda _, event: None, 0), Outgoing(), Pool(1))
+        await asyncio.sleep(0)  # it waits
+        await link.close()
+
+    monkeypatch.setattr(compat, "timeout", over)
+    asyncio.run(asyncio.wait_for(run(), 5))
+    assert len(told) == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import datetime
 
 import pytest
 
@@ -19,6 +20,9 @@ class Source:
 
     def data(self, index: int) -> bytes:
         return self._data
+
+    def appended_at(self, index: int) -> datetime | None:
+        return None
 
 
 def transaction(data: bytes, transaction_id: int = 7, header: int = -2) -> Transaction:

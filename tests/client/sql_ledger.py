@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert, update
@@ -66,6 +67,9 @@ def made(first_id: int, end_id: int) -> list[Transaction]:
 
         def data(self, index: int) -> bytes:
             return b"%d" % index
+
+        def appended_at(self, index: int) -> datetime | None:
+            return None
 
     return [Transaction(0, number, 0, Source(), number) for number in range(first_id, end_id)]
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
+from waltz_ray import compat
 from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
@@ -32,7 +33,7 @@ def _no_thread_of_its_own() -> Iterator[None]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop run until it holds."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with compat.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
 

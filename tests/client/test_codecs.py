@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 import msgspec
@@ -96,7 +96,7 @@ def test_bytes_are_read_as_they_were_whatever_they_begin_with(data: bytes) -> No
         (TypedCodec(list[Leg]), [Leg("a"), Leg("b")]),
         (TypedCodec(Leg | int), 3),
         (ZstdCodec(TypedCodec(Leg)), Leg("x" * 1000)),
-        (MsgpackCodec(), {"at": datetime(2013, 1, 1, tzinfo=UTC), "raw": b"\x00", "x": math.inf}),
+        (MsgpackCodec(), {"at": datetime(2013, 1, 1, tzinfo=timezone.utc), "raw": b"\x00", "x": math.inf}),
     ],
     ids=repr,
 )

@@ -152,7 +152,7 @@ def test_numbers_that_are_none_are_refused_at_once(server: FakeServer, make_any:
     context.partition_id = lambda partitions: wrong  # type: ignore[method-assign]
     with pytest.raises(InvalidInput, match="a partition ID must be an integer, not"):
         client.submit(context).result(PATIENCE_S)
-    assert client.append(np.int64(0), b"x", header=np.int32(3)).result(PATIENCE_S) == 0  # type: ignore[arg-type]
+    assert client.append(np.int64(0), b"x", header=np.int32(3)).result(PATIENCE_S) == 0  # type: ignore[arg-type,unused-ignore]
     assert client.append_many(0, [b"x"], headers=np.array([3])).result(PATIENCE_S).tolist() == [1]
 
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 from waltz_ray.client.engine import Engine, settle
+from waltz_ray.client.feeds import Origin
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.net.connector import Opening
 from waltz_ray.protocol.ids import Endpoint, Location
 from waltz_ray.protocol.mounting_types import MountingState
+from waltz_ray.protocol.times import TimeMarks
 
 
 class Shell:
@@ -77,6 +79,10 @@ class Wire(asyncio.Transport):
             stream.connection_lost(None)
 
 
+def no_times(partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+    raise AssertionError("nobody has asked for a time")
+
+
 def fetch(partition_id: int, transaction_id: int) -> bytes:
     raise AssertionError((partition_id, transaction_id))
 
@@ -86,7 +92,7 @@ def test_a_location_that_comes_before_a_partition_begins_does_not_begin_it() -> 
 
     async def test() -> None:
         shell, wire = Shell(), Wire()
-        engine = Engine(settle(1, 1, None, None, None, None), wire, None, fetch, shell, lambda: None)
+        engine = Engine(settle(1, 1, None, None, None, None), wire, None, Origin(fetch, no_times), shell, lambda: None)
         partition = engine.attachment(0).partition
         engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
         assert partition._opening is None

@@ -354,11 +354,14 @@ def test_mapped_objects(engine: Engine, cluster: InMemoryCluster) -> None:
 
 
 def test_sqlite_in_memory_needs_one_connection() -> None:
+    wrong = create_engine("sqlite://")
     with pytest.raises(ConfigError, match="another, empty database for each thread; use a file, or"):
-        Ledger(create_engine("sqlite://"))
+        Ledger(wrong)
+    wrong.dispose()
     one = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     metadata.create_all(one)
     ledger = Ledger(one)
     assert ledger.client_high_water_mark(3) == -1
     ledger.apply_transaction(made(0, 1)[0])
     assert ledger.client_high_water_mark(0) == 0
+    one.dispose()

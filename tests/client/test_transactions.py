@@ -8,6 +8,7 @@ import pytest
 from waltz_ray.client.feeds import FeedFrame, Origin, Transactions
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch, build_records
+from waltz_ray.protocol.times import TimeMarks
 
 
 def records(first_id: int, count: int) -> RecordBatch:
@@ -22,10 +23,14 @@ def no_fetch(partition_id: int, transaction_id: int) -> bytes:
     raise AssertionError("the data came with the feed")
 
 
+def no_times(partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+    raise AssertionError("nobody has asked for a time")
+
+
 def test_several_frames_look_like_one_list() -> None:
     # The second frame repeats what the first one had, the third is of no use: a feed that is read again does that.
     feeds = [(records(5, 4), 4), (records(7, 5), 8), (records(6, 3), 11)]
-    transactions = Transactions([FeedFrame(batch, after, Origin(no_fetch)) for batch, after in feeds])
+    transactions = Transactions([FeedFrame(batch, after, Origin(no_fetch, no_times)) for batch, after in feeds])
     ids = list(range(5, 12))
     assert len(transactions) == 7
     assert transactions.last_id == 11
@@ -54,7 +59,9 @@ def test_data_is_fetched_once() -> None:
         return b"data of %d" % transaction_id
 
     column = np.arange(4, dtype=np.int32)
-    transactions = Transactions([FeedFrame(FeedBatch(3, 10, column, column, column, column), 9, Origin(fetch))])
+    transactions = Transactions(
+        [FeedFrame(FeedBatch(3, 10, column, column, column, column), 9, Origin(fetch, no_times))]
+    )
     assert transactions[2].data == b"data of 12"
     assert transactions[2].data == b"data of 12"
     assert transactions[2].req_id.sequence_number == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import TimeoutError
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 import waltz_ray
 from tests.cluster.harness import FAST, Cluster, wait_until
 from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient
+from waltz_ray.client.times import in_milliseconds
 from waltz_ray.config import ServerConfig
 from waltz_ray.connecting import connect as waltz_connect
 from waltz_ray.errors import LockConflict
@@ -278,14 +281,24 @@ def test_a_late_replica_far_behind_is_copied_in_bulk(tmp_path: Path, zookeeper_s
     with Cluster(tmp_path, zookeeper_server, partitions=1, config=config) as cluster:
         cluster.wait_members(0, {0, 1, 2})
         cluster.stop_replica(2)
+        begin = (datetime.now(timezone.utc) - timedelta(hours=1)).replace(microsecond=0)
         with connect(cluster) as client:
-            for _ in range(30):
+            for number in range(30):
+                for server in cluster.servers.values():
+                    server.now_ms = partial(in_milliseconds, "clock", begin + timedelta(seconds=10 * number))
                 client.append_many(0, [b"y" * 1000] * 500).result(20)
             cluster.start_replica(2)
             cluster.wait_members(0, {0, 1, 2})
             last = client.append(0, b"end").result(20)
+            assert client.first_id_at(0, begin + timedelta(seconds=101)) == 5500
+            assert next(iter(client.read(0, 5499, 5500))).appended_at == begin + timedelta(seconds=100)
         wait_converged(cluster, 0, last)
         assert len({records_on_disk(cluster, r, 0) for r in (0, 1, 2)}) == 1
+        # The copy is as old as what it is a copy of.
+        moments = [in_milliseconds("moment", begin + timedelta(seconds=10 * number + 1)) for number in range(29)]
+        for store in cluster.stores.values():
+            lookup = store.partition(0).times()
+            assert [lookup.first_id_at(ms) for ms in moments] == [500 * (number + 1) for number in range(29)]
 
 
 def test_a_subscriber_that_is_far_behind_catches_up_from_disk(tmp_path: Path, zookeeper_server: str) -> None:

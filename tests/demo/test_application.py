@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ class OneTransaction:
 
     def data(self, index: int) -> bytes:
         return self._data
+
+    def appended_at(self, index: int) -> datetime | None:
+        return None
 
 
 def transaction(transaction_id: int, data: bytes) -> Transaction:

@@ -19,6 +19,7 @@ from examples import append_and_read, audit_trail, plain_sqlite
 from examples.feed_page import application
 from examples.leader_election import Act, Candidate, Claim, Office
 from examples.serve_endpoint import LogEndpoint
+from waltz_ray import compat
 from waltz_ray.testing import InMemoryCluster
 
 PATIENCE_S = 20.0
@@ -132,7 +133,7 @@ def test_a_page_follows_the_feed() -> None:
             assert (await browser.get("/events/2")).status == 404
 
     async def event_of(response: Any) -> tuple[int, str]:
-        async with asyncio.timeout(PATIENCE_S):
+        async with compat.timeout(PATIENCE_S):
             identity, data, _ = [(await response.content.readline()).decode() for _ in range(3)]
         return int(identity.removeprefix("id: ")), json.loads(data.removeprefix("data: "))["text"]
 

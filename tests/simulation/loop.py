@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tests.simulation.network import Network
 
-__all__ = ["ProcessLoop", "Scheduler", "new_loop"]
+__all__ = ["ProcessLoop", "Scheduler", "new_loop", "note"]
 
 T = TypeVar("T")
 
@@ -219,7 +219,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        task = asyncio.Task(coro, loop=self, name=name or "task", context=context)
+        given: dict[str, Any] = {} if context is None else {"context": context}  # which Python 3.10 does not know
+        task = asyncio.Task(coro, loop=self, name=name or "task", **given)
         if len(self._tasks) > 200:
             self._tasks = [one for one in self._tasks if not one.done()]
         self._tasks.append(task)
@@ -231,7 +232,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if not isinstance(error, BaseException):
             error = RuntimeError(str(context.get("message")))
-        error.add_note(f"in {self.name}: {context.get('message')}")
+        note(error, f"in {self.name}: {context.get('message')}")
         self.scheduler.fail(error)
 
     def run_in_executor(  # type: ignore[override]
@@ -283,3 +284,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 def new_loop(scheduler: Scheduler, network: Network, name: str) -> ProcessLoop:
     """Of ``AbstractEventLoop`` it has what the code under test uses; the rest raises NotImplementedError."""
     return ProcessLoop(scheduler, network, name)  # type: ignore[abstract]
+
+
+def note(error: Any, text: str) -> None:
+    """``error.add_note(text)``, also in Python 3.10."""
+    error.__notes__ = [*getattr(error, "__notes__", ()), text]

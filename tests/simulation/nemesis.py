@@ -65,6 +65,7 @@ class Nemesis:
             "mount in danger": dramas.mount_in_danger,
             "truncation delayed": self._delay_truncate,
             "server's clock jumps": self._jump,
+            "server's wall clock jumps": self._jump_wall_clock,
             "partition moved": world.operator.move,
             "replica set changed": world.operator.change_a_set,
             "manager killed": self._kill_manager,
@@ -111,6 +112,8 @@ class Nemesis:
         world.network.heal()
         world.zookeeper.late = 0.0
         world.zookeeper.silent_until_s.clear()
+        for server in world.servers:
+            server.clock_offset_ms = 0
         for zombie in world.zombies:
             zombie.kill("somebody notices the second process")
         for replica in world.replicas:
@@ -283,6 +286,11 @@ class Nemesis:
     def _jump(self) -> bool:
         server = self.random.choice(self.world.servers)
         server.loop.jump(self.random.choice([0.3, 2.0, 30.0]))
+        return server.up
+
+    def _jump_wall_clock(self) -> bool:
+        server = self.random.choice(self.world.servers)
+        server.clock_offset_ms = self.random.choice([-86_400_000, -3_600_000, -1_500, 1_500, 45_000, 86_400_000])
         return server.up
 
     def _kill_manager(self) -> bool:

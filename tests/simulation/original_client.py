@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.history import Fate, Feed, Logical
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
+from waltz_ray import compat
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.connecting import StoreDirectory
 from waltz_ray.errors import CoordinationError, WaltzError
@@ -128,7 +129,7 @@ class OriginalClient(Process):
             if location is not None and location.endpoint is not None:
                 try:
                     connecting = self.loop.create_connection(lambda: _Connection(self), *location.endpoint)
-                    async with asyncio.timeout(5):
+                    async with compat.timeout(5):
                         _, protocol = await connecting
                     assert isinstance(protocol, _Connection)
                     await protocol.ended

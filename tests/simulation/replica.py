@@ -71,7 +71,7 @@ class SimReplica(Process):
         self.replica_id = replica_id
         self.config = config
         self.random = Random(world.random.getrandbits(64))
-        self.disk = SimDisk(world.random.getrandbits(32))
+        self.disk = SimDisk(world.random.getrandbits(32), world.now_ms)
         self.store: ReplicaStore | None = None
         self.service: ReplicaService | None = None
         self._recovering: ReplicaStore | None = None

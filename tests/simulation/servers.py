@@ -31,6 +31,7 @@ class SimServer(Process):
         self.server_id = server_id
         self.config = replace(config, host=self.host)
         self.server: Server | None = None
+        self.clock_offset_ms = 0  # of its wall clock
 
     def start(self) -> None:
         store = self.begin()
@@ -53,7 +54,7 @@ class SimServer(Process):
 
     async def _start(self, store: ClusterStore) -> None:
         try:
-            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop))
+            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms)
             await server.start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
@@ -61,6 +62,9 @@ class SimServer(Process):
             return
         self.server = server
         self.tell(f"serves at {server.endpoint}")
+
+    def _now_ms(self) -> int:
+        return max(0, self.world.now_ms() + self.clock_offset_ms)
 
     def _fatal_of(self, loop: ProcessLoop) -> Callable[[str], None]:
         """What ends the process that runs in ``loop``, which may be a zombie's by then."""
@@ -74,7 +78,7 @@ class SimServer(Process):
 
         def fatal(message: str) -> None:
             if "has registered as server" not in message:
-                cause = sys.exception()  # a machine's step failed: that is a bug
+                cause = sys.exc_info()[1]  # a machine's step failed: that is a bug
                 self.world.scheduler.fail(AssertionError(f"{message}: {cause!r}"))
             self.world.scheduler.after(0.0, end, message)
 
@@ -102,4 +106,4 @@ class SimManager(Process):
         """Here whoever ends a server starts it again."""
 
     def _fatal(self, message: str) -> None:
-        self.world.scheduler.fail(AssertionError(f"{message}: {sys.exception()!r}"))
+        self.world.scheduler.fail(AssertionError(f"{message}: {sys.exc_info()[1]!r}"))

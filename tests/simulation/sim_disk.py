@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.storage.faulty_disk import ALL_LOST, FaultyDisk, Survival
 from waltz_ray.storage.disk import Writable
 from waltz_ray.storage.journal import journal_path
@@ -15,10 +17,14 @@ class SimDisk(FaultyDisk):
     """A disk that outlives its processes. ``rotten``: files in which bits have been flipped; ``failed``: syncs that
     did, since the process started."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, now_ms: Callable[[], int]) -> None:
         super().__init__(seed)
+        self._now_ms = now_ms
         self.rotten: dict[str, None] = {}
         self.failed = 0
+
+    def now_ms(self) -> int:
+        return self._now_ms()
 
     def end_process(self) -> None:
         super().end_process()

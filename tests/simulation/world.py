@@ -21,7 +21,7 @@ from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
 from tests.simulation.growth import GROWS, Growth, is_gone
 from tests.simulation.history import History, Logical, Violation
-from tests.simulation.loop import ProcessLoop, Scheduler
+from tests.simulation.loop import ProcessLoop, Scheduler, note
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.operators import Operator
@@ -45,9 +45,11 @@ from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import SessionEffect
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.time_lookup import TimeLookup
 
 __all__ = ["Result", "World", "run"]
 
+EPOCH_MS = 1_700_000_000_000  # when the simulated time begins
 _LIVENESS_S = 60.0
 
 
@@ -137,6 +139,10 @@ class World:
             zookeeper_session_ms=choose([1_000, 3_000]),
         )
 
+    def now_ms(self) -> int:
+        """What a right wall clock shows."""
+        return EPOCH_MS + int(self.scheduler.now * 1000)
+
     def processes(self) -> list[Process]:
         everybody: list[Process] = [*self.replicas, *self.servers, self.manager, *self.clients]
         return [process for process in everybody if not process.retired]
@@ -205,7 +211,10 @@ class World:
             for partition_id in self.growth.gone:
                 self.history.forget(partition_id)
         living, count = set(self.living()), len(self.history.committed)
-        outcome = Outcome(self.history, [self._read_logs(p) if p in living else {0: []} for p in range(count)])
+        nothing: dict[int, list[bytes]] = {0: []}
+        every = [self._read_logs(p) if p in living else nothing for p in range(count)]
+        times = [self._times(p) if p in living else {} for p in range(count)]
+        outcome = Outcome(self.history, every, times, self.now_ms())
         for check in CHECKERS:
             check(outcome)
         for logs in outcome.logs:
@@ -348,6 +357,15 @@ class World:
             found[replica.replica_id] = _records_of(log)
         return found
 
+    def _times(self, partition_id: int) -> dict[int, TimeLookup]:
+        found = {}
+        for replica in self._holders(partition_id):
+            replica.threads.finish()
+            log = replica.log(partition_id)
+            assert log is not None
+            found[replica.replica_id] = log.times()
+        return found
+
     def _state(self) -> str:
         lines = [f"{len(self.history.pending())} pending, e.g. {[p.uid for p in self.history.pending()[:5]]}"]
         for process in self.processes():
@@ -488,7 +506,7 @@ def run(seed: int) -> Result:
     try:
         return world.run()
     except Violation as violation:
-        violation.add_note(f"seed {seed:#x}\n{world.story.text()}")
+        note(violation, f"seed {seed:#x}\n{world.story.text()}")
         raise
     finally:
         gc.collect()

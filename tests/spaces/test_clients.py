@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 
@@ -76,6 +77,8 @@ def test_everything_of_a_client_counts_from_the_first_partition_of_its_space(
         assert [(one.partition_id, one.data) for one in client.read(1, 0, 2)] == [(1, b"b"), (1, b"c")]
         assert [(one.partition_id, one.transaction_id) for one in client.feed(None)] == [(0, 0), (1, 0), (1, 1), (1, 2)]
         assert client.server_high_water_mark(1) == 2
+        assert client.first_id_at(1, datetime(2100, 1, 1, tzinfo=timezone.utc)) == 3
+        assert all(one.appended_at is not None for one in client.read(1, 0, 3))
         with client.feed(1, start=2, follow=True) as following:
             assert next(following).data == b"by a context"
         assert client.supersede(10_000, 10) == [0, 2]

@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import get_args
 
@@ -128,6 +129,9 @@ def test_a_cluster_grows_while_a_replica_is_away_and_loses_a_space_while_another
                 (2, b"again"),
             ]
         headers = Reading.of(cluster.zookeeper, cluster.name, columns=["partition_id", "header"], space="orders")
+        later = datetime.now(timezone.utc) + timedelta(hours=1)
+        timed = Reading.of(cluster.zookeeper, cluster.name, columns=["_appended_at"], space="orders")
+        assert sum(batch.num_rows for batch in timed.batches(plan_reading(timed, stop=later))) == 4
         found = [row for batch in headers.batches(plan_reading(headers, [2])) for row in batch.to_pylist()]
         assert found == [{"partition_id": 2, "header": 0}, {"partition_id": 2, "header": 7}]
         with pytest.raises(InvalidInput, match=r"there is no partition 3 in space 'orders'; known: \[0, 1, 2\]"):

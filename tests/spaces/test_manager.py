@@ -7,6 +7,7 @@ import socket
 
 from tests.actors.test_manager import Rig
 from tests.protocol.test_manager import BOTH, table, writes
+from waltz_ray import compat
 from waltz_ray.actors.manager import Manager
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.ids import Endpoint
@@ -121,7 +122,7 @@ def a_server(rig: Rig) -> socket.socket:
 
 
 async def until(done: object) -> None:
-    async with asyncio.timeout(20):
+    async with compat.timeout(20):
         while not done():  # type: ignore[operator]
             await asyncio.sleep(0.005)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def zookeeper(bank: Cluster) -> Iterator[KazooZooKeeper]:
 
 @with_spark
 def test_a_collector_on_a_cluster(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
-    now = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+    now = datetime(2026, 11, 21, 15, 50, tzinfo=timezone.utc)
     node = f"/collector-{tmp_path.name}"
     settings = CollectorSettings("c1", str(tmp_path), "bank", bank.name, (0, 2), zookeeper_root=node)
     with waltz_ray.connect(bank.name) as client:
@@ -127,7 +127,7 @@ def test_a_collector_on_a_cluster(spark: Any, bank: Cluster, zookeeper: KazooZoo
 @with_spark
 def test_killed_while_spark_writes(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
     """A first run is killed, and the one that recovers; the third does it, with another Spark, while the log grows."""
-    now = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+    now = datetime.now(timezone.utc)
     node = f"/killed-{tmp_path.name}"
     settings = settings_of(str(tmp_path), bank.name, node)
     case = {"hosts": bank.zookeeper, "cluster": bank.name, "root": str(tmp_path), "node": node, "now": now.isoformat()}

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_pushdown(spark: Any, start: dict[int, int], appended: list[Row]) -> Non
     frame = read_feed(spark, "bank", [2], first, stop, columns=["transaction_id", "header"], header={0, 2})
     expected = [row[1:3] for row in appended if row[0] == 2 and first <= row[1] < stop and row[2] in (0, 2)]
     assert sorted(tuple(row) for row in frame.collect()) == expected
+
+
+@pytest.mark.parametrize("source", ["server", "replica"])
+@pytest.mark.usefixtures("appended")
+@pytest.mark.parametrize("columns", [["transaction_id", "_appended_at"], ["_appended_at", "data"]])
+def test_times(spark: Any, bank: Cluster, start: dict[int, int], source: Any, columns: Any) -> None:
+    with waltz_ray.connect(bank.name) as client:
+        first = next(iter(client.read(1, start[1], start[1] + 1))).appended_at
+    assert first is not None
+    end = datetime.now(timezone.utc) + timedelta(seconds=60)
+    frame = read_feed(spark, "bank", [1], start=first.replace(microsecond=0), stop=end, source=source, columns=columns)
+    assert dict(frame.dtypes)["_appended_at"] == "timestamp"
+    times = [row._appended_at.astimezone(timezone.utc) for row in frame.collect()]
+    assert len(times) >= 3000
+    assert times == sorted(times)
+    assert times[0] <= first + timedelta(seconds=1)
+    assert times[-1] < end
+    assert read_feed(spark, "bank", start=end, source=source).count() == 0
 
 
 def test_decoders(spark: Any, start: dict[int, int], appended: list[Row]) -> None:

@@ -16,6 +16,8 @@ from waltz_ray.storage.verify import verify_directory
 
 KEY = uuid.UUID("ae7968ef-3b42-479f-9fe3-a49b2ba8ff33")
 DIRECTORY = "/node/replica-0"
+CLOCK_MS = 1_700_000_000_000
+"""The server's clock at record 0; a record takes 0.4 s, so that there is an entry of the time index every few."""
 SMALL = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=0)
 SMALL_AHEAD = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=256 * 64)
 
@@ -33,7 +35,9 @@ def records(first_id: int, count: int, tag: int = 0, partition_id: int = 0) -> R
         np.array([len(data) for data in datas], dtype=np.int32),
         np.array([zlib.crc32(data) for data in datas], dtype=np.uint32),
     )
-    return build_records(partition_id, first_id, 7, 1, columns, b"".join(datas))
+    batch = build_records(partition_id, first_id, 7, 1, columns, b"".join(datas))
+    batch.times = ((first_id, CLOCK_MS + 400 * first_id),)
+    return batch
 
 
 def create(disk: FaultyDisk, config: StorageConfig = SMALL, partitions: int = 1) -> ReplicaStore:

@@ -60,6 +60,8 @@ def test_every_single_byte(config: StorageConfig, clean: bool, mask: int) -> Non
                 assert_named(damage, path, offset)
             serve(disk, config)
     control = f"{DIRECTORY}/waltz-storage.ctl"
+    # A time index is advice, and a crash may have torn it: that is no damage, and what it says of is served.
+    missed = [(path, offset) for path, offset in missed if not path.endswith(".tix")]
     # The creation time of the directory stands alone and means nothing; only an impossible one is noticed.
     assert [(path, offset) for path, offset in missed if not (path == control and 4 <= offset < 12)] == []
 

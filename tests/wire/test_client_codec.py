@@ -23,6 +23,8 @@ from waltz_ray.protocol.messages.client import (
     FeedCredit,
     FeedMode,
     FeedRecords,
+    FirstIdAtRequest,
+    FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
     LockFailureBatch,
@@ -33,12 +35,15 @@ from waltz_ray.protocol.messages.client import (
     PartitionStateResponse,
     Rejected,
     RejectionCode,
+    TimesRequest,
+    TimesResponse,
     Unmount,
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
 from waltz_ray.wire.client_codec import BATCHES
 from waltz_ray.wire.codec import CLIENT_TABLE, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.time_codec import TIME_QUESTIONS
 
 ID = ReqId(1, 2, 3, 4)
 REQ = "00000001 00000002 00000003 00000004"
@@ -107,9 +112,19 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
         PartitionStateResponse(6, 3, 5, 7, 99, MountState.NOT_READY),
         "2f 00000006 00000003 00000005 0000000000000007 0000000000000063 01",
     ),
+    (TimesRequest(6, 3, 9, 11), "32 00000006 00000003 0000000000000009 000000000000000b"),
+    (
+        TimesResponse(6, 11, ((9, 1000), (10, 1000)), None),
+        "33 00000006 01 000000000000000b 00000002 0000000000000009 00000000000003e8 000000000000000a 00000000000003e8",
+    ),
+    (TimesResponse(6, -1, None, "no"), "33 00000006 00 ffffffffffffffff 00000002 6e6f"),
+    (FirstIdAtRequest(6, 3, 1000), "34 00000006 00000003 00000000000003e8"),
+    (FirstIdAtResponse(6, 9, None), "35 00000006 01 0000000000000009"),
+    (FirstIdAtResponse(6, None, "no"), "35 00000006 00 ffffffffffffffff 00000002 6e6f"),
     (HindranceRequest(6, 3), "30 00000006 00000003"),
     (HindranceResponse(6, 3, "é"), "31 00000006 00000003 00000002 c3a9"),
 ]
+ROWS = (*BATCHES, *TIME_QUESTIONS)
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
 
@@ -128,8 +143,8 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == {row.number for row in BATCHES} == set(range(32, 50))
-    assert {type(message) for message, _ in GOLDEN} == {row.cls for row in BATCHES}
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == set(range(32, 54))
+    assert {type(message) for message, _ in GOLDEN} == {row.cls for row in ROWS}
 
 
 def test_enum_numbers_are_frozen() -> None:

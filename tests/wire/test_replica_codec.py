@@ -17,9 +17,11 @@ from waltz_ray.protocol.messages.replica import (
     Appended,
     Close,
     Closed,
+    FindTime,
     LowWaterMarkSet,
     Open,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
@@ -27,6 +29,8 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     State,
     StateReply,
+    TimeFound,
+    Times,
     Truncate,
     Truncated,
 )
@@ -41,6 +45,8 @@ from waltz_ray.wire.replica_codec import (
 KEY = uuid.UUID("00112233445566778899aabbccddeeff")
 ADDRESS = "00000003 0000000000000007"
 TWO_RECORDS = bytes(range(81))
+TIME = "{:016x} {:016x}"
+ONE_RECORD_HEX = "0000000000000009 00000001 00000028" + bytes(40).hex()
 TWO_RECORDS_HEX = "0000000000000009 00000002 00000028 00000029" + TWO_RECORDS.hex()
 
 # Frozen: a published message is never changed.
@@ -69,6 +75,20 @@ GOLDEN: list[tuple[ReplicaMessage, str]] = [
         Open(3, 7, KEY, 6, "a1/2"),
         f"11 {ADDRESS} 00112233445566778899aabbccddeeff 0000000000000006 00000004 61312f32",
     ),
+    (
+        Append(3, 7, 9, int32s(40, 41), TWO_RECORDS, ((9, 1000), (10, 1000))),
+        f"13 {ADDRESS} 00000002 0000000000000009 00000000000003e8 000000000000000a 00000000000003e8 {TWO_RECORDS_HEX}",
+    ),
+    (
+        Append(3, 7, 9, int32s(40), bytes(range(40)), ((9, 1000),)),
+        f"13 {ADDRESS} 00000001 0000000000000009 00000000000003e8 0000000000000009 00000001 00000028 "
+        + bytes(range(40)).hex(),
+    ),
+    (ReadTimes(3, 7, 9, 11), f"15 {ADDRESS} 0000000000000009 000000000000000b"),
+    (Times(3, 7, 11, ((9, 1000),)), f"16 {ADDRESS} 000000000000000b 00000001 0000000000000009 00000000000003e8"),
+    (Times(3, 7, 11, ()), f"16 {ADDRESS} 000000000000000b 00000000"),
+    (FindTime(3, 7, 1000), f"17 {ADDRESS} 00000000000003e8"),
+    (TimeFound(3, 7, 9), f"18 {ADDRESS} 0000000000000009"),
 ]
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
@@ -154,6 +174,12 @@ def test_decoded_records_are_a_view_of_the_payload() -> None:
         (f"05 {ADDRESS} 0000000000000009 00000001 00000027 {'00' * 40}", "do not add up to the 40 bytes"),
         (f"05 {ADDRESS} 0000000000000009 00000002 00000027 00000029 {'00' * 80}", "shorter than 40 bytes"),
         (f"05 {ADDRESS} 0000000000000009 00000002 ffffffff 00000051 {'00' * 80}", "do not add up"),
+        (f"13 {ADDRESS} ffffffff", "-1 time marks do not fit"),
+        (f"13 {ADDRESS} 00000001 {TIME.format(8, 1000)} {ONE_RECORD_HEX}", "time marks are of other records than"),
+        (f"13 {ADDRESS} 00000001 {TIME.format(10, 1000)} {ONE_RECORD_HEX}", "time marks are of other records than"),
+        (f"13 {ADDRESS} 00000001 {TIME.format(9, (1 << 64) - 1)} {ONE_RECORD_HEX}", "time marks are negative"),
+        (f"16 {ADDRESS} {'00' * 8} 00000002 {TIME.format(9, 5)} {TIME.format(9, 5)}", "out of order"),
+        (f"16 {ADDRESS} {'00' * 8} 00000002 {TIME.format(9, 5)} {TIME.format(10, 4)}", "out of order"),
         (f"0f {ADDRESS} 06 01 {'00' * 16} 00000000", "refuses a request of type 6"),
         (f"0f {ADDRESS} 05 00 {'00' * 16} 00000000", "refusal code 0 is unknown"),
         (f"0f {ADDRESS} 05 7f {'00' * 16} 00000000", "refusal code 127 is unknown"),

@@ -16,10 +16,14 @@ from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
+    FirstIdAtRequest,
+    FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
+    TimesRequest,
+    TimesResponse,
 )
 from waltz_ray.protocol.messages.original import (
     AddPreferredRequest,
@@ -55,6 +59,8 @@ _RECORD_BYTES = 64 * 1024  # what the answer to any other request is taken for
 RpcRequest = (
     DataRangeRequest
     | PartitionStateRequest
+    | TimesRequest
+    | FirstIdAtRequest
     | HindranceRequest
     | DataRequest
     | HighWaterMarkRequest
@@ -134,6 +140,10 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
                 return DataResponse(req_id, transaction_id, None, 0, str(error))
             checksum = int(batch.fields["data_checksum"][0])
             return DataResponse(req_id, transaction_id, batch.data(0), checksum, None)
+        case TimesRequest():
+            return await _times(server, request)
+        case FirstIdAtRequest():
+            return await _first_id_at(server, request)
         case PartitionStateRequest():
             return _state(server, request)
         case HindranceRequest(request_id, partition_id):
@@ -155,12 +165,41 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             return RemovePreferredResponse(req_id, await _prefer(server, set(), set(partitions)))
 
 
-async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse:
-    machine = server.machine_of(request.partition_id)
+def _not_served(server: Server, partition_id: int) -> str | None:
+    """Why nothing can be said of the partition here; None if it can."""
+    machine = server.machine_of(partition_id)
     if machine is None or not machine.ready:
-        return DataRangeResponse(
-            request.request_id, None, -1, f"partition {request.partition_id} is not served by server {server.server_id}"
-        )
+        return f"partition {partition_id} is not served by server {server.server_id}"
+    return None
+
+
+async def _times(server: Server, request: TimesRequest) -> TimesResponse:
+    error = _not_served(server, request.partition_id)
+    if error is None:
+        try:
+            known = await server.drivers[request.partition_id].times(request.first_id, request.end_id)
+            return TimesResponse(request.request_id, *known, None)
+        except (ReplicaRefused, ConnectionError) as refusal:
+            error = str(refusal)
+    return TimesResponse(request.request_id, -1, None, error)
+
+
+async def _first_id_at(server: Server, request: FirstIdAtRequest) -> FirstIdAtResponse:
+    error = _not_served(server, request.partition_id)
+    if error is None:
+        try:
+            found = await server.drivers[request.partition_id].first_id_at(request.time_ms)
+            return FirstIdAtResponse(request.request_id, found, None)
+        except (ReplicaRefused, ConnectionError) as refusal:
+            error = str(refusal)
+    return FirstIdAtResponse(request.request_id, None, error)
+
+
+async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse:
+    error = _not_served(server, request.partition_id)
+    if error is not None:
+        return DataRangeResponse(request.request_id, None, -1, error)
+    machine = server.drivers[request.partition_id].machine
     mark = machine.high_water_mark
     if request.first_id > mark or request.first_id >= request.end_id:
         nothing = RecordBatch(request.partition_id, request.first_id, np.zeros(0, dtype=np.int32), b"")

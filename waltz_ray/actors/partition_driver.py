@@ -17,7 +17,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
-from waltz_ray.protocol.messages.replica import Read
+from waltz_ray.protocol.messages.replica import FindTime, Read, ReadTimes
 from waltz_ray.protocol.partition.events import (
     HEAVY,
     ConfirmSession,
@@ -59,12 +59,14 @@ from waltz_ray.protocol.session_types import (
     Warn,
     WriteRoster,
 )
+from waltz_ray.protocol.times import TimeMarks, times_within
 from waltz_ray.runtime.driver import Driver
 from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.feed_data import feed_data_frames
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 from waltz_ray.wire.replica_codec import append_frame_parts
+from waltz_ray.wire.time_columns import TIME_MARK_BYTES
 
 __all__ = ["Connection", "Drivers", "Host", "PartitionDriver"]
 
@@ -97,6 +99,7 @@ class Host(Protocol):
     links: dict[int, ReplicaOrders]
     turns: Turns
     watchdog: Watchdog
+    now_ms: Callable[[], int]  # the wall clock
 
     @property
     def connections(self) -> Mapping[int, Connection]:
@@ -138,6 +141,29 @@ class PartitionDriver(Driver[Event, Effect]):
             return limited(joined(recent), max_bytes)
         return await self._read_from_replicas(first_id, min(end_id, self.machine.high_water_mark + 1), max_bytes)
 
+    async def times(self, first_id: int, end_id: int) -> tuple[int, TimeMarks]:
+        """(end, marks): when the records [first_id, end) were appended, up to ``end_id`` or fewer.
+
+        Raises what ``read`` does.
+        """
+        # Of each transaction one mark at the most, so the answer fits.
+        most = self._host.config.max_frame_bytes // 2 // TIME_MARK_BYTES
+        end_id = min(end_id, self.machine.high_water_mark + 1, first_id + most)
+        known = await self._ask_replicas(
+            lambda link, session_id: link.times(ReadTimes(self.partition_id, session_id, first_id, end_id))
+        )
+        return known.end_id, known.times
+
+    async def first_id_at(self, time_ms: int) -> int:
+        """The first committed record that may have been appended at ``time_ms`` or later, or the next one that will be.
+
+        Raises what ``read`` does.
+        """
+        found = await self._ask_replicas(
+            lambda link, session_id: link.find_time(FindTime(self.partition_id, session_id, time_ms))
+        )
+        return min(found, self.machine.high_water_mark + 1)
+
     def hindrance(self) -> str:
         """What keeps the partition from taking appends, one line for people; "" if nothing does."""
         return self.machine.hindrance(self._zookeeper_answers)
@@ -146,7 +172,7 @@ class PartitionDriver(Driver[Event, Effect]):
 
     def end_turn(self) -> None:
         """What waited in the sockets has been handed over."""
-        self.handle(TurnEnded())
+        self.handle(TurnEnded(self._host.now_ms()))
 
     def feed_turn(self) -> None:
         """Other input, and the partitions that asked before, had their turn."""
@@ -274,7 +300,11 @@ class PartitionDriver(Driver[Event, Effect]):
         limit = self._answer_limit(min(order.max_bytes, BULK_READ_BYTES))
         request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, limit)
         try:
-            batch = await self._host.links[order.source_id].read(request)
+            link = self._host.links[order.source_id]
+            batch = await link.read(request)
+            if not batch.times:  # the copy is as old as its source
+                known = await link.times(ReadTimes(self.partition_id, order.session_id, batch.first_id, batch.end_id))
+                batch.times = times_within(known.times, batch.first_id, batch.end_id)
         except (ReplicaRefused, ConnectionError) as error:
             self.handle(RangeReadFailed(order.session_id, order.source_id, order.target_id, str(error)))
             return
@@ -293,15 +323,20 @@ class PartitionDriver(Driver[Event, Effect]):
         return min(max_bytes, self._host.config.max_frame_bytes // 2)
 
     async def _read_from_replicas(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
-        """From the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
+        limit = self._answer_limit(max_bytes)
+        return await self._ask_replicas(
+            lambda link, session_id: link.read(Read(self.partition_id, session_id, first_id, end_id, limit))
+        )
+
+    async def _ask_replicas(self, ask: Callable[[ReplicaOrders, int], Awaitable[T]]) -> T:
+        """The answer of the first member that can; ReplicaRefused or ConnectionError of the last one that cannot."""
         session_id, sources = self.machine.sources()
         error: ReplicaRefused | ConnectionError = ConnectionError(
             f"partition {self.partition_id} has no member replica just now"
         )
         for replica_id in sources:
-            request = Read(self.partition_id, session_id, first_id, end_id, self._answer_limit(max_bytes))
             try:
-                return await self._host.links[replica_id].read(request)
+                return await ask(self._host.links[replica_id], session_id)
             except (ReplicaRefused, ConnectionError) as refusal:
                 error = refusal
         raise error

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import ray
 
+from waltz_ray import compat
 from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
@@ -174,7 +175,7 @@ class Channel(asyncio.Transport):
         if not self._out and not self._closed:
             self._wake.clear()
             try:
-                async with asyncio.timeout(_LONG_POLL_S):
+                async with compat.timeout(_LONG_POLL_S):
                     await self._wake.wait()
             except TimeoutError:
                 return b""

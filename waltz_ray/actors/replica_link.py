@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from waltz_ray import compat
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
@@ -28,8 +29,10 @@ from waltz_ray.protocol.messages.replica import (
     OPEN_REQUEST,
     STATE_REQUEST,
     Appended,
+    FindTime,
     Open,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
@@ -38,6 +41,8 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     State,
     StateReply,
+    TimeFound,
+    Times,
     Truncate,
     Truncated,
 )
@@ -76,6 +81,10 @@ _LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
+_Question = Read | ReadTimes | FindTime
+_Answer = Records | Times | TimeFound
+_ANSWERS: dict[type[_Question], type[_Answer]] = {Read: Records, ReadTimes: Times, FindTime: TimeFound}
+
 
 class Takes(Protocol):
     """A partition's driver, as far as a link knows it."""
@@ -110,6 +119,10 @@ class ReplicaOrders(Protocol):
     def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None: ...
 
     async def read(self, request: Read) -> RecordBatch: ...
+
+    async def times(self, request: ReadTimes) -> Times: ...
+
+    async def find_time(self, request: FindTime) -> int: ...
 
 
 def _frame(message: ReplicaRequest) -> bytes:
@@ -196,7 +209,8 @@ class ReplicaLink:
         self._waiting: dict[tuple[int, int], int] = {}  # (partition, session) -> last ID sent and not acknowledged
         self._orders = 0  # live orders without an answer
         self._states: deque[int | None] = deque()  # what the next StateReplies answer: None = Open, else a question
-        self._reads: deque[tuple[Read, asyncio.Future[RecordBatch]]] = deque()
+        self._reads: deque[tuple[_Question, asyncio.Future[_Answer]]] = deque()
+        self._closed = False
         self._task = asyncio.get_running_loop().create_task(self._keep_connected())
         self._task.add_done_callback(self._ended)
 
@@ -229,6 +243,7 @@ class ReplicaLink:
             self._disconnect(f"it moved to {endpoint}")
 
     async def close(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._disconnect("the server is closing")
@@ -237,14 +252,14 @@ class ReplicaLink:
         # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
         pauses = Backoff(longest_s=1.0, spread=0.0)
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             self._changed.clear()
             if self._endpoint is not None and self._live is None and self._bulk is None:
                 self.heard_at = loop.time()
                 try:
                     # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
                     timeout_ms = self.config.replica_timeout_ms
-                    async with asyncio.timeout(timeout_ms / 1000):
+                    async with compat.timeout(timeout_ms / 1000):
                         for bulk in (False, True):
                             await connect(
                                 partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
@@ -256,7 +271,7 @@ class ReplicaLink:
                     log.debug("replica %d at %s: %s", self.replica_id, self._endpoint, error)
                     self._disconnect(f"cannot connect to {self._endpoint}: {error}")
             try:
-                async with asyncio.timeout(pauses.next_s()):
+                async with compat.timeout(pauses.next_s()):
                     await self._changed.wait()
                     pauses.reset()
             except TimeoutError:
@@ -357,11 +372,28 @@ class ReplicaLink:
 
     async def read(self, request: Read) -> RecordBatch:
         """Records from the replica. ReplicaRefused or ConnectionError say why not."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Records)
+        return answer.batch
+
+    async def times(self, request: ReadTimes) -> Times:
+        """When records were appended. Raises what ``read`` does."""
+        answer = await self._ask(request)
+        assert isinstance(answer, Times)
+        return answer
+
+    async def find_time(self, request: FindTime) -> int:
+        """The first record of a time. Raises what ``read`` does."""
+        answer = await self._ask(request)
+        assert isinstance(answer, TimeFound)
+        return answer.first_id
+
+    async def _ask(self, question: _Question) -> _Answer:
         if not self._up or self._bulk is None:
             raise ConnectionError(f"replica {self.replica_id} is not connected")
-        future: asyncio.Future[RecordBatch] = asyncio.get_running_loop().create_future()
-        self._reads.append((request, future))
-        self._bulk.send_bytes(_frame(request))
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._reads.append((question, future))
+        self._bulk.send_bytes(_frame(question))
         return await future
 
     def _order(self, request: Open | State | Truncate | SetLowWaterMark, number: int | None = None) -> None:
@@ -440,8 +472,8 @@ class ReplicaLink:
         request, future = self._reads.popleft()
         if future.done():
             return
-        if isinstance(message, Records):
-            future.set_result(message.batch)
+        if isinstance(message, _ANSWERS[type(request)]):
+            future.set_result(message)
         elif isinstance(message, Refused):
             future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
             if message.code in (RefusalCode.DAMAGED, RefusalCode.FENCED):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Server:
     """A partition server without Ray. Made and used in one event loop; ``start`` before anything else."""
 
@@ -56,8 +61,11 @@ class Server:
         store: ClusterStore,
         config: ServerConfig,
         on_fatal: Callable[[str], None] | None = None,
+        now_ms: Callable[[], int] = _wall_clock_ms,
     ) -> None:
-        """``on_fatal`` is called when the process must end; the default logs the message and ends it."""
+        """``on_fatal`` is called when the process must end; the default logs the message and ends it. ``now_ms`` is the
+        wall clock, in milliseconds since 1970."""
+        self.now_ms = now_ms
         self.fatal = on_fatal or _end_process
         self.server_id = server_id
         self.incarnation = uuid.uuid4().hex

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +43,7 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
         return
     console = Console()
     for each in found:
-        created = datetime.fromtimestamp(each["created_ms"] / 1000, UTC)
+        created = datetime.fromtimestamp(each["created_ms"] / 1000, timezone.utc)
         console.print(f"{each['directory']}", style="bold", soft_wrap=True)
         made = f"made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
         console.print(f"cluster key {each['cluster_key']}, {made}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from waltz_ray.cli.long_command import BarScreen, check_writable, write_json
 __all__ = ["register"]
 
 
-class FileFormat(StrEnum):
+class FileFormat(str, Enum):
     """The file formats that ``--format`` takes."""
 
     parquet = "parquet"

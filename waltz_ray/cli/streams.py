@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what a command needs of Spark it imports when it runs
 __all__ = ["register"]
 
 
-class SparkChoice(StrEnum):
+class SparkChoice(str, Enum):
     """The Spark that ``--spark`` asks for."""
 
     auto = "auto"

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from waltz_ray import compat
 from waltz_ray.client.directory import Location
 from waltz_ray.client.transport import Opening
 
@@ -37,7 +38,8 @@ class ActorTransport:
         loop = asyncio.get_running_loop()
         handle = await loop.run_in_executor(None, self._handle_of, location.server_id)
         try:
-            name = await asyncio.wait_for(_answer(handle.channel_open.remote()), self._connect_timeout_s)
+            async with compat.timeout(self._connect_timeout_s):
+                name = await _answer(handle.channel_open.remote())
         except TimeoutError:
             raise
         except Exception as error:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from waltz_ray import compat
 from waltz_ray.client.address import Address, Find, travelling
-from waltz_ray.client.aio_reads import AsyncReads, not_here
+from waltz_ray.client.aio_reads import AsyncReads, not_here, times_not_here
 from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
+from waltz_ray.client.feeds import Origin
 from waltz_ray.client.keys import Lock
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import Awaited, MountedWait
@@ -105,8 +107,8 @@ class AsyncWaltzClient(AsyncReads):
         count, kind = directory.partitions, self._feed_kind
         membership = settle(client_id, count, callbacks, config, partitions, kind, self._codec)
         shell = self._shell = OwnLoop(self.config)
-        changed = self._ready_changed
-        engine = self._started = Engine(membership, transport, callbacks, not_here, shell, changed)
+        changed, origin = self._ready_changed, Origin(not_here, times_not_here, self._codec)
+        engine = self._started = Engine(membership, transport, callbacks, origin, shell, changed)
 
         def located(locations: Whereabouts) -> None:
             shell.post(engine.located, locations)
@@ -293,7 +295,7 @@ class AsyncWaltzClient(AsyncReads):
         start_s = self._shell.monotonic()
         one: Awaited | None = None
         try:
-            async with asyncio.timeout(timeout):
+            async with compat.timeout(timeout):
                 for one in awaited:
                     while not one.reached(self._engine.closed):
                         await self._ready.wait()

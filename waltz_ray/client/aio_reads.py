@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
@@ -17,9 +18,11 @@ from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.errors import ClientClosed, DataUnavailable
+from waltz_ray.protocol.times import TimeMarks
 
-__all__ = ["AsyncReads", "not_here"]
+__all__ = ["AsyncReads", "not_here", "times_not_here"]
 
 T = TypeVar("T")
 
@@ -102,6 +105,18 @@ class AsyncReads(ABC):
         transaction.keep(only_data(batch, partition_id, first_id))
         return transaction.data
 
+    async def appended_at(self, transaction: Transaction) -> datetime | None:
+        """When the transaction was appended, to about a second (``Transaction.appended_at``), asked of the server."""
+        partition_id, first_id = transaction.partition_id, transaction.transaction_id
+        times = await self._asked(self._engine.rpc.times(partition_id, first_id, first_id + 1))
+        transaction.keep_time(time_of(first_id, times))
+        return transaction.appended_at
+
+    async def first_id_at(self, partition_id: int, when: datetime) -> int:
+        """The ID from which on all transactions are that were appended at ``when`` or later: see ``WaltzClient``."""
+        check_partition(partition_id, self.partitions)
+        return await self._asked(self._engine.rpc.first_id_at(partition_id, in_milliseconds("when", when)))
+
     async def high_water_mark(self, partition_id: int) -> int:
         """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
         return self._engine.applied_mark(partition_id)
@@ -120,7 +135,15 @@ class AsyncReads(ABC):
                 yield transaction
             first_id = batch.end_id
 
+    async def _located(self, plan: FeedPlan) -> FeedPlan:
+        """With the IDs of the time at which it begins."""
+        if plan.time_ms is None:
+            return plan
+        rpc, time_ms = self._engine.rpc, plan.time_ms
+        return plan.started_at({p: await self._asked(rpc.first_id_at(p, time_ms)) for p in plan.partitions})
+
     async def _feed(self, plan: FeedPlan) -> AsyncIterator[Transaction]:
+        plan = await self._located(plan)
         marks = await self._server_marks(plan.partitions)
         for partition_id, first_id in plan.first_ids(marks).items():
             async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1):
@@ -128,6 +151,7 @@ class AsyncReads(ABC):
 
     async def _follow(self, plan: FeedPlan, put: Callable[[FeedItem], None]) -> Subscription:
         self._engine.check_open()
+        plan = await self._located(plan)
         marks = await self._server_marks(plan.partitions) if plan.needs_marks else {}
         client_id = await asyncio.to_thread(self._directory.next_client_id)
         return self._engine.follow(client_id, plan.first_ids(marks), put)
@@ -142,14 +166,14 @@ class AsyncReads(ABC):
             self._engine.check_open()
         task = asyncio.get_running_loop().create_task(question)
         self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
         try:
-            return await task
-        except asyncio.CancelledError:
-            if self._engine.closed and not _is_cancelled():
-                raise ClientClosed("the client was closed while it waited for an answer") from None
-            raise
+            await asyncio.wait([task])  # not the task itself: its end by ``_end_questions`` is none of the caller's
         finally:
-            self._questions.discard(task)
+            task.cancel()
+        if task.cancelled() and self._engine.closed:
+            raise ClientClosed("the client was closed while it waited for an answer")
+        return task.result()
 
     async def _end_questions(self) -> None:
         questions = list(self._questions)
@@ -165,7 +189,8 @@ def not_here(partition_id: int, transaction_id: int) -> bytes:
     )
 
 
-def _is_cancelled() -> bool:
-    """Somebody has cancelled this very task."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def times_not_here(partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+    raise DataUnavailable(
+        f"when transaction {partition_id}/{first_id} was appended is the server's to say, and a loop must not wait for "
+        f"it: `await client.appended_at(transaction)` first"
+    )

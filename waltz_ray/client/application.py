@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -27,6 +28,8 @@ class TransactionSource(Protocol):
 
     def data(self, index: int) -> bytes: ...
 
+    def appended_at(self, index: int) -> datetime | None: ...
+
 
 class _Sent:
     """Where the parts of a transaction are that has travelled between processes."""
@@ -34,6 +37,11 @@ class _Sent:
     def __init__(self, req_id: ReqId, data: bytes) -> None:
         self._req_id = req_id
         self._data = data
+
+    def appended_at(self, index: int) -> datetime | None:
+        raise DataUnavailable(
+            "nobody had asked when this transaction was appended before it was sent here: client.appended_at(it)"
+        )
 
     def req_id(self, index: int) -> ReqId:
         return self._req_id
@@ -43,9 +51,18 @@ class _Sent:
 
 
 def _received(
-    partition_id: int, transaction_id: int, header: int, req_id: ReqId, data: bytes, codec: Codec | None
+    partition_id: int,
+    transaction_id: int,
+    header: int,
+    req_id: ReqId,
+    data: bytes,
+    codec: Codec | None,
+    times: tuple[datetime | None, ...],
 ) -> Transaction:
-    return Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0, codec)
+    transaction = Transaction(partition_id, transaction_id, header, _Sent(req_id, data), 0, codec)
+    for appended_at in times:
+        transaction.keep_time(appended_at)
+    return transaction
 
 
 class Transaction:
@@ -56,7 +73,17 @@ class Transaction:
     Otherwise it is already here.
     """
 
-    __slots__ = ("_codec", "_data", "_index", "_source", "_value", "header", "partition_id", "transaction_id")
+    __slots__ = (
+        "_appended_at",
+        "_codec",
+        "_data",
+        "_index",
+        "_source",
+        "_value",
+        "header",
+        "partition_id",
+        "transaction_id",
+    )
 
     def __init__(
         self,
@@ -88,6 +115,16 @@ class Transaction:
         return self._data
 
     @property
+    def appended_at(self) -> datetime | None:
+        """When it was appended, by the server's clock and to about a second; the server is asked, once for many.
+
+        Never earlier than that of the transaction before. None of a log that was written before there were times.
+        """
+        if not hasattr(self, "_appended_at"):
+            self._appended_at = self._source.appended_at(self._index)
+        return self._appended_at
+
+    @property
     def value(self) -> Any:
         """What the client's codec makes of ``data``, once; without a codec the same bytes. DecodingFailed."""
         codec = self._codec
@@ -107,8 +144,13 @@ class Transaction:
         """``data`` has been fetched: nobody needs to do so again."""
         self._data = data
 
+    def keep_time(self, appended_at: datetime | None) -> None:
+        """``appended_at`` has been fetched: nobody needs to do so again."""
+        self._appended_at = appended_at
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _received, (self.partition_id, self.transaction_id, self.header, self.req_id, self.data, self._codec)
+        what = self.partition_id, self.transaction_id, self.header, self.req_id, self.data, self._codec
+        return _received, (*what, (self._appended_at,) if hasattr(self, "_appended_at") else ())
 
     def __repr__(self) -> str:
         return f"Transaction({self.partition_id}/{self.transaction_id}, header={self.header})"

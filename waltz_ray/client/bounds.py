@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from waltz_ray.client.application import checked_int
+from waltz_ray.client.times import in_milliseconds
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Bound", "FeedPlan", "Partitions", "check_partition", "check_read", "resolved"]
+__all__ = ["Bound", "FeedPlan", "Partitions", "at_time", "check_partition", "check_read", "resolved"]
 
-Bound = Literal["earliest", "latest"] | int | Mapping[int, int]
-"""Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each."""
+Bound = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
+"""Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each; or a point in
+time (with its time zone): the first transaction that may have been appended then or later."""
 
 Partitions = int | Sequence[int] | None
 """One partition, several, or None = all."""
@@ -34,8 +37,16 @@ def check_read(partition_id: int, first_id: int, count: int) -> None:
         raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
 
 
+def at_time(name: str, bound: Bound, partitions: Iterable[int], first_id_at: Callable[[int, int], int]) -> Bound:
+    """``bound``, with the transaction ID of each partition in place of a time; ``first_id_at(partition, ms)`` asks."""
+    if not isinstance(bound, datetime):
+        return bound
+    time_ms = in_milliseconds(name, bound)
+    return {partition_id: first_id_at(partition_id, time_ms) for partition_id in partitions}
+
+
 def resolved(name: str, bound: Bound, partition_id: int, mark: int) -> int:
-    """The transaction ID that ``bound`` means for a partition that ends with transaction ``mark``.
+    """The transaction ID that ``bound``, which is no time, means for a partition that ends with transaction ``mark``.
 
     InvalidInput for a negative ID, a partition missing from a mapping, or another word.
     """
@@ -49,7 +60,8 @@ def resolved(name: str, bound: Bound, partition_id: int, mark: int) -> int:
         bound = bound[partition_id]
     if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
         raise InvalidInput(
-            f"{name} must be 'earliest', 'latest', a transaction ID >= 0 or a mapping of those, not {bound!r}"
+            f"{name} must be 'earliest', 'latest', a transaction ID >= 0 or a mapping of those, or a datetime, "
+            f"not {bound!r}"
         )
     return bound
 
@@ -77,8 +89,18 @@ class FeedPlan:
         plan = cls(tuple(sorted({check_partition(partition, count) for partition in chosen})), start, last)
         if not plan.partitions:
             raise InvalidInput("a feed needs a partition; name one, several, or none at all for all of them")
-        plan.first_ids(dict.fromkeys(plan.partitions, 0))
+        if plan.time_ms is None:
+            plan.first_ids(dict.fromkeys(plan.partitions, 0))
         return plan
+
+    @property
+    def time_ms(self) -> int | None:
+        """The point in time at which it begins: then ``started_at`` has to be told the IDs. None if it is no time."""
+        return in_milliseconds("start", self.start) if isinstance(self.start, datetime) else None
+
+    def started_at(self, first_ids: Mapping[int, int]) -> FeedPlan:
+        """The same with its point in time looked up."""
+        return replace(self, start=first_ids)
 
     @property
     def needs_marks(self) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -29,7 +30,7 @@ from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
-from waltz_ray.client.feeds import transactions_of
+from waltz_ray.client.feeds import Origin, transactions_of
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
@@ -40,10 +41,12 @@ from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
+from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.records import Int32s, Int64s
+from waltz_ray.protocol.times import TimeMarks
 
 __all__ = ["WaltzClient"]
 
@@ -88,7 +91,8 @@ class WaltzClient:
         self._count = membership.partitions
         self._ready = threading.Condition()
         self._threads = threads or Threads(self.config)
-        self._engine = Engine(membership, transport, callbacks, self._fetch, self._threads, self._ready_changed)
+        origin = Origin(self._fetch, self._times, codec)
+        self._engine = Engine(membership, transport, callbacks, origin, self._threads, self._ready_changed)
         try:
             self._stop_watching = directory.watch(self._located)
         except BaseException:
@@ -238,11 +242,14 @@ class WaltzClient:
     ) -> Iterator[Transaction]:
         """Transactions of one partition, of several, or of all (None), beside the callbacks.
 
-        They begin at ``start``: a transaction ID, one for each partition, or "latest": what commits from now on; or
-        with the ``last`` n of each partition. They end at the servers' marks, one partition after the other; or never
-        (``follow``), as they come: then a ``Follower``, which holds a connection until it is stopped.
+        They begin at ``start``: a transaction ID, one for each partition, a point in time (``first_id_at``), or
+        "latest": what commits from now on; or with the ``last`` n of each partition. They end at the servers' marks,
+        one partition after the other; or never (``follow``), as they come: then a ``Follower``, which holds a
+        connection until it is stopped.
         """
         plan = FeedPlan.of(partitions, self._count, start, last)
+        if plan.time_ms is not None:
+            plan = plan.started_at({p: self._first_id_at(p, plan.time_ms) for p in plan.partitions})
         marks = {}
         if plan.needs_marks or not follow:
             marks = {partition: self.server_high_water_mark(partition) for partition in plan.partitions}
@@ -256,6 +263,21 @@ class WaltzClient:
     def fetch(self, transaction: Transaction) -> bytes:
         """The transaction's data, brought from the server if it came as a header; DataUnavailable if that fails."""
         return transaction.data
+
+    def appended_at(self, transaction: Transaction) -> datetime | None:
+        """When the transaction was appended, to about a second (``Transaction.appended_at``), asked of the server."""
+        partition_id, first_id = transaction.partition_id, transaction.transaction_id
+        transaction.keep_time(time_of(first_id, self._times(partition_id, first_id, first_id + 1)))
+        return transaction.appended_at
+
+    def first_id_at(self, partition_id: int, when: datetime) -> int:
+        """The ID from which on all transactions are that were appended at ``when`` (with a time zone) or later.
+
+        Up to a second's transactions before it may be among them; at a whole second none is. If there is none yet, the
+        ID that the next one will get. DataUnavailable if nobody answers.
+        """
+        check_partition(partition_id, self._count)
+        return self._first_id_at(partition_id, in_milliseconds("when", when))
 
     def high_water_mark(self, partition_id: int) -> int:
         """The client's: ID of the last transaction applied here, -1 = none (always, without callbacks)."""
@@ -410,6 +432,12 @@ class WaltzClient:
     def _fetch(self, partition_id: int, transaction_id: int) -> bytes:
         batch = self._threads.call(self._engine.rpc.read(partition_id, transaction_id, transaction_id + 1, READ_BYTES))
         return only_data(batch, partition_id, transaction_id)
+
+    def _first_id_at(self, partition_id: int, time_ms: int) -> int:
+        return self._threads.call(self._engine.rpc.first_id_at(partition_id, time_ms))
+
+    def _times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+        return self._threads.call(self._engine.rpc.times(partition_id, first_id, end_id))
 
     def _read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         while first_id < end_id:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_origin
 
 from waltz_ray.errors import InvalidInput
 
@@ -114,7 +114,8 @@ class TypedCodec:
             raise InvalidInput(f"TypedCodec writes 'json' or 'msgpack', not {self.form!r}")
 
     def encode(self, value: Any) -> bytes:
-        if isinstance(self.kind, type) and not isinstance(value, self.kind):
+        a_class = isinstance(self.kind, type) and get_origin(self.kind) is None  # Python 3.10 calls list[int] a type
+        if a_class and not isinstance(value, self.kind):
             raise InvalidInput(f"this client's codec is for {self.kind.__name__}, not for {type(value).__name__}")
         if _is_pydantic(self.kind):
             value = value.model_dump(mode="python" if self.form == "msgpack" else "json")

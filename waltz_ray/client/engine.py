@@ -22,7 +22,7 @@ from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.directory import Whereabouts
 from waltz_ray.client.fates import Completion
-from waltz_ray.client.feeds import Fetch, Origin
+from waltz_ray.client.feeds import Origin
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.hindrances import Hindrances
 from waltz_ray.client.keys import Lock, lock_hash
@@ -102,7 +102,7 @@ class Engine:
         membership: Membership,
         transport: Transport,
         callbacks: Callbacks | None,
-        fetch: Fetch,
+        origin: Origin,
         shell: Shell,
         ready_changed: Callable[[], None],
     ) -> None:
@@ -123,7 +123,7 @@ class Engine:
         self.rpc = Rpc(transport, self._config, self._locate)
         self._hindrances = Hindrances(lambda: self._begun, self.rpc, self._config.hindrance_after_ms / 1000)
         self.codec = membership.codec
-        self.origin = Origin(fetch, membership.codec)
+        self.origin = origin
         self.runner = ContextRunner(membership.partitions, self._config, self.attachment, shell, self.codec)
         self.applier = Applier(callbacks, self.origin, self._completed, shell)
 

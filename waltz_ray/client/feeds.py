@@ -6,18 +6,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime
 from typing import overload
 
 from waltz_ray.client.application import Transaction, TransactionSource
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.times import time_of
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.times import TimeMarks
 
-__all__ = ["Fetch", "FeedFrame", "Origin", "Transactions", "transactions_of"]
+__all__ = ["Fetch", "FeedFrame", "FetchTimes", "Origin", "Transactions", "transactions_of"]
 
 Fetch = Callable[[int, int], bytes]
 """Data of (partition ID, transaction ID), fetched from the server."""
+
+
+FetchTimes = Callable[[int, int, int], TimeMarks]
+"""When the transactions [first ID, end ID) of (partition ID, first ID, end ID) were appended, asked of the server."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +32,30 @@ class Origin:
     """What transactions need of the client they come from, when somebody asks."""
 
     fetch: Fetch
+    times: FetchTimes
     codec: Codec | None = None
+
+
+class _Times:
+    """When the transactions of a frame were appended, asked once for all of them."""
+
+    def __init__(self, feed: RecordBatch | FeedBatch, fetch: FetchTimes) -> None:
+        self._feed, self._fetch = feed, fetch
+        self._times: TimeMarks | None = None
+
+    def of(self, index: int) -> datetime | None:
+        feed = self._feed
+        if self._times is None:
+            self._times = self._fetch(feed.partition_id, feed.first_id, feed.first_id + len(feed))
+        return time_of(feed.first_id + index, self._times)
 
 
 class _Records:
     """Transactions whose data came with the feed."""
 
-    def __init__(self, batch: RecordBatch) -> None:
+    def __init__(self, batch: RecordBatch, times: FetchTimes) -> None:
         self._batch = batch
+        self._times = _Times(batch, times)
 
     def req_id(self, index: int) -> ReqId:
         row = self._batch.fields[index]
@@ -43,13 +66,17 @@ class _Records:
     def data(self, index: int) -> bytes:
         return bytes(self._batch.data(index))
 
+    def appended_at(self, index: int) -> datetime | None:
+        return self._times.of(index)
+
 
 class _Headers:
     """Transactions whose data is fetched when it is asked for, once."""
 
-    def __init__(self, batch: FeedBatch, fetch: Fetch) -> None:
+    def __init__(self, batch: FeedBatch, origin: Origin) -> None:
         self._batch = batch
-        self._fetch = fetch
+        self._fetch = origin.fetch
+        self._times = _Times(batch, origin.times)
         self._fetched: dict[int, bytes] = {}
 
     def req_id(self, index: int) -> ReqId:
@@ -67,6 +94,9 @@ class _Headers:
             data = self._fetched[index] = self._fetch(self._batch.partition_id, self._batch.first_id + index)
         return data
 
+    def appended_at(self, index: int) -> datetime | None:
+        return self._times.of(index)
+
 
 class FeedFrame:
     """The transactions of one frame with IDs above ``after``."""
@@ -74,9 +104,9 @@ class FeedFrame:
     def __init__(self, feed: RecordBatch | FeedBatch, after: int, origin: Origin) -> None:
         self._source: TransactionSource
         if isinstance(feed, RecordBatch):
-            self._source, self._headers = _Records(feed), feed.fields["header"]
+            self._source, self._headers = _Records(feed, origin.times), feed.fields["header"]
         else:
-            self._source, self._headers = _Headers(feed, origin.fetch), feed.headers
+            self._source, self._headers = _Headers(feed, origin), feed.headers
         self._codec = origin.codec
         self._partition_id, self._base = feed.partition_id, feed.first_id
         self.first_id = max(feed.first_id, after + 1)

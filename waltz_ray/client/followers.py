@@ -15,6 +15,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any
 
+from waltz_ray import compat
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -137,7 +138,7 @@ class AsyncFollower(AsyncIterator[Transaction]):
         if rest:
             return rest
         try:
-            async with asyncio.timeout(timeout):
+            async with compat.timeout(timeout):
                 return await self._next_frame()
         except TimeoutError:
             return _NONE

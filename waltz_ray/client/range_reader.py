@@ -6,11 +6,12 @@ For Spark's Python workers and the command line, which want bytes and not a clie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from waltz_ray.client.persist import persist
-from waltz_ray.client.rpc import READ_BYTES, checked_batch
+from waltz_ray.client.rpc import READ_BYTES, Answer, Question, checked_batch, checked_first, checked_times
 from waltz_ray.client.stream import check_version, greeting
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError
 from waltz_ray.net.blocking import BlockingStream
@@ -19,11 +20,14 @@ from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
+    FirstIdAtRequest,
     PartitionStateRequest,
     PartitionStateResponse,
+    TimesRequest,
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.times import TimeMark, TimeMarks
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT
 
@@ -49,7 +53,7 @@ class _Connection:
     def close(self) -> None:
         self._stream.close()
 
-    def ask(self, make: Callable[[int], DataRangeRequest | PartitionStateRequest], timeout_s: float) -> object:
+    def ask(self, make: Callable[[int], Question], timeout_s: float) -> object:
         self._next_id += 1
         self._stream.settimeout(timeout_s)
         question = make(self._next_id)
@@ -57,7 +61,7 @@ class _Connection:
         answer = decode_client(BATCH_VERSION, self._stream.receive())
         if isinstance(answer, ErrorMessage):
             raise WireError(f"the server closes the connection: {answer.message}")
-        if not isinstance(answer, DataRangeResponse | PartitionStateResponse) or answer.request_id != self._next_id:
+        if not isinstance(answer, Answer) or answer.request_id != self._next_id:
             raise WireError(f"the server sent {type(answer).__name__}, which is no answer to the question")
         return answer
 
@@ -112,6 +116,32 @@ class RangeReader:
             return answer.high_water_mark
 
         return self._until_answered(partition_id, ask, anew=True)
+
+    def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+        """When the committed transactions [first_id, end_id) were appended."""
+        found: list[TimeMark] = []
+        while first_id < end_id:
+
+            def ask(connection: _Connection, timeout_s: float, first_id: int = first_id) -> tuple[int, TimeMarks]:
+                in_cluster = self._first + partition_id
+                question = partial(TimesRequest, partition_id=in_cluster, first_id=first_id, end_id=end_id)
+                return checked_times(connection.ask(question, timeout_s), partition_id)
+
+            next_id, times = self._until_answered(partition_id, ask)
+            found += times
+            if next_id <= first_id:
+                break  # the log ends here
+            first_id = next_id
+        return tuple(found)
+
+    def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
+
+        def ask(connection: _Connection, timeout_s: float) -> int:
+            question = partial(FirstIdAtRequest, partition_id=self._first + partition_id, time_ms=time_ms)
+            return checked_first(connection.ask(question, timeout_s), partition_id)
+
+        return self._until_answered(partition_id, ask)
 
     def close(self) -> None:
         """Close the connections; the reader may be used again."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from waltz_ray import compat
 from waltz_ray.client.directory import Location
 from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.stream import ClientStream, StreamPool
@@ -18,21 +20,26 @@ from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
+    FirstIdAtRequest,
+    FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
+    TimesRequest,
+    TimesResponse,
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.protocol.times import TimeMark, TimeMarks
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
-__all__ = ["READ_BYTES", "Rpc", "checked_batch", "only_data"]
+__all__ = ["READ_BYTES", "Answer", "Question", "Rpc", "checked_batch", "checked_first", "checked_times", "only_data"]
 
 READ_BYTES = 1024 * 1024  # of records in one answer
 
-Question = DataRangeRequest | PartitionStateRequest | HindranceRequest
-Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse
+Question = DataRangeRequest | PartitionStateRequest | HindranceRequest | TimesRequest | FirstIdAtRequest
+Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse | TimesResponse | FirstIdAtResponse
 
 T = TypeVar("T")
 
@@ -54,6 +61,24 @@ def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int, n
     if bad >= 0:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id + bad} arrived damaged; read it again")
     return feed_in_space(batch, partition_id)
+
+
+def checked_times(answer: object, partition_id: int) -> tuple[int, TimeMarks]:
+    """(end, marks) of an answer; DataUnavailable says why there are none."""
+    if not isinstance(answer, TimesResponse):
+        raise WireError(f"the server answered a question about times with {type(answer).__name__}")
+    if answer.times is None:
+        raise DataUnavailable(f"partition {partition_id}: {answer.error}")
+    return answer.end_id, answer.times
+
+
+def checked_first(answer: object, partition_id: int) -> int:
+    """The transaction ID of an answer; DataUnavailable says why there is none."""
+    if not isinstance(answer, FirstIdAtResponse):
+        raise WireError(f"the server answered a question about a time with {type(answer).__name__}")
+    if answer.first_id is None:
+        raise DataUnavailable(f"partition {partition_id}: {answer.error}")
+    return answer.first_id
 
 
 def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> bytes:
@@ -133,6 +158,33 @@ class Rpc:
 
         return await self._until_answered(partition_id, ask)
 
+    async def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+        """When committed transactions [first_id, end_id) were appended."""
+        found: list[TimeMark] = []
+        while first_id < end_id:
+            ask = partial(self._times, partition_id, first_id, end_id)
+            next_id, times = await self._until_answered(partition_id, ask)
+            found += times
+            if next_id <= first_id:
+                break  # the log ends here
+            first_id = next_id
+        return tuple(found)
+
+    async def _times(
+        self, partition_id: int, first_id: int, end_id: int, stream: _RpcStream, number: int
+    ) -> tuple[int, TimeMarks]:
+        answer = await stream.ask(TimesRequest(self._next_id(), number, first_id, end_id))
+        return checked_times(answer, partition_id)
+
+    async def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
+
+        async def ask(stream: _RpcStream, number: int) -> int:
+            answer = await stream.ask(FirstIdAtRequest(self._next_id(), number, time_ms))
+            return checked_first(answer, partition_id)
+
+        return await self._until_answered(partition_id, ask)
+
     async def hindrance(self, partition_id: int, timeout_s: float) -> str:
         """What keeps the partition from taking appends, in one line; "" if nobody knows of anything. Asked once."""
         try:
@@ -142,7 +194,7 @@ class Rpc:
         if location is None or location.endpoint is None:
             return "no server has it"
         try:
-            async with asyncio.timeout(timeout_s):
+            async with compat.timeout(timeout_s):
                 stream = await self._pool.get(location)
                 number = partition_id if location.number is None else location.number
                 answer = await stream.ask(HindranceRequest(self._next_id(), number))
@@ -156,7 +208,7 @@ class Rpc:
         trouble: Exception = DataUnavailable(f"no server owns partition {partition_id}")
         pauses = Backoff()
         try:
-            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+            async with compat.timeout(self._config.request_timeout_ms / 1000):
                 while True:
                     location = self._locate(partition_id)
                     if location is not None and location.endpoint is not None:

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError  # in Python 3.10 it is not the builtin one
 from functools import partial
 from typing import Any, TypeVar
 

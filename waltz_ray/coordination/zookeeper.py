@@ -66,7 +66,7 @@ _STATES = {
 }
 
 
-class _KazooLog(logging.LoggerAdapter[logging.Logger]):
+class _KazooLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # Python 3.10 takes none
     """What kazoo has to say; its warnings at INFO: what an application has to know, it gets as an error of ours.
 
     ``last_warning``: its words for why there is no connection.

@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from waltz_ray import compat
+
 __all__ = ["Opening", "connect", "connect_blocking", "keep_alive"]
 
 _IDLE_S, _INTERVAL_S, _PROBES = 5, 2, 3  # a vanished machine is noticed in 11 s
@@ -85,7 +87,7 @@ async def connect(
     loop = asyncio.get_running_loop()
     try:
         # Not wait_for: cancelled at the wrong moment it loses a connection that has just been made.
-        async with asyncio.timeout(timeout_s):
+        async with compat.timeout(timeout_s):
             transport, _ = await loop.create_connection(protocol, host, port, ssl=tls)
     except BaseException as error:
         for one in made:

@@ -136,7 +136,12 @@ class Stream(Opening, Generic[F]):
         if self._outlet is not None and self._transport is not None and not self._transport.is_closing():
             if self._outlet.held:
                 self._outlet.flush()
-            self._transport.writelines(pieces)
+            if isinstance(self._loop, asyncio.BaseEventLoop):
+                # Its own writelines, from Python 3.12 on, does not always tell a protocol to pause (CVE-2024-12254)
+                # and fails once the peer has gone; until then it joined, too. uvloop's is sound.
+                self._transport.write(b"".join(pieces))
+            else:
+                self._transport.writelines(pieces)
 
     @property
     def unsent_bytes(self) -> int:

@@ -27,9 +27,10 @@ next number, so a client may append for ever.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
+from typing_extensions import NamedTuple  # a generic one: of the standard library only from Python 3.11 on
 
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import Int32s, Int64s

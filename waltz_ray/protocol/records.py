@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.ids import ReqId
+from waltz_ray.protocol.times import NO_TIMES, TimeMarks, times_within
 from waltz_ray.protocol.value import value
 
 __all__ = [
@@ -156,8 +157,9 @@ _DERIVED = ("_offsets", "_fields", "_origins")
 class RecordBatch:
     """n consecutive records of one partition as ready record bytes: the first has the ID ``first_id``.
 
-    ``lengths`` are whole records (data + RECORD_OVERHEAD_BYTES); ``records`` is their concatenation. Nothing of it
-    changes. What is gathered from the bytes is kept until ``forget_derived``; whoever makes the bytes may give it.
+    ``lengths`` are whole records (data + RECORD_OVERHEAD_BYTES); ``records`` is their concatenation; ``times`` says
+    when they were appended, as far as that is known. Nothing of it changes. What is gathered from the bytes is kept
+    until ``forget_derived``; whoever makes the bytes may give it.
     """
 
     __slots__ = (
@@ -170,6 +172,7 @@ class RecordBatch:
         "lengths",
         "partition_id",
         "records",
+        "times",
     )
 
     def __init__(
@@ -180,11 +183,13 @@ class RecordBatch:
         records: bytes | memoryview,
         fields: RecordFields | None = None,
         origins: list[tuple[int, int]] | None = None,
+        times: TimeMarks = NO_TIMES,
     ) -> None:
         self.partition_id = partition_id
         self.first_id = first_id
         self.lengths = lengths
         self.records = records
+        self.times = times
         self.end_id = first_id + len(lengths)
         self.last_id = self.end_id - 1
         self._offsets: Int64s | None = None
@@ -193,7 +198,8 @@ class RecordBatch:
 
     def called(self, partition_id: int) -> RecordBatch:
         """The same records, as of a partition of another number; their bytes still have the one that they came with."""
-        return RecordBatch(partition_id, self.first_id, self.lengths, self.records, self._fields, self._origins)
+        fields, origins, times = self._fields, self._origins, self.times
+        return RecordBatch(partition_id, self.first_id, self.lengths, self.records, fields, origins, times=times)
 
     def __repr__(self) -> str:
         return f"RecordBatch({self.partition_id}, [{self.first_id}, {self.end_id}), {self.size_bytes} bytes)"
@@ -249,7 +255,9 @@ class RecordBatch:
         if start == 0 and end >= len(self.lengths):
             return self
         view = memoryview(self.records)[int(self.offsets[start]) : int(self.offsets[end])]
-        return RecordBatch(self.partition_id, self.first_id + start, self.lengths[start:end], view)
+        lengths, first_id = self.lengths[start:end], self.first_id + start
+        times = times_within(self.times, first_id, first_id + len(lengths))
+        return RecordBatch(self.partition_id, first_id, lengths, view, times=times)
 
     def since(self, transaction_id: int) -> RecordBatch:
         """The records with IDs >= ``transaction_id``."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.times import joined_times
 
 __all__ = ["RetainedRecords", "joined", "limited"]
 
@@ -114,7 +115,8 @@ def joined(batches: list[RecordBatch]) -> RecordBatch:
         return batches[0]
     lengths = np.concatenate([batch.lengths for batch in batches])
     records = b"".join(batch.records for batch in batches)
-    return RecordBatch(batches[0].partition_id, batches[0].first_id, lengths, records)
+    times = joined_times([batch.times for batch in batches])
+    return RecordBatch(batches[0].partition_id, batches[0].first_id, lengths, records, times=times)
 
 
 def limited(batch: RecordBatch, max_bytes: int, max_records: int | None = None) -> RecordBatch:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
+
+from typing_extensions import dataclass_transform
 
 __all__ = ["value"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from waltz_ray.runtime.status import (
     ActorState,
@@ -170,4 +170,6 @@ def _idle_servers(view: ClusterStatus) -> list[Finding]:
 
 
 def _since(since_ms: int | None) -> str:
-    return "" if since_ms is None else f" since {datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if since_ms is None:
+        return ""
+    return f" since {datetime.fromtimestamp(since_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -44,7 +44,17 @@ __all__ = [
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-class ActorState(StrEnum):
+class _Word(str, Enum):
+    """Printed as its value; ``StrEnum``, which Python 3.10 lacks."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
+class ActorState(_Word):
     """What an actor does, in its own words, or in those of who asked it (NO_ANSWER, ABSENT)."""
 
     STARTING = "STARTING"  # it needs time or somebody else, and no person
@@ -56,7 +66,7 @@ class ActorState(StrEnum):
     ABSENT = "ABSENT"  # Ray knows no actor of that name
 
 
-class Readiness(StrEnum):
+class Readiness(_Word):
     """Whether a partition takes appends on the server that has it."""
 
     READY = "READY"

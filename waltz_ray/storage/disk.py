@@ -100,7 +100,7 @@ class Disk(Protocol):
         """A handle that holds ``flock`` on a directory until it is closed; BlockingIOError when another has it."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch: creation times only, nothing depends on it."""
+        """Milliseconds since the epoch: for what is advice only (creation times, the time index)."""
 
 
 class OsDisk:

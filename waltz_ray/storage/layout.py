@@ -33,6 +33,7 @@ __all__ = [
     "scan_records",
     "segment_ids",
     "segment_path",
+    "time_path",
 ]
 
 FORMAT_VERSION = 0
@@ -104,6 +105,10 @@ def segment_path(folder: str, first_id: int) -> str:
 
 def index_path(folder: str, first_id: int) -> str:
     return f"{folder}/{first_id:019d}.idx"
+
+
+def time_path(folder: str, first_id: int) -> str:
+    return f"{folder}/{first_id:019d}.tix"
 
 
 def segment_ids(names: list[str], suffix: str = ".seg") -> list[int]:

@@ -56,6 +56,7 @@ from waltz_ray.errors import (
 )
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.times import times_within
 from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
 from waltz_ray.storage.disk import DurableDisk, enough_resources
@@ -65,6 +66,7 @@ from waltz_ray.storage.pending_sync import PendingSync
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
+from waltz_ray.storage.time_lookup import TimeLookup
 
 __all__ = ["PartitionLog"]
 
@@ -235,6 +237,7 @@ class PartitionLog:
         view, done = memoryview(batch.records), 0
         if self._active is not None and self._active.end + batch.size_bytes <= limit:  # nearly always
             self._active.write(_ONE_RECORD if len(batch) == 1 else batch.offsets[:-1], view)
+            self._active.times.note(batch.times, batch.size_bytes)
             done = len(batch)
         while done < len(batch):
             offsets = batch.offsets
@@ -246,17 +249,21 @@ class PartitionLog:
             stop = min(int(np.searchsorted(offsets, room, side="right")), len(batch))
             start, end = int(offsets[done]), int(offsets[stop])
             active.write(offsets[done:stop] - start, view[start:end])
+            active.times.note(times_within(batch.times, batch.first_id + done, batch.first_id + stop), end - start)
             done = stop
         if self._active is not None:
             self._active.allocate_ahead(self._config.preallocate_bytes, limit, batch.size_bytes)
 
     def _roll(self, first_id: int) -> None:
+        last_ms = None
         if self._active is not None:
+            self._active.times.end()
             self._active.finish()
-            self._active = None
+            last_ms, self._active = self._active.times.last_ms, None
             self.synced_id = max(self.synced_id, min(first_id - 1, self.last_id))
         header = SegmentHeader(self._disk.disk.now_ms(), self._cluster_key, self.partition_id, first_id)
         self._active = ActiveSegment.create(self._disk, self._folder, header)
+        self._active.times.last_ms = last_ms
         self._segments.append(first_id)
 
     def sync(self) -> int:
@@ -369,6 +376,13 @@ class PartitionLog:
                 damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
                 self._explain(damage, epoch, position, first_id, mended)
                 mended = True
+
+    def times(self) -> TimeLookup:
+        """When the records that are here now were appended."""
+        with self._lock:
+            in_doubt = self._active is None or self._active.times.in_doubt
+            place = self._disk.disk, self._folder, self._cluster_key, self.partition_id
+            return TimeLookup(*place, tuple(self._segments), self.last_id + 1, in_doubt)
 
     def _closed(self, position: int) -> SegmentView:
         first_id, next_id = self._segments[position], self._segments[position + 1]

@@ -53,6 +53,7 @@ from waltz_ray.storage.layout import (
     scan_records,
     segment_ids,
     segment_path,
+    time_path,
 )
 from waltz_ray.storage.segment import ActiveSegment, read_index
 
@@ -113,6 +114,8 @@ def _remove_strays(folder: _Folder, names: list[str], ids: list[int]) -> None:
     """Indexes without a segment, and temporary ones: what a crash leaves of a cut, a creation or a rebuild."""
     for stray in set(segment_ids(names, ".idx")) - set(ids):
         folder.disk.unlink(index_path(folder.path, stray))
+    for stray in set(segment_ids(names, ".tix")) - set(ids):
+        folder.disk.unlink(time_path(folder.path, stray))
     for stray in segment_ids(names, ".idx.new"):
         folder.disk.unlink(f"{index_path(folder.path, stray)}.new")
 
@@ -162,6 +165,7 @@ def _remove_segment(folder: _Folder, first_id: int) -> None:
     folder.disk.unlink(segment_path(folder.path, first_id))
     folder.disk.fsync_directory(folder.path)
     folder.disk.unlink(index_path(folder.path, first_id))
+    folder.disk.unlink(time_path(folder.path, first_id))
 
 
 def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Corruption | None]:

@@ -28,9 +28,11 @@ from waltz_ray.protocol.messages.replica import (
     Appended,
     Close,
     Closed,
+    FindTime,
     LowWaterMarkSet,
     Open,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
@@ -39,12 +41,15 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     State,
     StateReply,
+    TimeFound,
+    Times,
     Truncate,
     Truncated,
 )
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.spaces import SpaceTable, removable
+from waltz_ray.protocol.times import joined_times
 from waltz_ray.storage import order_rules as rules
 from waltz_ray.storage.order_rules import OrderRefused
 from waltz_ray.storage.partition_log import PartitionLog
@@ -185,7 +190,9 @@ class _Turn:
         except OrderRefused as no:
             self.replies.append(self._refusal(request, no))
 
-    def _answer(self, request: Open | State | Read | Truncate | SetLowWaterMark | Close) -> ReplicaReply:
+    def _answer(
+        self, request: Open | State | Read | ReadTimes | FindTime | Truncate | SetLowWaterMark | Close
+    ) -> ReplicaReply:
         log = _log_of(self._store, request)
         partition_id, session_id = request.partition_id, request.session_id
         if isinstance(request, Open):
@@ -194,6 +201,10 @@ class _Turn:
             return self._service.state(log, request, self._connection)
         if isinstance(request, Read):
             return _read(log, request, min(request.max_bytes, self._service.read_limit_bytes))
+        if isinstance(request, ReadTimes):
+            return _read_times(log, request)
+        if isinstance(request, FindTime):
+            return _find_time(log, request)
         if isinstance(request, Truncate):
             cut_id = request.last_id
             self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
@@ -267,7 +278,8 @@ def _merge(appends: list[Append]) -> RecordBatch:
         return appends[0].batch
     lengths = np.concatenate([append.lengths for append in appends])
     records = b"".join(append.records for append in appends)
-    return RecordBatch(appends[0].partition_id, appends[0].first_id, lengths, records)
+    times = joined_times([append.times for append in appends])
+    return RecordBatch(appends[0].partition_id, appends[0].first_id, lengths, records, times=times)
 
 
 def _log_of(store: ReplicaStore, request: ReplicaRequest) -> PartitionLog:
@@ -309,6 +321,28 @@ def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> Stat
     marks = log.low_water_mark, log.local_low_water_mark
     damaged = log.damaged is not None
     return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
+
+
+def _readable_end(log: PartitionLog, request: ReadTimes | FindTime) -> int:
+    """One past the last record of which may be told: a session everything, anybody what is known to be committed."""
+    if request.session_id == NO_SESSION:
+        return log.low_water_mark + 1
+    rules.check_session(log, request)
+    return log.last_id + 1
+
+
+def _read_times(log: PartitionLog, request: ReadTimes) -> Times:
+    end_id = min(request.end_id, _readable_end(log, request))
+    with rules.refusing:
+        end_id, times = log.times().marks(request.first_id, end_id)
+    return Times(request.partition_id, request.session_id, end_id, times)
+
+
+def _find_time(log: PartitionLog, request: FindTime) -> TimeFound:
+    end_id = _readable_end(log, request)
+    with rules.refusing:
+        first_id = log.times().first_id_at(request.time_ms)
+    return TimeFound(request.partition_id, request.session_id, min(first_id, end_id))
 
 
 def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:

@@ -39,6 +39,7 @@ from waltz_ray.storage.layout import (
     scan_records,
     segment_path,
 )
+from waltz_ray.storage.time_index import TimeIndex
 
 __all__ = ["ActiveSegment", "SegmentView", "read_index"]
 
@@ -86,6 +87,7 @@ class ActiveSegment:
         self._allocated = HEADER_BYTES  # length of the file
         # Of the records the index file does not have yet: where a piece begins, and their offsets from there.
         self._tail: list[tuple[int, Int64s]] = []
+        self.times = TimeIndex(disk, folder, header, header.first_id, new=True)
 
     @property
     def first_id(self) -> int:
@@ -145,6 +147,7 @@ class ActiveSegment:
         except BaseException:
             segment.abandon()
             raise
+        segment.times = TimeIndex(disk, folder, header, segment.last_id + 1, new=False)
         return segment, reason
 
     def _find_records(self, durable_id: int, stop_id: int | None) -> str | None:
@@ -304,6 +307,7 @@ class ActiveSegment:
             self.write_index(self.flushed_count, entries)
             self.index_written(len(entries))
         self.disk.fdatasync(self.index_handle, self.index_path)
+        self.times.flush()
 
     def rewrite_index(self, entries: Int64s) -> None:
         """Put right the entries that the index file has; ``entries`` are all of the segment."""

@@ -71,6 +71,9 @@ def _parent(directory: str) -> str:
     return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
 
 
+_FILES = (".seg", ".idx", ".tix")
+
+
 class ReplicaStore:
     """An open storage directory. Every method may be called by any thread."""
 
@@ -110,7 +113,7 @@ class ReplicaStore:
         with _locked(disk, directory) as lock:
             if disk.exists(f"{directory}/{CONTROL_FILE}"):
                 raise StorageError(f"{directory}: there is a storage directory already; open it instead")
-            left = [name for name in disk.listdir(directory) if name.isdigit() or name.endswith((".seg", ".idx"))]
+            left = [name for name in disk.listdir(directory) if name.isdigit() or name.endswith(_FILES)]
             if left:
                 raise StorageError(
                     f"{directory}: {left[0]} is there but no control file; it was lost, and with it the fences. "

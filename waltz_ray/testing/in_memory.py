@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -16,6 +17,7 @@ from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.times import in_milliseconds
 from waltz_ray.client.transport import Opening
 from waltz_ray.config import ClientConfig, ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -47,11 +49,14 @@ class InMemoryCluster:
         faults: Faults | None = None,
         seed: int = 0,
         config: ServerConfig | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
-        """InvalidInput for less than one partition or server."""
+        """``clock``: the servers', which says when a transaction was appended. InvalidInput for less than one partition
+        or server."""
         if partitions < 1 or servers < 1:
             raise InvalidInput(f"a cluster has at least one partition and server, not {partitions} and {servers}")
         self.partitions = partitions
+        self._clock = clock
         self._server_ids = range(1, servers + 1)
         self._config = config or ServerConfig(retained_bytes=16 * 1024 * 1024)
         self._dice = FaultDice(faults or Faults(), seed)
@@ -253,6 +258,7 @@ class InMemoryCluster:
             self._replica,
             self._dice,
             self._suspended,
+            lambda: in_milliseconds("clock", self._clock()),
         )
         self._running[server_id] = server, client
         await server.start()

@@ -1,6 +1,7 @@
 """A real PostgreSQL for a test, without root or a package manager: its programs come with the wheel ``pgserver``.
 
-One that is installed will do, too. It lives in a directory of its own, listens on a socket in there, and syncs nothing.
+There is none for Python 3.13; one that is installed will do, too. It lives in a directory of its own, listens on a
+socket in there, and syncs nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from waltz_ray.errors import ConfigError
 __all__ = ["LocalPostgres", "installed_places", "local_postgres", "postgres_user", "programs_in", "run_program"]
 
 _NEEDED = ("postgres", "initdb", "pg_ctl", "createdb")
+_ADVICE = "install one, or, up to Python 3.12, pip install pgserver"
 _SETTINGS = """
 listen_addresses = ''
 unix_socket_directories = '{directory}'
@@ -66,7 +68,7 @@ def _binaries() -> Path:
     """The wheel's, else those that are installed."""
     wheel = importlib.util.find_spec("pgserver")
     places = [Path(wheel.origin).parent / "pginstall/bin"] if wheel is not None and wheel.origin is not None else []
-    return programs_in([*places, *installed_places()], _NEEDED, "pip install pgserver brings one")
+    return programs_in([*places, *installed_places()], _NEEDED, _ADVICE)
 
 
 def installed_places() -> list[Path]:

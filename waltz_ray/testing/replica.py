@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from waltz_ray.actors.replica_link import Takes
 from waltz_ray.errors import ReplicaRefused
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
-from waltz_ray.protocol.messages.replica import Append, Read
+from waltz_ray.protocol.messages.replica import Append, FindTime, Read, ReadTimes, Times
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords, joined, limited
@@ -23,6 +23,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaOpened,
     ReplicaTruncated,
 )
+from waltz_ray.protocol.times import joined_times, times_within
 from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES
 from waltz_ray.wire.replica_codec import decode_replica
@@ -124,6 +125,20 @@ class MemoryReplicaLink:
             return
         partition.records.append(message.batch)
         self._drivers[partition_id].handle(ReplicaAppended(session_id, self.replica_id, last_id))
+
+    async def times(self, request: ReadTimes) -> Times:
+        partition = self._replica.partitions[request.partition_id]
+        end_id = min(request.end_id, partition.records.end_id)
+        known = joined_times([batch.times for batch in partition.records.between(0, end_id)])
+        times = times_within(known, request.first_id, end_id)
+        return Times(request.partition_id, request.session_id, end_id, times)
+
+    async def find_time(self, request: FindTime) -> int:
+        records = self._replica.partitions[request.partition_id].records
+        for batch in records.between(0, records.end_id):
+            if batch.times and batch.times[0][1] >= request.time_ms:
+                return batch.first_id
+        return records.end_id
 
     async def read(self, request: Read) -> RecordBatch:
         partition = self._replica.partitions[request.partition_id]

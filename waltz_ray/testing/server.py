@@ -39,9 +39,10 @@ class MemoryServer(Server):
         replica: MemoryReplica,
         dice: FaultDice,
         suspended: set[int],
+        now_ms: Callable[[], int],
     ) -> None:
         """``suspended``: the partitions whose feeds are held back, as the cluster says."""
-        super().__init__(server_id, store, config, on_fatal)
+        super().__init__(server_id, store, config, on_fatal, now_ms)
         self.dice = dice
         self.suspended = suspended
         self._found_at = endpoint

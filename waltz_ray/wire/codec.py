@@ -11,6 +11,7 @@ from waltz_ray.protocol.messages.original import OriginalMessage
 from waltz_ray.wire.client_codec import BATCH_VERSION, BATCHES, read_one_append, read_one_appended
 from waltz_ray.wire.original_codec import ORIGINALS
 from waltz_ray.wire.table import MessageTable
+from waltz_ray.wire.time_codec import TIME_QUESTIONS
 
 __all__ = ["BATCH_VERSION", "CLIENT_TABLE", "CLIENT_VERSIONS", "ClientMessage", "decode_client", "encode_client"]
 
@@ -20,7 +21,7 @@ CLIENT_VERSIONS = (0, 1, 2, 3, 4, 5)
 
 CLIENT_TABLE: MessageTable[ClientMessage] = MessageTable(
     "client protocol",
-    (*ORIGINALS, *BATCHES),
+    (*ORIGINALS, *BATCHES, *TIME_QUESTIONS),
     fast=((BATCH_VERSION, read_one_appended), (BATCH_VERSION, read_one_append)),
 )
 

@@ -21,9 +21,11 @@ from waltz_ray.protocol.messages.replica import (
     Appended,
     Close,
     Closed,
+    FindTime,
     LowWaterMarkSet,
     Open,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
@@ -32,13 +34,17 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     State,
     StateReply,
+    TimeFound,
+    Times,
     Truncate,
     Truncated,
 )
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
+from waltz_ray.protocol.times import NO_TIMES
 from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
 from waltz_ray.wire.primitives import MAX_LONG, BytesLike, Reader, Writer, record_parts
 from waltz_ray.wire.table import MessageRow, MessageTable
+from waltz_ray.wire.time_columns import read_times, time_bytes
 
 __all__ = [
     "REPLICA_TABLE",
@@ -53,6 +59,7 @@ REPLICA_VERSION = 1
 REPLICA_VERSIONS = (REPLICA_VERSION,)
 
 _OWNED_OPEN = 17  # an Open that names its owner
+_TIMED_APPEND = 19  # an Append with times
 _LONGEST_OWNER_BYTES = 255
 _REQUEST_TYPES = frozenset(REPLICA_TYPES[cls] for cls in get_args(ReplicaRequest))
 
@@ -62,7 +69,7 @@ _LONG = struct.Struct(">q")
 _REFUSAL = struct.Struct(">BBqq")
 _APPENDED = struct.Struct(">iqq")
 _APPENDED_BYTES = 1 + _APPENDED.size
-_ONE_APPEND = struct.Struct(">iqqii")
+_ONE_APPEND = struct.Struct(">iqiqqqii")
 _ONE_APPEND_BYTES = 1 + _ONE_APPEND.size
 
 
@@ -81,18 +88,41 @@ def _numbers(cls: type[Any], body: str) -> MessageRow:
     )
 
 
-def _records(cls: type[Append | Records]) -> MessageRow:
-    number = REPLICA_TYPES[cls]
+def _read_append(version: int, reader: Reader) -> Append:
+    partition_id, session_id = reader.unpack(_ADDRESS)
+    times = read_times(reader) if reader.type == _TIMED_APPEND else NO_TIMES
+    first_id, lengths, records = reader.read_records()
+    if times and not first_id <= times[0][0] <= times[-1][0] < first_id + len(lengths):
+        reader.fail(f"time marks are of other records than [{first_id}, {first_id + len(lengths)})")
+    return Append(partition_id, session_id, first_id, lengths, records, times)
 
-    def read(version: int, reader: Reader) -> Append | Records:
-        partition_id, session_id = reader.unpack(_ADDRESS)
-        return cls(partition_id, session_id, *reader.read_records())
 
-    def write(version: int, message: Append | Records) -> list[BytesLike]:
-        head = _HEAD.pack(number, message.partition_id, message.session_id)
-        return [head, *record_parts(message.first_id, message.lengths, message.records)]
+def _write_append(version: int, message: Append) -> list[BytesLike]:
+    number = _TIMED_APPEND if message.times else APPEND_REQUEST
+    head = _HEAD.pack(number, message.partition_id, message.session_id)
+    if message.times:
+        head += time_bytes(message.times)
+    return [head, *record_parts(message.first_id, message.lengths, message.records)]
 
-    return MessageRow(number, cls.__name__, cls, REPLICA_VERSION, read, write)
+
+def _read_records(version: int, reader: Reader) -> Records:
+    partition_id, session_id = reader.unpack(_ADDRESS)
+    return Records(partition_id, session_id, *reader.read_records())
+
+
+def _write_records(version: int, message: Records) -> list[BytesLike]:
+    head = _HEAD.pack(REPLICA_TYPES[Records], message.partition_id, message.session_id)
+    return [head, *record_parts(message.first_id, message.lengths, message.records)]
+
+
+def _read_marks(version: int, reader: Reader) -> Times:
+    partition_id, session_id = reader.unpack(_ADDRESS)
+    return Times(partition_id, session_id, reader.read_long(), read_times(reader))
+
+
+def _write_marks(version: int, message: Times) -> list[BytesLike]:
+    head = _HEAD.pack(REPLICA_TYPES[Times], message.partition_id, message.session_id)
+    return [head + _LONG.pack(message.end_id) + time_bytes(message.times)]
 
 
 def _read_refused(version: int, reader: Reader) -> Refused:
@@ -141,13 +171,15 @@ def _read_one_appended(payload: BytesLike) -> Appended | None:
 
 
 def _read_one_append(payload: BytesLike) -> Append | None:
-    """One record, as of a client that waits for each append."""
-    if len(payload) < _ONE_APPEND_BYTES or payload[0] != APPEND_REQUEST:
+    """One record with its time, as of a client that waits for each append."""
+    if len(payload) < _ONE_APPEND_BYTES or payload[0] != _TIMED_APPEND:
         return None
-    partition_id, session_id, first_id, count, length = _ONE_APPEND.unpack_from(payload, 1)
+    partition_id, session_id, marks, marked, time_ms, first_id, count, length = _ONE_APPEND.unpack_from(payload, 1)
     records = memoryview(payload)[_ONE_APPEND_BYTES:]
-    if count == 1 and RECORD_OVERHEAD_BYTES <= length == len(records) and 0 <= first_id < MAX_LONG:
-        return Append(partition_id, session_id, first_id, np.array((length,), np.int32), records)
+    fits = marks == count == 1 and RECORD_OVERHEAD_BYTES <= length == len(records)
+    if fits and 0 <= first_id == marked < MAX_LONG and time_ms >= 0:
+        times = ((first_id, time_ms),)
+        return Append(partition_id, session_id, first_id, np.array((length,), np.int32), records, times)
     return None
 
 
@@ -157,10 +189,10 @@ REPLICA_TABLE: MessageTable[ReplicaMessage] = MessageTable(
         MessageRow(REPLICA_TYPES[Open], "Open", Open, REPLICA_VERSION, _read_open, _write_open),
         _numbers(StateReply, "qqqq?"),
         _numbers(State, ""),
-        _records(Append),
+        MessageRow(APPEND_REQUEST, "Append", Append, REPLICA_VERSION, _read_append, _write_append),
         _numbers(Appended, "q"),
         _numbers(Read, "qqi"),
-        _records(Records),
+        MessageRow(REPLICA_TYPES[Records], "Records", Records, REPLICA_VERSION, _read_records, _write_records),
         _numbers(Truncate, "q"),
         _numbers(Truncated, "q"),
         _numbers(SetLowWaterMark, "qq"),
@@ -169,6 +201,11 @@ REPLICA_TABLE: MessageTable[ReplicaMessage] = MessageTable(
         _numbers(Closed, ""),
         MessageRow(REPLICA_TYPES[Refused], "Refused", Refused, REPLICA_VERSION, _read_refused, _write_refused),
         MessageRow(_OWNED_OPEN, "Open with owner", Open, REPLICA_VERSION, _read_open, _write_open),
+        MessageRow(_TIMED_APPEND, "Append with times", Append, REPLICA_VERSION, _read_append, _write_append),
+        _numbers(ReadTimes, "qq"),
+        MessageRow(REPLICA_TYPES[Times], "Times", Times, REPLICA_VERSION, _read_marks, _write_marks),
+        _numbers(FindTime, "q"),
+        _numbers(TimeFound, "q"),
     ),
     fast=((REPLICA_VERSION, _read_one_appended), (REPLICA_VERSION, _read_one_append)),
 )
@@ -189,5 +226,6 @@ def decode_replica(payload: BytesLike) -> ReplicaMessage:
 
 def append_frame_parts(partition_id: int, session_id: int, batch: RecordBatch) -> list[BytesLike]:
     """A whole ``Append`` frame, header included: made once and sent to every replica. The body is not copied."""
-    parts = encode_replica(Append(partition_id, session_id, batch.first_id, batch.lengths, batch.records))
+    message = Append(partition_id, session_id, batch.first_id, batch.lengths, batch.records, batch.times)
+    parts = encode_replica(message)
     return [frame_header(MAGIC_REPLICA, REPLICA_VERSION, sum(map(len, parts))), *parts]

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -260,7 +260,7 @@ class _Services:
         for root in (a, b):
             os.makedirs(root)
         self.roots, self.minutes = (a, b), 0
-        self.now = datetime.now(UTC)
+        self.now = datetime.now(timezone.utc)
         settings = CollectorSettings("collector", a, _CATEGORY, cluster, format=kind, zookeeper_root=node)
         clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
         self.collector = Collector(settings, zookeeper, ClusterFeed(spark, settings, hosts), clock=clock)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from waltz_ray.coordination.api import ZooKeeper
@@ -52,7 +52,7 @@ class StreamsPlace:
     hosts: str
     spark: Any
     files_of: FilesOf
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     cluster: str = ""
     """That ``hosts`` was asked from; "" = ``hosts`` was given."""
 

@@ -7,9 +7,11 @@
     collector.run(stop)                   # until the event is set
     collector.run_once()                  # or one pass: recovery if it is the first, then the minute that is over
 
-When a UTC minute is over, its transactions are those from the position to the high-water marks read then, partition by
-partition. The first minute ever takes the whole log. After a pause the minutes that were missed are marked as empty
-ones and the last one that is over takes the records: when a record came in during a pause nobody can tell any more.
+When a UTC minute is over, its transactions are those that were appended in it, by the clocks of the servers, partition
+by partition; also those of minutes that were missed during a pause. Each pass takes the next minute in which anything
+was appended, and marks those before it as empty ones. The first minute ever takes the whole log. A record that comes
+when its minute has been taken (a server's clock is more than ``settle_s`` behind, or a commit took so long) belongs to
+the next one; so do records of a log from before there were times, to the last minute that is over.
 
 What a crash leaves, and why an older run can do nothing more: ``collector_states``, ``commit``, ``run``. A collector is
 a thread like the services, with its node at ``/databus/<name>`` and its lock below; its name is its directory's, too.
@@ -21,7 +23,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -108,6 +110,10 @@ class CollectorSettings:
     interval_s: float = 1.0
     """Pause between two looks at the clock."""
 
+    settle_s: float = 2.0
+    """A minute is taken so long after its end: what was appended in it has committed by then, also where a server's
+    clock is a little behind."""
+
     zookeeper_root: str = "/databus"
 
     @property
@@ -128,6 +134,7 @@ class CollectorSettings:
             or len(set(self.partitions)) != len(self.partitions),
             "bytes_per_task must be at least 1": self.bytes_per_task < 1,
             "interval_s must be more than 0": self.interval_s <= 0,
+            "settle_s must be from 0 to 60": not 0 <= self.settle_s <= 60,
             "zookeeper_root must be a path": not self.zookeeper_root.startswith("/")
             or self.zookeeper_root.endswith("/"),
         }
@@ -151,6 +158,11 @@ class Feed(Protocol):
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         """All committed transactions from ``position`` (partition -> ID, 0 where it says nothing) on, in ranges of
         one file each, those of a partition in order. DataUnavailable if the log ends before the position."""
+        ...
+
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        """The first minute of ``first`` to ``last`` in which anything from ``position`` on was appended, and that as
+        ``plan`` gives it; what is older belongs to ``first``. (``last``, nothing) if there is nothing."""
         ...
 
     def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
@@ -185,7 +197,7 @@ class Collector(ThreadRun):
         zookeeper: ZooKeeper,
         feed: Feed,
         files_of: FilesOf = local_files,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         hook: Hook = lambda point: None,
     ) -> None:
         self.settings = settings = settings.validate()
@@ -239,7 +251,8 @@ class Collector(ThreadRun):
         try:
             while not stop.is_set():
                 try:
-                    self.run_once()
+                    if self.run_once().minute is not None:
+                        continue  # more may be over: after a pause one follows the other
                 except (ZooKeeperUnreachable, VersionConflict, DataUnavailable) as error:
                     log.warning("collector %s starts again with recovery: %s", self.settings.name, error)
                 stop.wait(self.settings.interval_s)
@@ -279,12 +292,16 @@ class Collector(ThreadRun):
             )
 
     def _collect(self) -> Collected:
-        minute = minute_of(self._clock()) - timedelta(minutes=1)
+        over = minute_of(self._clock() - timedelta(seconds=self.settings.settle_s)) - timedelta(minutes=1)
         last = self.node.last
-        if last is not None and minute <= last:
+        if last is not None and over <= last:
             return Collected()
         self._size_bytes = 0
-        planned = self.node.planned(minute, self._feed.plan(self.node.position), self.settings.format)
+        if last is None:
+            minute, ranges = over, self._feed.plan(self.node.position)
+        else:
+            minute, ranges = self._feed.plan_minute(self.node.position, last + timedelta(minutes=1), over)
+        planned = self.node.planned(minute, ranges, self.settings.format)
         plan = planned.plan
         assert plan is not None
         self._write(planned)

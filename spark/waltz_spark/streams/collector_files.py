@@ -17,6 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import IO, Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.errors import DataUnavailable, StorageError
 from waltz_spark.streams.collector import CollectorSettings, Written
-from waltz_spark.streams.collector_states import Format
+from waltz_spark.streams.collector_states import Format, next_minute
 from waltz_spark.streams.files import FilesOf, directory_of, local_files
 from waltz_spark.streams.layout import join
 
@@ -56,15 +57,26 @@ class ClusterFeed:
 
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         with Marks(self._reading) as marks:
-            ends = self._ends(marks)
-            for partition_id, end in ends.items():
-                if position.get(partition_id, 0) > end + 1:
-                    raise DataUnavailable(
-                        f"partition {partition_id} of cluster {self._settings.cluster} ends with {end}, and collector "
-                        f"{self._settings.name} has collected up to {position[partition_id] - 1}; is it the same log?"
-                    )
-            wanted = bounds_of({p: position.get(p, 0) for p in ends}, "latest", ends)
-            return split_ranges(wanted, marks.record_bytes(wanted), self._settings.bytes_per_task)
+            return self._split(marks, self._new(marks, position))
+
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        with Marks(self._reading) as marks:
+            minute, ranges = next_minute(self._new(marks, position), first, last, marks)
+            return minute, self._split(marks, ranges)
+
+    def _new(self, marks: Marks, position: Mapping[int, int]) -> list[Range]:
+        """What is committed from ``position`` on. DataUnavailable if the log ends before."""
+        ends = self._ends(marks)
+        for partition_id, end in ends.items():
+            if position.get(partition_id, 0) > end + 1:
+                raise DataUnavailable(
+                    f"partition {partition_id} of cluster {self._settings.cluster} ends with {end}, and collector "
+                    f"{self._settings.name} has collected up to {position[partition_id] - 1}; is it the same log?"
+                )
+        return bounds_of({p: position.get(p, 0) for p in ends}, "latest", ends)
+
+    def _split(self, marks: Marks, wanted: list[Range]) -> list[Range]:
+        return split_ranges(wanted, marks.record_bytes(wanted), self._settings.bytes_per_task)
 
     def _ends(self, marks: Marks) -> dict[int, int]:
         partitions = marks.locations.checked(list(self._settings.partitions) or None)

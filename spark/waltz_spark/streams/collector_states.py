@@ -26,13 +26,13 @@ import enum
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import CoordinationError, DataUnavailable, InvalidInput
-from waltz_spark.streams.layout import minute_name, parse_minute
+from waltz_spark.streams.layout import minute_name, minute_of, parse_minute
 
 __all__ = [
     "SUFFIXES",
@@ -41,6 +41,7 @@ __all__ = [
     "CollectorNode",
     "CollectorState",
     "Format",
+    "KnownTimes",
     "Plan",
     "CollectorRow",
     "decode_collector",
@@ -48,6 +49,7 @@ __all__ = [
     "file_name",
     "is_collector",
     "minutes_from",
+    "next_minute",
 ]
 
 Format = Literal["parquet", "jsonl"]
@@ -55,6 +57,7 @@ Format = Literal["parquet", "jsonl"]
 SUFFIXES: Mapping[str, str] = MappingProxyType({"parquet": "parquet", "jsonl": "jsonl.gz"})
 
 _MINUTE = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _VERSION = 1
 _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 
@@ -111,6 +114,43 @@ class Plan:
     @property
     def records(self) -> int:
         return sum(each.end_id - each.first_id for each in self.ranges)
+
+
+class KnownTimes(Protocol):
+    """What is known of the times of transactions (``waltz_ray.client.readers.reading.Marks``)."""
+
+    def appended_ms(self, partition_id: int, transaction_id: int) -> int | None: ...
+    def first_id_at(self, partition_id: int, time_ms: int) -> int: ...
+
+
+def next_minute(
+    new: Sequence[Range], first: datetime, last: datetime, times: KnownTimes
+) -> tuple[datetime, list[Range]]:
+    """The first minute of ``first`` to ``last`` in which anything of ``new`` was appended, and what of it was.
+
+    What is older belongs to ``first``, for the minutes before are closed; what has no time to ``last``. If nothing was
+    appended in any of them, (``last``, nothing).
+    """
+    appended = {each: times.appended_ms(each.partition_id, each.first_id) for each in new}
+    began = {each: _minute(appended_ms, first, last) for each, appended_ms in appended.items()}
+    minute = min(began.values(), default=last)
+    if minute > last:
+        return last, []
+    end_ms = round((minute + _MINUTE).timestamp() * 1000)
+    ranges = []
+    for each in new:
+        end_id = each.end_id
+        if appended[each] is not None:
+            end_id = min(end_id, times.first_id_at(each.partition_id, end_ms))
+        if began[each] == minute and each.first_id < end_id:
+            ranges.append(each._replace(end_id=end_id))
+    return minute, ranges
+
+
+def _minute(appended_ms: int | None, first: datetime, last: datetime) -> datetime:
+    if appended_ms is None:
+        return last
+    return max(first, minute_of(_EPOCH + timedelta(milliseconds=appended_ms)))
 
 
 def file_name(minute: datetime, wanted: Range, kind: Format) -> str:

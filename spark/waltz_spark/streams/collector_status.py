@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.reading import Marks, Reading
@@ -56,7 +56,7 @@ def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> d
 def collector_status(
     zookeeper: ZooKeeper,
     where: Where | None,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     zookeeper_root: str = "/databus",
 ) -> list[CollectorStatus]:
     """Every collector that ever ran. ``where``: of their clusters, None: the marks are not asked for."""

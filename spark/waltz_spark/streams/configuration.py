@@ -40,12 +40,12 @@ should have and does not have, a link that only one of its two ends knows, a key
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from waltz_ray import compat
 from waltz_ray.config import build
 from waltz_ray.errors import ConfigError, InvalidInput
 from waltz_spark.streams.collector import CollectorSettings
@@ -75,6 +75,7 @@ class CollectorSection:
     format: str = "parquet"
     bytes_per_task: int = _COLLECTOR.bytes_per_task
     interval_s: float = _COLLECTOR.interval_s
+    settle_s: float = _COLLECTOR.settle_s
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,10 @@ class StreamsConfig:
 def read_config(path: Path) -> StreamsConfig:
     """ConfigError, naming the file, for one that cannot be read or understood."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = compat.tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; give the services' file with --config") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, compat.tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     try:
         return parse_config(values)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from waltz_ray.errors import InvalidInput
@@ -98,7 +98,7 @@ def minute_of(time: datetime) -> datetime:
     """The beginning of the UTC minute ``time`` lies in. InvalidInput for a time without a zone."""
     if time.tzinfo is None:
         raise InvalidInput(f"{time} has no time zone; give an aware datetime")
-    return time.astimezone(UTC).replace(second=0, microsecond=0)
+    return time.astimezone(timezone.utc).replace(second=0, microsecond=0)
 
 
 def minute_name(minute: datetime) -> str:
@@ -116,9 +116,9 @@ def parse_minute(name: str) -> datetime:
     digits = name.partition(".")[0]
     try:
         if len(digits) == 10 and digits.isascii() and digits.isdigit():
-            return datetime.strptime(digits, "%Y%m%d%H").replace(tzinfo=UTC)
+            return datetime.strptime(digits, "%Y%m%d%H").replace(tzinfo=timezone.utc)
         if _MINUTE.fullmatch(digits):
-            return datetime.strptime(digits, "%Y%m%d%H%M").replace(tzinfo=UTC)
+            return datetime.strptime(digits, "%Y%m%d%H%M").replace(tzinfo=timezone.utc)
     except ValueError:
         pass  # digits, but no such day or hour: answered below like every other name
     raise InvalidInput(f"{name!r} does not begin with a UTC minute yyyyMMddHHmm")

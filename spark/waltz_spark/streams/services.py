@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
@@ -80,7 +80,7 @@ class StreamService:
         settings: StreamSettings,
         zookeeper: ZooKeeper,
         files_of: FilesOf = local_files,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         hook: Hook = lambda point: None,
         recovery: Mapping[StreamState, Row] = RECOVERY,
     ) -> None:

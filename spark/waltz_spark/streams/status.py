@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_spark.streams.consumer import pending_names
@@ -42,7 +42,7 @@ class ThreadStatus:
 def status(
     zookeeper: ZooKeeper,
     files_of: FilesOf = local_files,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     zookeeper_root: str = "/databus",
 ) -> list[ThreadStatus]:
     """Every thread that ever ran, by name. CoordinationError for a node that cannot be understood."""

@@ -19,6 +19,7 @@ from tests.simulation.checkers import (
     no_gap,
     no_loss,
     one_writer,
+    times,
 )
 from tests.simulation.checkers.outcome import Outcome
 
@@ -35,4 +36,5 @@ CHECKERS: list[Callable[[Outcome], None]] = [
     feed_order.check,
     callbacks.check,
     costs.check,
+    times.check,
 ]

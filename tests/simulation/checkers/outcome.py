@@ -10,17 +10,26 @@ from tests.simulation.history import History
 from tests.simulation.payload import Payload
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.records import HEADER_DTYPE, RECORD_HEADER_BYTES
+from waltz_ray.storage.time_lookup import TimeLookup
 
 __all__ = ["Outcome"]
 
 
 class Outcome:
     """``logs``: per partition the records of each replica it is assigned to; the first one's are *the* log once they
-    are known equal."""
+    are known equal. ``times``: per partition what each of these replicas knows of times; ``now_ms``: a right clock."""
 
-    def __init__(self, history: History, logs: list[dict[int, list[bytes]]]) -> None:
+    def __init__(
+        self,
+        history: History,
+        logs: list[dict[int, list[bytes]]],
+        times: list[dict[int, TimeLookup]],
+        now_ms: int,
+    ) -> None:
         self.history = history
         self.logs = logs
+        self.times = times
+        self.now_ms = now_ms
 
     @cached_property
     def log(self) -> list[list[bytes]]:

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_spark.streams.collector import Collector, CollectorSettings, Written
 from waltz_spark.streams.collector_states import CollectorState, Format, decode_collector, minutes_from
@@ -26,7 +26,7 @@ from waltz_ray.errors import WaltzError
 
 __all__ = ["BEGIN", "MINUTE", "ListFeed", "MakeCollector", "Place", "problems_of", "record", "settings_of"]
 
-BEGIN = datetime(2026, 11, 21, 15, 50, 10, tzinfo=UTC)
+BEGIN = datetime(2026, 11, 21, 15, 50, 10, tzinfo=timezone.utc)
 LOCAL = "tokyo"
 MINUTE = timedelta(minutes=1)
 
@@ -44,6 +44,10 @@ class ListFeed:
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         wanted = bounds_of({p: position.get(p, 0) for p in self.marks}, "latest", self.marks)
         return split_ranges(wanted, {}, 2)
+
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        """Whatever there is was appended in the last minute."""
+        return last, self.plan(position)
 
     def write(self, ranges: Sequence[Range], kind: Format, directory: str) -> list[Written]:
         written = []

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
-MINUTE = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
+MINUTE = datetime.now(timezone.utc).replace(second=0, microsecond=0) - timedelta(minutes=10)
 
 
 @dataclass

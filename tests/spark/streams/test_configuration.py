@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from waltz_spark.streams.collector import CollectorSettings
 from waltz_spark.streams.configuration import StreamsConfig, parse_config, read_config
 from waltz_spark.streams.settings import Source, StreamSettings
 
+from waltz_ray import compat
 from waltz_ray.errors import ConfigError
 
 GOOD = """
@@ -52,7 +52,7 @@ elsewhere = "/anywhere"
 
 
 def parsed(text: str) -> StreamsConfig:
-    return parse_config(tomllib.loads(text))
+    return parse_config(compat.tomllib.loads(text))
 
 
 def test_a_file() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -27,9 +27,10 @@ from waltz_spark.streams.states import (
 
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput
 
-MINUTE = datetime(2026, 11, 21, 15, 5, tzinfo=UTC)
+MINUTE = datetime(2026, 11, 21, 15, 5, tzinfo=timezone.utc)
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True)
-MINUTES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)).map(layout.minute_of)
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(timezone.utc))
+MINUTES = TIMES.map(layout.minute_of)
 PATHS = st.builds(PublishedPath, st.sampled_from(["streams_local", "streams"]), NAMES, MINUTES, NAMES, NAMES)
 
 
@@ -53,7 +54,7 @@ def test_names() -> None:
     assert layout.minute_name(datetime(2026, 11, 21, 17, 5, 9, tzinfo=timezone(timedelta(hours=2)))) == "202611211505"
     assert layout.parse_minute("202611211505.done") == MINUTE
     assert layout.data_path("/", "bank", "c1") == "/data/bank/c1"
-    assert layout.hours_before(MINUTE, 2) == datetime(2026, 11, 21, 13, tzinfo=UTC)
+    assert layout.hours_before(MINUTE, 2) == datetime(2026, 11, 21, 13, tzinfo=timezone.utc)
     assert layout.trash_path("/r", MINUTE, "t", "c") == "/r/system/trash/2026112115/t/c"
 
 

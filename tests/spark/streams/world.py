@@ -7,7 +7,7 @@ tokyo (local, root a) -> all (merged, root b) -> far (mirror, root c) -> copy (m
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from waltz_spark.streams.announce import decode_announcement
 from waltz_spark.streams.files import Files
@@ -31,8 +31,8 @@ from waltz_ray.coordination.api import ZooKeeper
 
 __all__ = ["CHAIN", "FIRST", "NOW", "World", "settings_of", "walk"]
 
-NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=UTC)
-FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=UTC)
+NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=timezone.utc)
+FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=timezone.utc)
 CHAIN = ("tokyo", "all", "far", "copy")
 STREAM_OF = {"tokyo": "streams_local", "all": "streams", "far": "streams", "copy": "streams"}
 

@@ -11,7 +11,7 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from waltz_ray.client.readers.arrow import ARROW_SCHEMA
+from waltz_ray.client.readers.arrow import FEED_SCHEMA
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import (
@@ -75,7 +75,7 @@ class FeedDatasource(Datasource):
 
     def get_read_tasks(self, parallelism: int, *arguments: Any, **options: Any) -> list[ReadTask]:
         # A schema known beforehand spares Ray Data a read of its own to find out; what a decoder returns is not known.
-        fields = [ARROW_SCHEMA.field(name) for name in self._reading.columns]
+        fields = [FEED_SCHEMA.field(name) for name in self._reading.columns]
         schema = pa.schema(fields) if self._reading.decoder is None else None
         nothing = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         tasks = [[each] for each in self._ranges] or [[]]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from waltz_ray.client.bounds import Bound, resolved
+from waltz_ray.client.bounds import Bound, at_time, resolved
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Bound", "Range", "bounds_of", "first_ids", "split_ranges"]
+__all__ = ["Bound", "Range", "at_time", "bounds_of", "first_ids", "split_ranges"]
 
 
 class Range(NamedTuple):

@@ -25,13 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from waltz_ray.client.range_reader import RangeReader
-from waltz_ray.client.readers.arrow import COLUMNS, Positions, checked_columns, headers_to_arrow, to_arrow
+from waltz_ray.client.readers.arrow import APPENDED_AT, COLUMNS, Positions, checked_columns, headers_to_arrow, to_arrow
 from waltz_ray.client.readers.header_reader import HeaderReader
 from waltz_ray.client.readers.locations import Locations, Where
-from waltz_ray.client.readers.ranges import Bound, Range, bounds_of, split_ranges
+from waltz_ray.client.readers.ranges import Bound, Range, at_time, bounds_of, split_ranges
 from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.protocol.times import NO_TIMES
 
 __all__ = [
     "DEFAULT_SPACE",
@@ -139,10 +140,13 @@ class Reading:
         if self.source == "server" and "data" not in self.columns and locations.has_zookeeper:
             headers = HeaderReader(locations.resolve, locations.store.next_client_id, first=locations.first)
 
+            clock = stack.enter_context(RangeReader(locations.resolve, first=locations.first))
+
             def read_headers(wanted: Range) -> Iterator[tuple[int, Any]]:
                 for feed in headers.read_headers(*wanted):
-                    chosen = positions_of(self.header, feed.headers)
-                    yield feed.first_id + len(feed), headers_to_arrow(feed, self.columns, chosen)
+                    chosen, end_id = positions_of(self.header, feed.headers), feed.first_id + len(feed)
+                    times = clock.times(feed.partition_id, feed.first_id, end_id) if self._with_times else NO_TIMES
+                    yield end_id, headers_to_arrow(feed, self.columns, chosen, times)
 
             return read_headers
         reader: RangeReader | ReplicaReader
@@ -154,9 +158,15 @@ class Reading:
         def read_records(wanted: Range) -> Iterator[tuple[int, Any]]:
             for batch in reader.read_range(*wanted, max_bytes=_BATCH_BYTES):
                 chosen = positions_of(self.header, batch.fields["header"])
+                if self._with_times:
+                    batch.times = reader.times(batch.partition_id, batch.first_id, batch.end_id)
                 yield batch.end_id, to_arrow(batch, self.columns, chosen)
 
         return read_records
+
+    @property
+    def _with_times(self) -> bool:
+        return APPENDED_AT in self.columns
 
     def _decoded(self, rows: Any) -> Any:
         assert self.decoder is not None
@@ -189,6 +199,18 @@ class Marks:
             except DataUnavailable:
                 return self._replica.committed_mark(partition_id)
         return self._replica.committed_mark(partition_id)
+
+    def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        """The first transaction that may have been appended at ``time_ms`` or later, or the next one there will be."""
+        if self._replica is None:
+            return self._server.first_id_at(partition_id, time_ms)
+        return self._replica.first_id_at(partition_id, time_ms)
+
+    def appended_ms(self, partition_id: int, transaction_id: int) -> int | None:
+        """When a committed transaction was appended, ms since 1970; None if that is not known."""
+        reader = self._replica or self._server
+        times = reader.times(partition_id, transaction_id, transaction_id + 1)
+        return times[0][1] if times else None
 
     def record_bytes(self, ranges: Sequence[Range]) -> dict[int, float]:
         """Partition -> average size of a record at the beginning of its range."""
@@ -223,7 +245,11 @@ def plan_reading(
     """The ranges of a read as of now, each for one task. InvalidInput for a partition or a bound that cannot be."""
     with Marks(reading) as marks:
         ends = {p: marks.high_water_mark(p) for p in marks.locations.checked(_listed(partitions))}
-        wanted = bounds_of(_known(start, ends, "start"), _known(stop, ends, "stop"), ends)
+        first, end = (
+            at_time(name, _known(bound, ends, name), ends, marks.first_id_at)
+            for name, bound in (("start", start), ("stop", stop))
+        )
+        wanted = bounds_of(first, end, ends)
         return split_ranges(wanted, marks.record_bytes(wanted), bytes_per_task)
 
 

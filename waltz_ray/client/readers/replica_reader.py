@@ -15,7 +15,9 @@ anything or moves a fence. What a replica holds need not be committed; why what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
 from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.persist import persist
@@ -25,15 +27,20 @@ from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, Wire
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
+    FindTime,
     Read,
+    ReadTimes,
     Records,
     RefusalCode,
     Refused,
     ReplicaMessage,
     State,
     StateReply,
+    TimeFound,
+    Times,
 )
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.protocol.times import TimeMark, TimeMarks
 from waltz_ray.wire.framing import MAGIC_REPLICA
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -42,6 +49,9 @@ from waltz_ray.wire.replica_codec import (
 )
 
 __all__ = ["ReplicaReader", "proven_mark"]
+
+A = TypeVar("A", bound=ReplicaMessage)
+_Question = Read | ReadTimes | FindTime
 
 _ANSWER_S = 5.0  # one replica that says nothing must not use up the time for all
 
@@ -107,6 +117,43 @@ class ReplicaReader:
 
         return persist(f"the end of partition {partition_id}", self._timeout_s, attempt)
 
+    def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
+        """When the transactions [first_id, end_id) were appended, as far as any replica knows."""
+        found: list[TimeMark] = []
+        while first_id < end_id:
+            question = partial(ReadTimes, self._first + partition_id, first_id=first_id, end_id=end_id)
+            answer = self._asked(partition_id, question, Times)
+            found += answer.times
+            if answer.end_id <= first_id:
+                break  # it may not know that more is committed
+            first_id = answer.end_id
+        return tuple(found)
+
+    def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
+        return self._asked(
+            partition_id, partial(FindTime, self._first + partition_id, time_ms=time_ms), TimeFound
+        ).first_id
+
+    def _asked(self, partition_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
+        """The answer of the first replica that gives one, members first. ``question`` lacks the session."""
+
+        def attempt(left_s: float) -> A:
+            view = self._resolve(partition_id)
+            reasons = []
+            for number in self._order(partition_id, view):
+                try:
+                    answer = self._answers(number, view, question, left_s)
+                except (OSError, WireError, ReplicaRefused) as error:
+                    reasons.append(f"replica {number}: {error}")
+                    continue
+                if not isinstance(answer, kind):
+                    raise WireError(f"a question about times was answered with {type(answer).__name__}")
+                return answer
+            raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
+
+        return persist(f"the times of partition {partition_id}", self._timeout_s, attempt)
+
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
 
@@ -152,11 +199,10 @@ class ReplicaReader:
         return sorted(view.endpoints, key=rank)
 
     def _read_from(self, number: int, view: ReplicaView, wanted: Read, left_s: float) -> RecordBatch:
-        endpoint = view.endpoints[number]
-        if number in view.members:
-            answer = self._member_answers(endpoint, view.session_id, wanted, left_s)
-        else:
-            answer = self._ask(endpoint, wanted, left_s)
+        parts = partial(
+            Read, wanted.partition_id, first_id=wanted.first_id, end_id=wanted.end_id, max_bytes=wanted.max_bytes
+        )
+        answer = self._answers(number, view, parts, left_s)
         if not isinstance(answer, Records):
             raise WireError(f"a read was answered with {type(answer).__name__}")
         batch = answer.batch
@@ -172,21 +218,23 @@ class ReplicaReader:
             raise DataUnavailable(f"transaction {batch.first_id + bad} arrived damaged")
         return batch
 
-    def _member_answers(self, endpoint: Endpoint, session_id: int, wanted: Read, left_s: float) -> ReplicaMessage:
-        """Of a member of ``session_id``: with that session; with the one it has accepted since; or below the mark."""
-        parts = wanted.partition_id, wanted.first_id, wanted.end_id, wanted.max_bytes
-        for _ in range(2):
-            answer = self._ask(endpoint, Read(parts[0], session_id, *parts[1:]), left_s, may_refuse=True)
+    def _answers(
+        self, number: int, view: ReplicaView, question: Callable[..., _Question], left_s: float
+    ) -> ReplicaMessage:
+        """Of a member with its session, or with the one it has accepted since; else below the mark."""
+        endpoint, session_id = view.endpoints[number], view.session_id
+        for _ in range(2 if number in view.members else 0):
+            answer = self._ask(endpoint, question(session_id=session_id), left_s, may_refuse=True)
             if not isinstance(answer, Refused):
                 return answer
             if answer.code is not RefusalCode.FENCED:
                 break
             session_id = answer.current_session_id
         # No session is open there (it has just started): what is below its low-water mark it tells anybody.
-        return self._ask(endpoint, wanted, left_s)
+        return self._ask(endpoint, question(session_id=NO_SESSION), left_s)
 
     def _ask(
-        self, endpoint: Endpoint, request: Read | State, left_s: float, may_refuse: bool = False
+        self, endpoint: Endpoint, request: _Question | State, left_s: float, may_refuse: bool = False
     ) -> ReplicaMessage:
         timeout_s = min(_ANSWER_S, left_s)
         try:

@@ -18,6 +18,7 @@ from enum import IntEnum
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.protocol.value import value
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "FeedCredit",
     "FeedMode",
     "FeedRecords",
+    "FirstIdAtRequest",
+    "FirstIdAtResponse",
     "HindranceRequest",
     "HindranceResponse",
     "LockFailureBatch",
@@ -41,6 +44,8 @@ __all__ = [
     "PartitionStateResponse",
     "Rejected",
     "RejectionCode",
+    "TimesRequest",
+    "TimesResponse",
     "Unmount",
 ]
 
@@ -225,6 +230,50 @@ class PartitionStateResponse:
 
 
 @value()
+class TimesRequest:
+    """When were the transactions [first_id, end_id) appended? ``request_id`` comes back in the answer."""
+
+    request_id: int
+    partition_id: int
+    first_id: int
+    end_id: int
+
+
+@value()
+class TimesResponse:
+    """``times``: of the transactions up to ``end_id`` (excluded), possibly fewer than asked for; or an error.
+
+    Exactly one of ``times`` and ``error`` is given.
+    """
+
+    request_id: int
+    end_id: int
+    times: TimeMarks | None
+    error: str | None
+
+
+@value()
+class FirstIdAtRequest:
+    """Which is the first transaction that may have been appended at ``time_ms`` or later?"""
+
+    request_id: int
+    partition_id: int
+    time_ms: int
+
+
+@value()
+class FirstIdAtResponse:
+    """``first_id``: of a committed transaction, or of the next one that will be; or an error.
+
+    Exactly one of ``first_id`` and ``error`` is given.
+    """
+
+    request_id: int
+    first_id: int | None
+    error: str | None
+
+
+@value()
 class HindranceRequest:
     """What keeps this partition from taking appends? ``request_id`` comes back in the answer."""
 
@@ -258,6 +307,10 @@ BatchMessage = (
     | Unmount
     | PartitionStateRequest
     | PartitionStateResponse
+    | TimesRequest
+    | TimesResponse
+    | FirstIdAtRequest
+    | FirstIdAtResponse
     | HindranceRequest
     | HindranceResponse
 )

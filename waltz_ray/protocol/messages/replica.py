@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from waltz_ray.protocol.records import Int32s, RecordBatch
+from waltz_ray.protocol.times import NO_TIMES, TimeMarks
 from waltz_ray.protocol.value import value
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "Appended",
     "Close",
     "Closed",
+    "FindTime",
     "LowWaterMarkSet",
     "Open",
     "Read",
+    "ReadTimes",
     "Records",
     "RefusalCode",
     "Refused",
@@ -38,6 +41,8 @@ __all__ = [
     "SetLowWaterMark",
     "State",
     "StateReply",
+    "TimeFound",
+    "Times",
     "Truncate",
     "Truncated",
 ]
@@ -87,17 +92,21 @@ class State:
 
 @value(eq=False)
 class Append:
-    """Write these records after your last one, flush, and say how far you are: ``Appended``."""
+    """Write these records after your last one, flush, and say how far you are: ``Appended``.
+
+    ``times``: when they were appended to the log (none = not told, an Append of type 5).
+    """
 
     partition_id: int
     session_id: int
     first_id: int
     lengths: Int32s
     records: memoryview | bytes
+    times: TimeMarks = NO_TIMES
 
     @property
     def batch(self) -> RecordBatch:
-        return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records)
+        return RecordBatch(self.partition_id, self.first_id, self.lengths, self.records, times=self.times)
 
 
 @value()
@@ -109,6 +118,25 @@ class Read:
     first_id: int
     end_id: int
     max_bytes: int
+
+
+@value()
+class ReadTimes:
+    """Say when the records [first_id, end_id) were appended: ``Times``."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+    end_id: int
+
+
+@value()
+class FindTime:
+    """Say from which record on all were appended at ``time_ms`` or later: ``TimeFound``."""
+
+    partition_id: int
+    session_id: int
+    time_ms: int
 
 
 @value()
@@ -176,6 +204,26 @@ class Records:
 
 
 @value()
+class Times:
+    """The marks of the records up to ``end_id`` (excluded), which is less than was asked for if they are too many."""
+
+    partition_id: int
+    session_id: int
+    end_id: int
+    times: TimeMarks
+
+
+@value()
+class TimeFound:
+    """Every record that was appended at the time asked for, or later, is ``first_id`` or behind it; the log's next ID
+    if there is none."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+
+
+@value()
 class Truncated:
     """``last_id``: the last record that is left, -1 = none."""
 
@@ -216,8 +264,8 @@ class Refused:
     message: str
 
 
-ReplicaRequest = Open | State | Append | Read | Truncate | SetLowWaterMark | Close
-ReplicaReply = StateReply | Appended | Records | Truncated | LowWaterMarkSet | Closed | Refused
+ReplicaRequest = Open | State | Append | Read | ReadTimes | FindTime | Truncate | SetLowWaterMark | Close
+ReplicaReply = StateReply | Appended | Records | Times | TimeFound | Truncated | LowWaterMarkSet | Closed | Refused
 ReplicaMessage = ReplicaRequest | ReplicaReply
 
 REPLICA_TYPES: dict[type[Any], int] = {
@@ -235,7 +283,12 @@ REPLICA_TYPES: dict[type[Any], int] = {
     Close: 13,
     Closed: 14,
     Refused: 15,
+    ReadTimes: 21,
+    Times: 22,
+    FindTime: 23,
+    TimeFound: 24,
 }
-"""The number of each message. An Open that names its owner has another one, which only the codec knows."""
+"""The number of each message. An Open that names its owner, and an Append with times, have others, which only the codec
+knows."""
 
 OPEN_REQUEST, STATE_REQUEST, APPEND_REQUEST = REPLICA_TYPES[Open], REPLICA_TYPES[State], REPLICA_TYPES[Append]

@@ -102,7 +102,13 @@ class AppendReceived:
 
 @value()
 class TurnEnded:
-    """The shell has handed over everything that was waiting in its sockets."""
+    """The shell has handed over everything that was waiting in its sockets.
+
+    ``now_ms``: the server's wall clock, in milliseconds since 1970; 0 = not known. What is admitted from here on bears
+    this time, or that of the turn before if the clock has gone back.
+    """
+
+    now_ms: int = 0
 
 
 @value()

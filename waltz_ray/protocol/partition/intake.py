@@ -49,6 +49,7 @@ class Intake:
         self._in_flight: deque[RecordBatch] = deque()
         self._held_failures = HeldFailures()
         self._lines_timer = False  # it runs
+        self._now_ms = 0
 
     # ---- arrivals -------------------------------------------------------------------------------------------
 
@@ -100,6 +101,10 @@ class Intake:
             len(self._in_flight) < _BATCHES_IN_FLIGHT or self._waiting_bytes >= MAX_BATCH_BYTES
         )
 
+    def clock_shows(self, now_ms: int) -> None:
+        """The server's clock; no record is older than the one before it."""
+        self._now_ms = max(self._now_ms, now_ms)
+
     def admit(self, log: Log) -> tuple[list[Effect], RecordBatch | None]:
         """Give the next piece of what has arrived its IDs: what follows, with the records for the replicas in it.
 
@@ -113,6 +118,8 @@ class Intake:
         self._waiting_bytes -= size_bytes
         self._hold(-size_bytes)
         if admitted.records is not None:
+            if self._now_ms:
+                admitted.records.times = ((admitted.records.first_id, self._now_ms),)
             log.retained.append(admitted.records)
             self._in_flight.append(admitted.records)
             self._hold(admitted.records.size_bytes)

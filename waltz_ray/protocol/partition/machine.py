@@ -49,7 +49,7 @@ from waltz_ray.protocol.partition.flushes import Flushes
 from waltz_ray.protocol.partition.hindrance import hindrance
 from waltz_ray.protocol.partition.intake import LINES_TIMER, Intake
 from waltz_ray.protocol.partition.mounts import Mounts
-from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LogLost, LogOpened, Reign, Ruling
+from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LOOK_TIMER, LogLost, LogOpened, Reign, Ruling
 from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
@@ -288,6 +288,7 @@ class Partition:
 
     def _on_turn_ended(self, event: TurnEnded) -> None:
         self._turn_asked = False
+        self.intake.clock_shows(event.now_ms)
         self._admit_next()
         if self.intake.may_admit:
             self._ask_for_end_of_turn()
@@ -379,6 +380,8 @@ class Partition:
             self._on_session_event(event)
         elif event.name == BACKOFF_TIMER:
             self._obey(self.reign.pause_is_over())
+        elif event.name == LOOK_TIMER:
+            self._obey(self.reign.look())
         elif event.name == LINES_TIMER:
             self._effects += self.intake.pause_is_over()
         else:

@@ -33,9 +33,20 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.protocol.value import value
 
-__all__ = ["BACKOFF_TIMER", "LogLost", "LogOpened", "Reign", "Ruling", "SessionNews", "locks_of_a_new_log"]
+__all__ = [
+    "BACKOFF_TIMER",
+    "LOOK_TIMER",
+    "LogLost",
+    "LogOpened",
+    "Reign",
+    "Ruling",
+    "SessionNews",
+    "locks_of_a_new_log",
+]
 
 BACKOFF_TIMER = "backoff"
+LOOK_TIMER = "look"
+_LOOK_MS = 5_000
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 50, 2_000
 
 
@@ -77,6 +88,7 @@ class Reign:
         self._opening: Session | None = None
         self._backoff_ms = _FIRST_BACKOFF_MS
         self._reopen_again = False
+        self._looking = False  # the timer runs
         self.trouble = ""
         """What the last attempt to open a session has come to, "" if that is open."""
         self._retained_bytes = state.config.retained_bytes
@@ -184,7 +196,21 @@ class Reign:
             join_grace_ms=self._state.config.join_grace_ms,
             piece_bytes=self._piece_bytes,
         )
-        return self._opening.start()
+        return [*self._opening.start(), *self._look_later()]
+
+    def _look_later(self) -> list[SessionEffect]:
+        """A session that waits for a replica may wait for ever, if an operator has taken that replica out."""
+        if self._looking:
+            return []
+        self._looking = True
+        return [StartTimer(NO_SUCH_SESSION, LOOK_TIMER, _LOOK_MS)]
+
+    def look(self) -> list[Ruling]:
+        """The timer has fired: has the roster been changed under a session that still opens?"""
+        self._looking = False
+        if self._state.stage is not Stage.OPENING:
+            return []
+        return [ReadRoster(), *self._look_later()]
 
     # ---- what sessions tell ---------------------------------------------------------------------------------
 
