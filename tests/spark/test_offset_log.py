@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ class FakeLog:
 
     def high_water_mark(self, partition_id: int) -> int:
         return self.marks[partition_id]
+
+    def first_id_at(self, partition_id: int, time_ms: int) -> int:
+        return time_ms // 1000  # one a second since 1970
 
     def record_bytes(self, ranges: Sequence[Range]) -> dict[int, float]:
         return {each.partition_id: 100.0 for each in ranges}
@@ -351,6 +355,7 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
         ("id", 23, [(0, 23), (0, 24)]),
         ("ids", {0: 24, 2: 8}, [(0, 24), (2, 8), (2, 9)]),
         ("later", 1000, []),
+        ("time", datetime(1970, 1, 1, 0, 0, 23, tzinfo=timezone.utc), [(0, 23), (0, 24)]),
     ):
         sink = Sink()
         stream(tmp_path / name, sink, start=start).run()
