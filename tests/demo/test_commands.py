@@ -204,8 +204,9 @@ def test_a_load_from_stdin_is_resumed_by_its_cursor(cluster: Cluster, tmp_path: 
         open_cursor(Path(cursor), False) as kept,
         waltz_ray.connect(cluster.name, zookeeper=cluster.zookeeper) as client,
     ):
-        settings = {"key": "id", "types": "text", "nan": "error", "header": 0, "format": "jsonl"}
-        kept.begin({**settings, "bytes": lines.stat().st_size}, [mark + 1 for mark in before], client.client_id)
+        settings = {"key": "id", "types": "text", "nan": "error", "header": 0, "format": "jsonl", "space": "log"}
+        size, key = lines.stat().st_size, client.cluster_key
+        kept.begin({**settings, "bytes": size, "cluster_key": key}, [mark + 1 for mark in before], client.client_id)
         for number in (7, 300):
             client.append(partition_for(number, PARTITIONS), b'{"id": %d}' % number).result(30)
     with lines.open() as stdin:
