@@ -102,7 +102,7 @@ def zookeeper(bank: Cluster) -> Iterator[KazooZooKeeper]:
 
 @with_spark
 def test_a_collector_on_a_cluster(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
-    now = datetime(2026, 11, 21, 15, 50, tzinfo=timezone.utc)
+    now = datetime(2026, 11, 21, 15, 50, 2, tzinfo=timezone.utc)  # two seconds to settle
     node = f"/collector-{tmp_path.name}"
     settings = CollectorSettings("c1", str(tmp_path), "bank", bank.name, (0, 2), zookeeper_root=node)
     with waltz_ray.connect(bank.name) as client:
