@@ -7,6 +7,7 @@ never in front of ``first_id_at(time)``; and where nothing was lost, whole secon
 
 from __future__ import annotations
 
+import errno
 import random
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import pytest
 from tests.storage.faulty_disk import FaultyDisk, Survival
 from tests.storage.helpers import CLOCK_MS, append, contents, new_log, records, reopen
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import DiskFull
+from waltz_ray.errors import DiskFull, OutOfResources
 from waltz_ray.protocol.times import MARK_EVERY_BYTES, NO_TIMES, TimeMark, begins_group, joined_times, times_within
 from waltz_ray.storage import time_lookup
 from waltz_ray.storage.layout import HEADER_BYTES
@@ -224,6 +225,66 @@ def test_a_lost_index_costs_precision_only() -> None:
     append(log, 1)
     assert log.times().first_id_at(CLOCK_MS + 400 * 61) <= 61
     assert len(contents(log)) == 62
+
+
+def test_a_file_that_goes_while_it_is_written_is_made_anew() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk, StorageConfig(preallocate_bytes=0))
+    for _ in range(10):
+        append(log, 1)
+    [path] = [path for path in disk.files() if path.endswith(".tix")]
+    handles = disk.open_handles()
+    disk.unlink(path)
+    for _ in range(20):
+        append(log, 1)
+    log.set_low_water_mark(1, 29, 29)
+    disk.unlink(path)
+    log.set_low_water_mark(1, 29, 29)
+    for _ in range(10):
+        append(log, 1)
+    assert path in disk.files()
+    assert len(contents(log)) == 40
+    lookup = log.times()
+    assert lookup.first_id_at(CLOCK_MS + 400 * 35) <= 35
+    assert lookup.marks(38, 40)[1][0][1] >= CLOCK_MS + 400 * 36
+    assert disk.open_handles() == handles
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_a_file_that_cannot_be_read_is_no_reason_to_refuse(call: str, error: int) -> None:
+    disk = FaultyDisk()
+    log = new_log(disk, CONFIG)
+    while log.last_id < 30:
+        append(log, 1)
+    log.sync()
+    before = disk.open_handles()
+    for path in disk.files():
+        if path.endswith(".tix"):
+            disk.errors[call, path] = error
+    assert log.times().first_id_at(CLOCK_MS + 4000) <= 31  # by the creation times, which this disk's clock has given
+    assert log.times().marks(0, 31)[0] == 31
+    assert disk.open_handles() == before
+    append(log, 1)
+    disk.errors.clear()
+    for _ in range(9):
+        append(log, 1)
+    assert log.times().first_id_at(CLOCK_MS + 400 * 35) <= 35
+    assert len(contents(log)) == 41
+
+
+def test_a_lack_of_handles_is_said() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk, CONFIG)
+    append(log, 3)
+    [path] = [path for path in disk.files() if path.endswith(".tix")]
+    disk.errors["open", path] = errno.EMFILE
+    with pytest.raises(OutOfResources):
+        log.times().marks(0, 3)
+    append(log, 4)
+    disk.errors.clear()
+    append(log, 3)
+    assert log.times().marks(0, 10)[0] == 10
 
 
 def test_entries_of_records_that_were_cut_do_not_come_back() -> None:

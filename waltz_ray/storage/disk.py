@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 from waltz_ray.errors import DiskFull, OutOfResources, StorageError, SyncFailed
 
-__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable", "enough_resources"]
+__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable", "enough_resources", "is_shortage"]
 
 Mode = Literal["read", "write", "create"]
 Writable = bytes | memoryview
@@ -40,9 +40,14 @@ def enough_resources(path: str) -> Iterator[None]:
     except MemoryError as error:
         raise _out_of_resources(path, "Cannot allocate memory") from error
     except OSError as error:
-        if error.errno not in NO_RESOURCES:
+        if not is_shortage(error):
             raise
         raise _out_of_resources(path, error.strerror) from error
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether this is a lack of handles or memory, and says nothing about the file."""
+    return error.errno in NO_RESOURCES
 
 
 def _out_of_resources(path: str, why: str | None) -> OutOfResources:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from waltz_ray.errors import DiskFull, OutOfResources
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.times import TimeMark, TimeMarks, begins_group
-from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
+from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources, is_shortage
 from waltz_ray.storage.layout import HEADER_BYTES, SegmentHeader, segment_ids, time_path
 
 __all__ = ["TIME_ENTRY_BYTES", "TimeEntry", "TimeFile", "TimeIndex"]
@@ -64,8 +64,9 @@ class TimeEntry(NamedTuple):
 class TimeFile(Sequence[TimeEntry]):
     """The entries of one file, read where they are looked at: there may be millions.
 
-    A bad one counts as the one before it, loose. Where there is no such file, or another segment's, it is as if there
-    were one entry: appended after the segment was made, nobody knows when.
+    A bad one, or one that cannot be read, counts as the one before it, loose. Where there is no such file, or another
+    segment's, it is as if there were one entry: appended after the segment was made, nobody knows when. The errors of
+    ``enough_resources`` pass.
     """
 
     def __init__(self, disk: Disk, path: str, header: SegmentHeader | None) -> None:
@@ -76,14 +77,12 @@ class TimeFile(Sequence[TimeEntry]):
         self._handle: int | None = None
         try:
             self._handle = disk.open(path, "read")
-        except FileNotFoundError:
-            return
-        try:
             if header is None or disk.pread(self._handle, HEADER_BYTES, 0) == header.encode():
                 self._count = (disk.size(self._handle) - HEADER_BYTES) // TIME_ENTRY_BYTES
-        except BaseException:
-            disk.close(self._handle)
-            raise
+        except OSError as error:
+            if is_shortage(error):
+                self.close()
+                raise
 
     def __enter__(self) -> TimeFile:
         return self
@@ -91,8 +90,13 @@ class TimeFile(Sequence[TimeEntry]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handle is not None:
-            self._disk.close(self._handle)
+        self.close()
+
+    def close(self) -> None:
+        """Give the handle back. Idempotent."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._disk.close(handle)
 
     def __len__(self) -> int:
         return max(1, self._count)
@@ -109,7 +113,12 @@ class TimeFile(Sequence[TimeEntry]):
     def read(self, position: int) -> TimeEntry | None:
         """The entry as it is in the file, None if it is bad."""
         assert self._handle is not None
-        raw = self._disk.pread(self._handle, TIME_ENTRY_BYTES, HEADER_BYTES + position * TIME_ENTRY_BYTES)
+        try:
+            raw = self._disk.pread(self._handle, TIME_ENTRY_BYTES, HEADER_BYTES + position * TIME_ENTRY_BYTES)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            return None
         return TimeEntry.decode(raw)
 
     def good_count(self, end_id: int) -> int:
@@ -182,6 +191,12 @@ class TimeIndex:
             self._write(self._entries(transaction_id, max(time_ms, last_ms)))
         except (DiskFull, OutOfResources):
             self.in_doubt = True  # advice: the records are what matters, and the next entry says what is missing
+        except OSError:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """The file has gone, or cannot be opened any more: another one is made with the next entry."""
+        self._last, self._count, self._known, self._made, self._unflushed = None, 0, True, False, False
 
     def end(self) -> None:
         """The next record goes into another segment: no entry here will say what is in doubt."""
@@ -191,7 +206,7 @@ class TimeIndex:
             self._look()
             if self._last is not None:
                 self._write([self._last._replace(loose=True)])
-        except (DiskFull, OutOfResources):
+        except (DiskFull, OutOfResources, OSError):
             pass  # advice: nothing but the bounds of a few records is less sharp
 
     def _entries(self, transaction_id: int, time_ms: int) -> list[TimeEntry]:
@@ -272,6 +287,8 @@ class TimeIndex:
             handle = self._open()
         except (DiskFull, OutOfResources):
             return
+        except OSError:
+            return self._begin_anew()
         try:
             self._disk.fdatasync(handle, self.path)
         finally:

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.times import TimeMark, TimeMarks, times_within
-from waltz_ray.storage.disk import Disk, enough_resources
+from waltz_ray.storage.disk import Disk, enough_resources, is_shortage
 from waltz_ray.storage.layout import SegmentHeader, segment_path, time_path
 from waltz_ray.storage.recovery import read_header
 from waltz_ray.storage.time_index import TimeFile
@@ -47,7 +47,9 @@ class TimeLookup:
         first_id = self._segments[position]
         try:
             header = read_header(self._disk, segment_path(self._folder, first_id), *self._place, first_id)
-        except (Corruption, FileNotFoundError):  # of a segment that is damaged or gone nothing can be told
+        except (Corruption, OSError) as error:  # of a segment that is damaged or gone nothing can be told
+            if isinstance(error, OSError) and is_shortage(error):
+                raise
             header = SegmentHeader(0, *self._place, first_id)
         return TimeFile(self._disk, time_path(self._folder, first_id), header)
 
