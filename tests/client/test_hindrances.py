@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 
 from tests.client.conftest import MakeAnyClient
 from tests.client.fake_server import FakeDirectory, FakeServer
+from tests.cluster.harness import wait_until
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, OutboxFull, PartitionNotReady
 
@@ -24,10 +24,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def until_warned(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(text in told for told in warnings_of(caplog)):
-        assert time.monotonic() < deadline, warnings_of(caplog)
-        time.sleep(0.01)
+    wait_until(lambda: any(text in told for told in warnings_of(caplog)), f"a warning of {text}", PATIENCE_S)
 
 
 def test_appends_that_wait(server: FakeServer, make_any: MakeAnyClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +90,4 @@ def test_it_goes_on_and_waits_once_more(
         server.script.hold_appends = False
         server.drop_connections()
         client.append(0, b"z").result(PATIENCE_S)
-        deadline = time.monotonic() + PATIENCE_S
-        while "partition 0 goes on" not in caplog.text:
-            assert time.monotonic() < deadline, caplog.text
-            time.sleep(0.01)
+        wait_until(lambda: "partition 0 goes on" in caplog.text, "a line that it goes on", PATIENCE_S)

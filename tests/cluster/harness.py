@@ -15,8 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import pytest
+
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.server import Server
+from waltz_ray.cli import main
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -178,3 +181,10 @@ class Cluster:
             f"partition {partition_id} with members {members}",
             timeout_s,
         )
+
+
+def waltz(cluster: Cluster, *arguments: str, code: int = 0) -> None:
+    """Run a command of the command line, in this process, on ``cluster``; it ends with ``code``."""
+    with pytest.raises(SystemExit) as leaving:
+        main([*arguments, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name])
+    assert leaving.value.code == code

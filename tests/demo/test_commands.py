@@ -15,8 +15,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 import waltz_ray
-from tests.cluster.harness import Cluster, wait_until
-from waltz_ray.cli import main
+from tests.cluster.harness import Cluster, wait_until, waltz
 from waltz_ray.cli.load_cursor import open_cursor
 from waltz_ray.client.keys import key_hash, partition_for
 from waltz_ray.client.readers.reading import Reading, plan_reading
@@ -34,12 +33,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: str) -> 
         for partition_id in range(PARTITIONS):
             running.wait_members(partition_id, {0, 1, 2})
         yield running
-
-
-def waltz(cluster: Cluster, *arguments: str, code: int = 0) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main([*arguments, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name])
-    assert leaving.value.code == code
 
 
 def marks(cluster: Cluster) -> list[int]:

@@ -13,10 +13,9 @@ from typing import get_args
 import pytest
 
 import waltz_ray
-from tests.cluster.harness import Cluster, wait_until
+from tests.cluster.harness import Cluster, wait_until, waltz
 from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.storage_replica import ReplicaHost
-from waltz_ray.cli import main
 from waltz_ray.client.readers.reading import Reading, Source, plan_reading
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -66,12 +65,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: str) -> 
         for partition_id in range(2):
             running.wait_members(partition_id, {0, 1, 2})
         yield running
-
-
-def waltz(cluster: Cluster, *arguments: str, code: int = 0) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main([*arguments, "--zookeeper", cluster.zookeeper, "--cluster", cluster.name])
-    assert leaving.value.code == code
 
 
 def connected(cluster: Cluster, space: str) -> waltz_ray.WaltzClient:
