@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from waltz_ray.client.readers.ranges import Bound
+from waltz_ray.client.readers.ranges import Bound, parsed_time
 from waltz_ray.client.readers.reading import BYTES_PER_TASK, DEFAULT_SPACE, Reading
 from waltz_ray.errors import InvalidInput
 
@@ -144,7 +143,7 @@ def _bound(name: str, text: str) -> Bound:
 
 def _time(name: str, text: str) -> datetime:
     try:
-        when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        when = parsed_time(text)
     except ValueError:
         when = None
     if when is None or when.tzinfo is None:

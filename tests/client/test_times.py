@@ -12,7 +12,7 @@ import pytest
 
 from waltz_ray.client import WaltzClient
 from waltz_ray.client.bounds import FeedPlan, at_time
-from waltz_ray.client.times import from_milliseconds, in_milliseconds, time_of
+from waltz_ray.client.times import WantedTimes, from_milliseconds, in_milliseconds, time_of
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.testing import InMemoryCluster
 
@@ -135,6 +135,17 @@ def test_times_in_milliseconds() -> None:
         from_milliseconds(1000),
         from_milliseconds(2000),
     ]
+
+
+def test_times_that_come_in_pieces() -> None:
+    wanted = WantedTimes(3, 20)
+    answers = [(8, ((3, 1), (5, 2))), (12, ((8, 2),)), (12, ())]  # the log ends with 11
+    asked = []
+    while wanted.missing:
+        asked.append(wanted.first_id)
+        wanted.take(*answers[len(asked) - 1])
+    assert (asked, wanted.times) == ([3, 8, 12], ((3, 1), (5, 2), (8, 2)))
+    assert not WantedTimes(5, 5).missing
 
 
 def test_a_plan_that_begins_at_a_time() -> None:

@@ -6,8 +6,9 @@ However many a connection asks, only some are worked on at a time, and none whil
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -42,14 +43,18 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredRequest,
     RemovePreferredResponse,
 )
+from waltz_ray.protocol.partition.hindrance import NOT_HERE
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.wire.codec import ClientMessage
 
 if TYPE_CHECKING:
     from waltz_ray.actors.client_connection import ClientConnection
+    from waltz_ray.actors.partition_driver import PartitionDriver
     from waltz_ray.actors.server import Server
 
 __all__ = ["Answers", "RpcRequest", "answer"]
+
+T = TypeVar("T")
 
 _AT_ONCE, _AT_ONCE_BYTES = 64, 16 * 1024 * 1024  # requests under way, and about what their answers take
 _WAITING = 1024  # with more than these nothing is read from the connection
@@ -148,7 +153,7 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             return _state(server, request)
         case HindranceRequest(request_id, partition_id):
             here = partition_id in server.assigned
-            reason = server.drivers[partition_id].hindrance() if here else "its server does not have it any more"
+            reason = server.drivers[partition_id].hindrance() if here else NOT_HERE
             return HindranceResponse(request_id, partition_id, reason)
         case HighWaterMarkRequest(req_id):
             machine = server.machine_of(req_id.partition_id)
@@ -173,26 +178,30 @@ def _not_served(server: Server, partition_id: int) -> str | None:
     return None
 
 
-async def _times(server: Server, request: TimesRequest) -> TimesResponse:
-    error = _not_served(server, request.partition_id)
+async def _told(
+    server: Server, partition_id: int, ask: Callable[[PartitionDriver], Awaitable[T]]
+) -> tuple[T | None, str | None]:
+    """What the partition's driver says, or why it says nothing."""
+    error = _not_served(server, partition_id)
     if error is None:
         try:
-            known = await server.drivers[request.partition_id].times(request.first_id, request.end_id)
-            return TimesResponse(request.request_id, *known, None)
+            return await ask(server.drivers[partition_id]), None
         except (ReplicaRefused, ConnectionError) as refusal:
             error = str(refusal)
-    return TimesResponse(request.request_id, -1, None, error)
+    return None, error
+
+
+async def _times(server: Server, request: TimesRequest) -> TimesResponse:
+    known, error = await _told(
+        server, request.partition_id, lambda driver: driver.times(request.first_id, request.end_id)
+    )
+    end_id, times = known or (-1, None)
+    return TimesResponse(request.request_id, end_id, times, error)
 
 
 async def _first_id_at(server: Server, request: FirstIdAtRequest) -> FirstIdAtResponse:
-    error = _not_served(server, request.partition_id)
-    if error is None:
-        try:
-            found = await server.drivers[request.partition_id].first_id_at(request.time_ms)
-            return FirstIdAtResponse(request.request_id, found, None)
-        except (ReplicaRefused, ConnectionError) as refusal:
-            error = str(refusal)
-    return FirstIdAtResponse(request.request_id, None, error)
+    found = await _told(server, request.partition_id, lambda driver: driver.first_id_at(request.time_ms))
+    return FirstIdAtResponse(request.request_id, *found)
 
 
 async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
+from waltz_ray.client.times import parsed_time
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["MOMENT_HELP", "moment"]
@@ -21,8 +22,7 @@ def moment(name: str, text: str, now: datetime | None = None) -> datetime:
     try:
         if ago:
             return (now or datetime.now(timezone.utc)) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
-        # fromisoformat of Python 3.10 knows no Z.
-        when = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip()))
+        when = parsed_time(text)
         return when if when.tzinfo is not None else when.astimezone()
     except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{name} must say {MOMENT_HELP}, not {text!r}") from error

@@ -202,8 +202,8 @@ class PartitionShell:
         self._tell(Located(location))
 
     def _take_number(self, location: Location | None) -> None:
-        if location is not None and location.number is not None:
-            self._number = location.number
+        if location is not None:
+            self._number = location.number_of(self._number)
 
     def end(self, error: WaltzError) -> None:
         """There is no such partition any more: whatever is asked for from now on, or waits, ends with ``error``."""

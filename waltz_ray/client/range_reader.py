@@ -6,13 +6,13 @@ For Spark's Python workers and the command line, which want bytes and not a clie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from waltz_ray.client.persist import persist
 from waltz_ray.client.rpc import READ_BYTES, Answer, Question, checked_batch, checked_first, checked_times
 from waltz_ray.client.stream import check_version, greeting
+from waltz_ray.client.times import WantedTimes
 from waltz_ray.errors import DataUnavailable, InvalidInput, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
@@ -27,7 +27,7 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.protocol.times import TimeMark, TimeMarks
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT
 
@@ -119,27 +119,25 @@ class RangeReader:
 
     def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
         """When the committed transactions [first_id, end_id) were appended."""
-        found: list[TimeMark] = []
-        while first_id < end_id:
+        wanted, in_cluster = WantedTimes(first_id, end_id), self._first + partition_id
 
-            def ask(connection: _Connection, timeout_s: float, first_id: int = first_id) -> tuple[int, TimeMarks]:
-                in_cluster = self._first + partition_id
-                question = partial(TimesRequest, partition_id=in_cluster, first_id=first_id, end_id=end_id)
-                return checked_times(connection.ask(question, timeout_s), partition_id)
+        def ask(connection: _Connection, timeout_s: float) -> tuple[int, TimeMarks]:
+            answer = connection.ask(
+                lambda number: TimesRequest(number, in_cluster, wanted.first_id, wanted.end_id), timeout_s
+            )
+            return checked_times(answer, partition_id)
 
-            next_id, times = self._until_answered(partition_id, ask)
-            found += times
-            if next_id <= first_id:
-                break  # the log ends here
-            first_id = next_id
-        return tuple(found)
+        while wanted.missing:
+            wanted.take(*self._until_answered(partition_id, ask))
+        return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
 
         def ask(connection: _Connection, timeout_s: float) -> int:
-            question = partial(FirstIdAtRequest, partition_id=self._first + partition_id, time_ms=time_ms)
-            return checked_first(connection.ask(question, timeout_s), partition_id)
+            in_cluster = self._first + partition_id
+            answer = connection.ask(lambda number: FirstIdAtRequest(number, in_cluster, time_ms), timeout_s)
+            return checked_first(answer, partition_id)
 
         return self._until_answered(partition_id, ask)
 

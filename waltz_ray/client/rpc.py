@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ from waltz_ray import compat
 from waltz_ray.client.directory import Location
 from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.stream import ClientStream, StreamPool
+from waltz_ray.client.times import WantedTimes
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import DataUnavailable, SpaceGone, WireError
@@ -31,7 +31,7 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
-from waltz_ray.protocol.times import TimeMark, TimeMarks
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.wire.codec import BATCH_VERSION, decode_client
 
 __all__ = ["READ_BYTES", "Answer", "Question", "Rpc", "checked_batch", "checked_first", "checked_times", "only_data"]
@@ -160,21 +160,15 @@ class Rpc:
 
     async def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
         """When committed transactions [first_id, end_id) were appended."""
-        found: list[TimeMark] = []
-        while first_id < end_id:
-            ask = partial(self._times, partition_id, first_id, end_id)
-            next_id, times = await self._until_answered(partition_id, ask)
-            found += times
-            if next_id <= first_id:
-                break  # the log ends here
-            first_id = next_id
-        return tuple(found)
+        wanted = WantedTimes(first_id, end_id)
 
-    async def _times(
-        self, partition_id: int, first_id: int, end_id: int, stream: _RpcStream, number: int
-    ) -> tuple[int, TimeMarks]:
-        answer = await stream.ask(TimesRequest(self._next_id(), number, first_id, end_id))
-        return checked_times(answer, partition_id)
+        async def ask(stream: _RpcStream, number: int) -> tuple[int, TimeMarks]:
+            answer = await stream.ask(TimesRequest(self._next_id(), number, wanted.first_id, wanted.end_id))
+            return checked_times(answer, partition_id)
+
+        while wanted.missing:
+            wanted.take(*await self._until_answered(partition_id, ask))
+        return wanted.times
 
     async def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first committed transaction that may have been appended at ``time_ms`` or later, or the next one."""
@@ -196,7 +190,7 @@ class Rpc:
         try:
             async with compat.timeout(timeout_s):
                 stream = await self._pool.get(location)
-                number = partition_id if location.number is None else location.number
+                number = location.number_of(partition_id)
                 answer = await stream.ask(HindranceRequest(self._next_id(), number))
         except (OSError, WireError) as error:
             return f"server {location.server_id} does not answer ({error or f'within {timeout_s:g} s'})"
@@ -212,7 +206,7 @@ class Rpc:
                 while True:
                     location = self._locate(partition_id)
                     if location is not None and location.endpoint is not None:
-                        number = partition_id if location.number is None else location.number
+                        number = location.number_of(partition_id)
                         try:
                             return await ask(await self._pool.get(location), number)
                         except (OSError, WireError, DataUnavailable) as error:

@@ -50,6 +50,10 @@ class Location(NamedTuple):
     endpoint: Endpoint | None
     number: int | None = None
 
+    def number_of(self, partition_id: int) -> int:
+        """What the server calls the partition that the client calls ``partition_id``."""
+        return partition_id if self.number is None else self.number
+
 
 def quorum_of(assigned_replicas: int) -> int:
     """The smallest number of replicas of which any two sets of that size share one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 
 from waltz_ray.errors import Corruption
@@ -53,6 +54,7 @@ class TimeLookup:
             header = SegmentHeader(0, *self._place, first_id)
         return TimeFile(self._disk, time_path(self._folder, first_id), header)
 
+    @cached_property
     def _begins_ms(self) -> list[int]:
         """When the first record of each segment was appended. Of one that is not known to have: when it was made, but
         not after the next one, whose records may have been copied with their times."""
@@ -90,7 +92,7 @@ class TimeLookup:
                         if len(found) == MOST_MARKS:
                             return entry.first_id, times_within(found, first_id, entry.first_id)
                         unknown = index == 0 and entry.loose
-                        _add(found, entry.first_id, self._begins_ms()[position] if unknown else entry.time_ms)
+                        _add(found, entry.first_id, self._begins_ms[position] if unknown else entry.time_ms)
                 position += 1
         return max(first_id, end_id), times_within(found, first_id, end_id)
 
@@ -100,7 +102,7 @@ class TimeLookup:
         OutOfResources.
         """
         with enough_resources(self._folder):
-            begins_ms = self._begins_ms()
+            begins_ms = self._begins_ms
             after = bisect_left(begins_ms, time_ms)
             newest = after == len(self._segments)
             if after > 0:

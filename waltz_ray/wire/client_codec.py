@@ -44,7 +44,7 @@ from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer, column_bytes, record_parts
 from waltz_ray.wire.table import MessageRow
 
-__all__ = ["BATCHES", "BATCH_VERSION", "read_one_append", "read_one_appended"]
+__all__ = ["BATCHES", "BATCH_VERSION", "batch_row", "read_one_append", "read_one_appended"]
 
 BATCH_VERSION = 5
 """Of the client protocol: the one that brought them."""
@@ -362,9 +362,10 @@ def _read_hindrance(reader: Reader) -> HindranceResponse:
     return HindranceResponse(reader.read_int(), reader.read_int(), reader.read_string())
 
 
-def _row(
+def batch_row(
     number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
 ) -> MessageRow:
+    """A message of version 5, where the version makes no difference."""
     return MessageRow(
         number, name, cls, BATCH_VERSION, lambda _version, reader: read(reader), lambda _version, m: write(m)
     )
@@ -372,7 +373,7 @@ def _row(
 
 def _two_ints(number: int, name: str, cls: type[Any]) -> MessageRow:
     values = attrgetter(*(field.name for field in fields(cls)))
-    return _row(
+    return batch_row(
         number,
         name,
         cls,
@@ -382,22 +383,22 @@ def _two_ints(number: int, name: str, cls: type[Any]) -> MessageRow:
 
 
 BATCHES = (
-    _row(_APPEND_BATCH, "APPEND_BATCH", AppendBatch, _read_append, _write_append),
-    _row(33, "FEED_BATCH", FeedBatch, _read_feed, _write_feed),
-    _row(34, "FEED_RECORDS", FeedRecords, _read_records, _write_records),
-    _row(_APPENDED_BATCH, "APPENDED_BATCH", AppendedBatch, _read_appended, _write_appended),
-    _row(36, "REJECTED", Rejected, _read_rejected, _write_rejected),
-    _row(37, "LOCK_FAILURE_BATCH", LockFailureBatch, _read_lock_failures, _write_lock_failures),
-    _row(38, "MOUNT", Mount, _read_mount, _write_mount),
-    _row(39, "MOUNTED", Mounted, _read_mounted, _write_mounted),
-    _row(40, "FEED_CREDIT", FeedCredit, _read_credit, _write_credit),
-    _row(41, "DATA_RANGE_REQUEST", DataRangeRequest, _read_range_request, _write_range_request),
-    _row(42, "DATA_RANGE_RESPONSE", DataRangeResponse, _read_range_response, _write_range_response),
+    batch_row(_APPEND_BATCH, "APPEND_BATCH", AppendBatch, _read_append, _write_append),
+    batch_row(33, "FEED_BATCH", FeedBatch, _read_feed, _write_feed),
+    batch_row(34, "FEED_RECORDS", FeedRecords, _read_records, _write_records),
+    batch_row(_APPENDED_BATCH, "APPENDED_BATCH", AppendedBatch, _read_appended, _write_appended),
+    batch_row(36, "REJECTED", Rejected, _read_rejected, _write_rejected),
+    batch_row(37, "LOCK_FAILURE_BATCH", LockFailureBatch, _read_lock_failures, _write_lock_failures),
+    batch_row(38, "MOUNT", Mount, _read_mount, _write_mount),
+    batch_row(39, "MOUNTED", Mounted, _read_mounted, _write_mounted),
+    batch_row(40, "FEED_CREDIT", FeedCredit, _read_credit, _write_credit),
+    batch_row(41, "DATA_RANGE_REQUEST", DataRangeRequest, _read_range_request, _write_range_request),
+    batch_row(42, "DATA_RANGE_RESPONSE", DataRangeResponse, _read_range_response, _write_range_response),
     _two_ints(43, "NOT_READY", NotReady),
-    _row(44, "ERROR", ErrorMessage, lambda reader: ErrorMessage(reader.read_string()), _write_error),
+    batch_row(44, "ERROR", ErrorMessage, lambda reader: ErrorMessage(reader.read_string()), _write_error),
     _two_ints(45, "UNMOUNT", Unmount),
     _two_ints(46, "PARTITION_STATE_REQUEST", PartitionStateRequest),
-    _row(47, "PARTITION_STATE_RESPONSE", PartitionStateResponse, _read_state, _write_state),
+    batch_row(47, "PARTITION_STATE_RESPONSE", PartitionStateResponse, _read_state, _write_state),
     _two_ints(48, "HINDRANCE_REQUEST", HindranceRequest),
-    _row(49, "HINDRANCE_RESPONSE", HindranceResponse, _read_hindrance, _write_hindrance),
+    batch_row(49, "HINDRANCE_RESPONSE", HindranceResponse, _read_hindrance, _write_hindrance),
 )

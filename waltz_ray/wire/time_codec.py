@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
 
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.messages.client import FirstIdAtRequest, FirstIdAtResponse, TimesRequest, TimesResponse
-from waltz_ray.wire.client_codec import BATCH_VERSION
+from waltz_ray.wire.client_codec import batch_row
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer
-from waltz_ray.wire.table import MessageRow
 from waltz_ray.wire.time_columns import read_times, time_bytes
 
 __all__ = ["TIME_QUESTIONS"]
@@ -67,23 +64,15 @@ def _with_error(head: bytes, error: str | None) -> bytes:
     return writer.to_bytes()
 
 
-def _row(
-    number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
-) -> MessageRow:
-    return MessageRow(
-        number, name, cls, BATCH_VERSION, lambda _version, reader: read(reader), lambda _version, m: write(m)
-    )
-
-
 TIME_QUESTIONS = (
-    _row(50, "TIMES_REQUEST", TimesRequest, _read_times_request, _write_times_request),
-    _row(51, "TIMES_RESPONSE", TimesResponse, _read_times_response, _write_times_response),
-    _row(
+    batch_row(50, "TIMES_REQUEST", TimesRequest, _read_times_request, _write_times_request),
+    batch_row(51, "TIMES_RESPONSE", TimesResponse, _read_times_response, _write_times_response),
+    batch_row(
         52,
         "FIRST_ID_AT_REQUEST",
         FirstIdAtRequest,
         lambda reader: FirstIdAtRequest(*reader.unpack(_FIRST_IN)),
         lambda request: [_FIRST.pack(52, request.request_id, request.partition_id, request.time_ms)],
     ),
-    _row(53, "FIRST_ID_AT_RESPONSE", FirstIdAtResponse, _read_first_response, _write_first_response),
+    batch_row(53, "FIRST_ID_AT_RESPONSE", FirstIdAtResponse, _read_first_response, _write_first_response),
 )

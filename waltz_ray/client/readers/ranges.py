@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from waltz_ray.client.bounds import Bound, at_time, resolved
+from waltz_ray.client.times import parsed_time
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Bound", "Range", "at_time", "bounds_of", "first_ids", "split_ranges"]
+__all__ = ["Bound", "Range", "at_time", "bounds_of", "first_ids", "parsed_time", "split_ranges"]
 
 
 class Range(NamedTuple):

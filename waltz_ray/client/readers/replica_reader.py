@@ -23,6 +23,7 @@ from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.persist import persist
 from waltz_ray.client.readers.locations import ReplicaView
 from waltz_ray.client.readers.sockets import open_stream
+from waltz_ray.client.times import WantedTimes
 from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
@@ -40,7 +41,7 @@ from waltz_ray.protocol.messages.replica import (
     Times,
 )
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
-from waltz_ray.protocol.times import TimeMark, TimeMarks
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.wire.framing import MAGIC_REPLICA
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -51,6 +52,7 @@ from waltz_ray.wire.replica_codec import (
 __all__ = ["ReplicaReader", "proven_mark"]
 
 A = TypeVar("A", bound=ReplicaMessage)
+T = TypeVar("T")
 _Question = Read | ReadTimes | FindTime
 
 _ANSWER_S = 5.0  # one replica that says nothing must not use up the time for all
@@ -119,40 +121,28 @@ class ReplicaReader:
 
     def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
         """When the transactions [first_id, end_id) were appended, as far as any replica knows."""
-        found: list[TimeMark] = []
-        while first_id < end_id:
-            question = partial(ReadTimes, self._first + partition_id, first_id=first_id, end_id=end_id)
-            answer = self._asked(partition_id, question, Times)
-            found += answer.times
-            if answer.end_id <= first_id:
-                break  # it may not know that more is committed
-            first_id = answer.end_id
-        return tuple(found)
+        wanted, number = WantedTimes(first_id, end_id), self._first + partition_id
+        while wanted.missing:
+            question = partial(ReadTimes, number, first_id=wanted.first_id, end_id=wanted.end_id)
+            answer = self._told(partition_id, question, Times)
+            wanted.take(answer.end_id, answer.times)
+        return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
-        return self._asked(
-            partition_id, partial(FindTime, self._first + partition_id, time_ms=time_ms), TimeFound
-        ).first_id
+        question = partial(FindTime, self._first + partition_id, time_ms=time_ms)
+        return self._told(partition_id, question, TimeFound).first_id
 
-    def _asked(self, partition_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
-        """The answer of the first replica that gives one, members first. ``question`` lacks the session."""
+    def _told(self, partition_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
+        """``question`` lacks the session."""
 
-        def attempt(left_s: float) -> A:
-            view = self._resolve(partition_id)
-            reasons = []
-            for number in self._order(partition_id, view):
-                try:
-                    answer = self._answers(number, view, question, left_s)
-                except (OSError, WireError, ReplicaRefused) as error:
-                    reasons.append(f"replica {number}: {error}")
-                    continue
-                if not isinstance(answer, kind):
-                    raise WireError(f"a question about times was answered with {type(answer).__name__}")
-                return answer
-            raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
+        def ask(number: int, view: ReplicaView, left_s: float) -> A:
+            answer = self._answers(number, view, question, left_s)
+            if not isinstance(answer, kind):
+                raise WireError(f"a question about times was answered with {type(answer).__name__}")
+            return answer
 
-        return persist(f"the times of partition {partition_id}", self._timeout_s, attempt)
+        return self._from_any(f"the times of partition {partition_id}", partition_id, ask)
 
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
@@ -169,24 +159,34 @@ class ReplicaReader:
             first_id = batch.end_id
 
     def _read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
-        def attempt(left_s: float) -> RecordBatch:
+        wanted = Read(self._first + partition_id, NO_SESSION, first_id, end_id, max_bytes)
+        batch = self._from_any(
+            f"partition {partition_id}, transaction {first_id}",
+            partition_id,
+            lambda number, view, left_s: self._read_from(number, view, wanted, left_s),
+        )
+        return feed_in_space(batch, partition_id)
+
+    def _from_any(self, what: str, partition_id: int, ask: Callable[[int, ReplicaView, float], T]) -> T:
+        """What the first replica answers that can; ``ask`` gets its number, the view it is of, and the seconds left."""
+
+        def attempt(left_s: float) -> T:
             view = self._views.get(partition_id) or self._resolve(partition_id)
             self._views.pop(partition_id, None)  # asked again unless this one works
             reasons = []
             for number in self._order(partition_id, view):
-                request = Read(self._first + partition_id, NO_SESSION, first_id, end_id, max_bytes)
                 try:
-                    batch = self._read_from(number, view, request, left_s)
+                    answer = ask(number, view, left_s)
                 except (OSError, WireError, ReplicaRefused, DataUnavailable) as error:
                     self._passed_over.add(view.endpoints[number])
                     reasons.append(f"replica {number}: {error}")
                     continue
                 self._views[partition_id] = view
-                return feed_in_space(batch, partition_id)
+                return answer
             self._passed_over.clear()
             raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
 
-        return persist(f"partition {partition_id}, transaction {first_id}", self._timeout_s, attempt)
+        return persist(what, self._timeout_s, attempt)
 
     def _order(self, partition_id: int, view: ReplicaView) -> list[int]:
         """Those that did not fail before first, then members; partitions begin at different ones."""

@@ -10,7 +10,9 @@ from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_replica import Phase, SessionReplica
 
-__all__ = ["hindrance"]
+__all__ = ["NOT_HERE", "hindrance"]
+
+NOT_HERE = "its server does not have it any more"
 
 
 _ZOOKEEPER = (
@@ -22,7 +24,7 @@ def hindrance(state: PartitionState, reign: Reign, zookeeper_answers: bool) -> s
     """Empty if nothing does. ``zookeeper_answers``: unless the last request of this partition had no answer."""
     running = state.session
     if state.stage is Stage.IDLE:
-        return "its server does not have it any more"
+        return NOT_HERE
     if running is not None and len(running.members) >= running.quorum:
         return ""
     newest = reign.sessions[-1] if reign.sessions else None
