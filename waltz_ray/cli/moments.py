@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from waltz_ray.client.times import parsed_time
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["MOMENT_HELP", "moment"]
@@ -18,6 +17,8 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 def moment(name: str, text: str, now: datetime | None = None) -> datetime:
     """The point in time, with its zone. InvalidInput says what can be typed; ``name`` is the option's."""
+    from waltz_ray.client.times import parsed_time  # with the client, which `waltz --help` has no need of
+
     ago = _AGO.fullmatch(text.strip())
     try:
         if ago:
