@@ -32,6 +32,7 @@
         ├── SpaceGone                the space was deleted, with its records
         ├── PartitionNotReady        retriable: moving or recovering
         ├── ClientAhead              the application claims transactions the log does not have
+        ├── Trimmed                  the records asked for were trimmed away; the error names the first there is
         ├── LockConflict             refused by an optimistic lock: decide again, then append
         ├── AppendFailed             retriable: the append is known not to be in the log
         ├── PartlyAppended           of an append_many some records are in the log, or may be
@@ -91,6 +92,7 @@ __all__ = [
     "StorageError",
     "StorageLocked",
     "SyncFailed",
+    "Trimmed",
     "VersionConflict",
     "WaltzError",
     "WireError",
@@ -255,6 +257,21 @@ class PartitionNotReady(ClientError):
 
 class ClientAhead(ClientError):
     """The application's high-water mark is above the log's: it applied what the log never had."""
+
+
+class Trimmed(ClientError):
+    """Transaction ``wanted_id`` of the partition was asked for, or is needed next, and may be gone: records below the
+    trim mark, ``first_id``, were given up (retention). Not retriable: they do not come back."""
+
+    def __init__(self, partition_id: int, wanted_id: int, first_id: int) -> None:
+        super().__init__(partition_id, wanted_id, first_id)
+        self.partition_id, self.wanted_id, self.first_id = partition_id, wanted_id, first_id
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}: transaction {self.wanted_id} was trimmed away; "
+            f"the first that can be read is {self.first_id} (start='earliest' begins there)"
+        )
 
 
 class LockConflict(ClientError):

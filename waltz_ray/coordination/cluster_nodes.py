@@ -14,6 +14,7 @@
             /replicas/<n>              where replica n listens
             /preferred                 preferred partitions of every server that has some
             /spaces, /spaces/<name>    which partitions are whose, see ``space_store.py``
+            /trims, /holds/<name>      what may go, and what must stay, see ``hold_store.py``
             /leader, /admin            locks, ephemeral
 
 ``create_nodes`` may crash anywhere. Its first step is one transaction that makes the root, ``/store`` and

@@ -50,6 +50,7 @@ _NAME = re.compile("[a-z0-9_-]{1,64}")
 _NODE_BYTES = 768 * 1024  # of the 1 MiB that a ZooKeeper node may have; the rest is for names and for what is to come
 _PREFERRED_BYTES = 12  # of a partition's number in the JSON of ``store/preferred``
 _ASSIGNED_BYTES = 4  # of one beside each of its replicas in ``store/assignment``
+_TRIMMED_BYTES = 32  # of one and its mark in the JSON of ``store/trims``
 
 
 class SpaceState(enum.Enum):
@@ -150,7 +151,7 @@ def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> d
 
 def most_partitions(replicas: int) -> int:
     """How many partitions a cluster may have: its longest ZooKeeper node must hold them, see docs/formats.md."""
-    return _NODE_BYTES // max(_PREFERRED_BYTES, _ASSIGNED_BYTES * replicas)
+    return _NODE_BYTES // max(_PREFERRED_BYTES, _TRIMMED_BYTES, _ASSIGNED_BYTES * replicas)
 
 
 def removable(table: SpaceTable, assignment: Assignment) -> frozenset[int]:

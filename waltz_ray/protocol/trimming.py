@@ -1,0 +1,50 @@
+"""The rules of trimming, each by its name: how far a mark may rise, and what of a log may go then. Pure.
+
+The *trim mark* of a partition is an ID: records below it may disappear. A replica drops whole closed segments, so its
+log begins at or below the mark, and different replicas' at different records.
+
+``tests/simulation/mutations_trimming.py`` breaks these rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["by_size", "highest_mark", "raised_marks", "segments_below"]
+
+
+def highest_mark(committed_id: int) -> int:
+    """The highest trim mark there may be: everything that is committed may go, nothing else."""
+    return committed_id + 1
+
+
+def raised_marks(
+    marks: Mapping[int, int], wanted: Mapping[int, int], holds: Iterable[Mapping[int, int]]
+) -> dict[int, int]:
+    """The marks that are to be changed: those of ``wanted``, as far as every hold lets, which are higher than now."""
+    allowed = dict(wanted)
+    for positions in holds:
+        for p in positions.keys() & allowed.keys():
+            allowed[p] = min(allowed[p], positions[p])
+    return {p: mark for p, mark in allowed.items() if mark > marks.get(p, 0)}
+
+
+def segments_below(segments: Sequence[int], mark: int) -> int:
+    """How many of a log's segments, given by their first IDs, may go: those of which every record is below ``mark``.
+
+    The newest is never one of them: it takes the next records.
+    """
+    return sum(1 for following in segments[1:] if following <= mark)
+
+
+def by_size(segments: Sequence[int], sizes: Sequence[int], most_bytes: int) -> int:
+    """The trim mark with which the newest segments that fit in ``most_bytes`` are kept: the first ID of the oldest of
+    them. The newest segment is kept whatever its size."""
+    kept = sizes[-1]
+    first_id = segments[-1]
+    for segment, size in zip(reversed(segments[:-1]), reversed(sizes[:-1]), strict=True):
+        kept += size
+        if kept > most_bytes:
+            break
+        first_id = segment
+    return first_id
