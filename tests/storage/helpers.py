@@ -18,6 +18,7 @@ KEY = uuid.UUID("ae7968ef-3b42-479f-9fe3-a49b2ba8ff33")
 DIRECTORY = "/node/replica-0"
 CLOCK_MS = 1_700_000_000_000
 """The server's clock at record 0; a record takes 0.4 s, so that there is an entry of the time index every few."""
+TRIMMED = b"trimmed away"
 SMALL = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=0)
 SMALL_AHEAD = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=256 * 64)
 
@@ -59,8 +60,8 @@ def append(log: PartitionLog, count: int, tag: int = 0) -> None:
 
 
 def contents(log: PartitionLog) -> list[bytes]:
-    """The data of every record, read through the log in pieces."""
-    found: list[bytes] = []
+    """The data of every record, read through the log in pieces; b"" for what was trimmed away."""
+    found = [TRIMMED] * log.first_id
     while len(found) <= log.last_id:
         batch = log.read(len(found), log.last_id + 1, 300)
         assert batch.first_id == len(found)

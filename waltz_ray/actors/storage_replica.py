@@ -72,6 +72,7 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
 )
+from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
@@ -111,6 +112,8 @@ class ReplicaHost:
         self._client: KazooZooKeeper | None = None
         self._cluster_store: ClusterStore | None = None
         self._spaces_changed = threading.Event()  # since ``_follow`` has looked
+        self._table: SpaceTable | None = None  # as it was then
+        self._trim_marks: dict[int, int] = {}
         self._full = FullDisk()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
@@ -230,22 +233,31 @@ class ReplicaHost:
         return 0.0
 
     def _follow(self) -> float:
-        """What the spaces say is done here, too; for how long to wait afterwards."""
-        if not self._spaces_changed.is_set():
-            return _METRICS_INTERVAL_S
-        self._spaces_changed.clear()
+        """What spaces and trim marks say is done here, too; for how long to wait afterwards."""
         try:
             with self._changing:
                 if self._cluster_store is not None and self._service is not None:
-                    table, (assignment, _) = self._cluster_store.spaces.table(), self._cluster_store.assignment()
-                    self._service.follow(table, assignment)
+                    self._follow_with(self._cluster_store, self._service)
         except SyncFailed as error:
             end_process(f"replica {self._replica_id}: {error}; the process ends")
         except (DiskFull, OutOfResources, CoordinationError) as error:
-            log.warning("replica %d: does not follow the cluster's spaces yet: %s", self._replica_id, error)
+            log.warning("replica %d: does not follow spaces and trim marks yet: %s", self._replica_id, error)
             self._spaces_changed.set()
             return _RETRY_S
         return _METRICS_INTERVAL_S
+
+    def _follow_with(self, store: ClusterStore, service: ReplicaService) -> None:
+        if self._spaces_changed.is_set():
+            self._spaces_changed.clear()
+            self._table, (assignment, _) = store.spaces.table(), store.assignment()
+            service.follow(self._table, assignment)
+        if self._table is not None:
+            service.retain(self._table, self._trim_marks)
+
+    def _look_at_marks(self, marks: dict[int, int]) -> None:
+        """A watch calls: nothing is done in its thread."""
+        self._trim_marks = marks
+        self._wake.set()
 
     def _look_at_spaces(self, *state: object) -> None:
         """A watch calls: nothing is done in its thread."""
@@ -268,6 +280,7 @@ class ReplicaHost:
             assert self._endpoint is not None
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)
             cluster_store.spaces.watch(self._look_at_spaces)
+            cluster_store.trims.watch(self._look_at_marks)
             cluster_store.watch_assignment(self._look_at_spaces)  # what a server has is not removed
         except BaseException:
             client.close()
@@ -349,6 +362,7 @@ def _stored(store: ReplicaStore, partition_id: int) -> StoredPartition:
         return StoredPartition(damaged=str(error))
     return StoredPartition(
         session=partition.session_id,
+        first_id=partition.first_id,
         last_id=partition.last_id,
         synced_id=partition.synced_id,
         low_water_mark=partition.low_water_mark,

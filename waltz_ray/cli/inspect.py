@@ -51,12 +51,13 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
 
 
 def _table(partitions: list[dict[str, Any]]) -> Table:
-    table = table_of("partition", "session", "low-water mark", "local", "last ID", "segments", "bytes")
+    table = table_of("partition", "session", "low-water mark", "local", "first ID", "last ID", "segments", "bytes")
     for partition in partitions:
         control = partition["control"] or {}
         table.add_row(
             str(partition["partition_id"]),
             *(str(control.get(key, "?")) for key in ("session_id", "low_water_mark", "local_low_water_mark")),
+            "?" if partition["first_id"] is None else str(partition["first_id"]),
             str(partition["last_id"]),
             str(len(partition["segments"])),
             f"{sum(segment['bytes'] for segment in partition['segments']):,}",

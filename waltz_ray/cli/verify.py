@@ -112,7 +112,7 @@ def _table(compared: list[PartitionComparison]) -> Table:
 
 
 def _cell(standing: Standing) -> str:
-    text = str(standing.last_id)
+    text = str(standing.last_id) if standing.first_id == 0 else f"{standing.first_id} to {standing.last_id}"
     if standing.differs_from is not None:
         text += f", never committed from {standing.differs_from}"
     return text + (f", behind by {standing.behind:,}" if standing.behind else "")

@@ -25,6 +25,7 @@ from waltz_ray.coordination.cluster_nodes import (
 )
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.space_store import SpaceStore, first_space_nodes
+from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
@@ -69,6 +70,7 @@ class ClusterStore:
         self._servers = self._root + "/serverDescriptors"
         self._info: ClusterInfo | None = None
         self.spaces = SpaceStore(zookeeper, cluster)
+        self.trims = TrimStore(zookeeper, cluster)
 
     # -- the cluster ---------------------------------------------------------------------------------
 

@@ -9,8 +9,22 @@ log begins at or below the mark, and different replicas' at different records.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-__all__ = ["by_size", "highest_mark", "raised_marks", "segments_below"]
+__all__ = ["AS_USUAL", "SegmentLimits", "by_size", "highest_mark", "raised_marks", "segment_limits", "segments_below"]
+
+_PIECES = 4
+"""Only whole segments are dropped, so a segment must be small beside what is kept: at most such a part of it."""
+
+
+class SegmentLimits(NamedTuple):
+    """When a segment is closed early: with more bytes, or older, than that. None = no matter."""
+
+    most_bytes: int | None
+    age_ms: int | None
+
+
+AS_USUAL = SegmentLimits(None, None)
 
 
 def highest_mark(committed_id: int) -> int:
@@ -27,6 +41,14 @@ def raised_marks(
         for p in positions.keys() & allowed.keys():
             allowed[p] = min(allowed[p], positions[p])
     return {p: mark for p, mark in allowed.items() if mark > marks.get(p, 0)}
+
+
+def segment_limits(settings: Mapping[str, int]) -> SegmentLimits:
+    """Of the segments of a space with these settings."""
+    most_bytes, age_ms = settings.get("retention_bytes"), settings.get("retention_ms")
+    return SegmentLimits(
+        None if most_bytes is None else max(1, most_bytes // _PIECES), None if age_ms is None else age_ms // _PIECES
+    )
 
 
 def segments_below(segments: Sequence[int], mark: int) -> int:

@@ -189,6 +189,7 @@ class StoredPartition:
     """
 
     session: int | None = None
+    first_id: int | None = None
     last_id: int | None = None
     synced_id: int | None = None
     low_water_mark: int | None = None

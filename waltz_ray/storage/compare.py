@@ -32,25 +32,29 @@ _CHUNK_BYTES = 1 << 20
 
 
 class LogDigest:
-    """Digests of the records 0, 1, 2 ... of one partition in blocks; the last, incomplete block has none."""
+    """Digests of the records ``first_id``, ``first_id`` + 1 ... of one partition in blocks, by the block's number.
 
-    def __init__(self) -> None:
-        self.records = 0
-        self.blocks: list[bytes] = []
+    A block has as many records wherever a log begins; one of which not all records were seen has none.
+    """
+
+    def __init__(self, first_id: int = 0) -> None:
+        self.first_id = self.end_id = first_id
+        self.blocks: dict[int, bytes] = {}
         self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, disk: Disk, handle: int, offsets: Int64s, end: int) -> None:
-        """The next records: they begin at ``offsets`` of the file, one behind the other up to ``end``."""
+        """The next records, at ``offsets`` of one file, the last up to ``end``."""
         bounds = [*offsets.tolist(), end]
         done = 0
         while done < len(offsets):
-            count = min(_BLOCK - self.records % _BLOCK, len(offsets) - done)
+            count = min(_BLOCK - self.end_id % _BLOCK, len(offsets) - done)
             for at in range(bounds[done], bounds[done + count], _CHUNK_BYTES):
                 self._hash.update(disk.pread(handle, min(_CHUNK_BYTES, bounds[done + count] - at), at))
             done += count
-            self.records += count
-            if self.records % _BLOCK == 0:
-                self.blocks.append(self._hash.digest())
+            self.end_id += count
+            if self.end_id % _BLOCK == 0:
+                if self.end_id - _BLOCK >= self.first_id:
+                    self.blocks[self.end_id // _BLOCK - 1] = self._hash.digest()
                 self._hash = hashlib.blake2b(digest_size=16)
 
 
@@ -65,7 +69,7 @@ class CopyOf:
 
     @property
     def last_id(self) -> int:
-        return self.digest.records - 1
+        return self.digest.end_id - 1
 
     @property
     def session_id(self) -> int:
@@ -78,12 +82,14 @@ class CopyOf:
 
 @dataclass(frozen=True)
 class Standing:
-    """One copy beside the others. ``behind``: committed transactions that it does not have."""
+    """One copy beside the others. ``behind``: committed transactions that it does not have yet; those before
+    ``first_id`` were trimmed away."""
 
     replica: str
     last_id: int
     behind: int = 0
     differs_from: int | None = None
+    first_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,19 +174,27 @@ def _standing(copy: CopyOf, copies: Sequence[CopyOf], forks: dict[tuple[str, str
         default=None,
     )
     good_id = copy.last_id if differs_from is None else differs_from - 1
-    return Standing(copy.replica, copy.last_id, max(0, committed_id - good_id), differs_from)
+    return Standing(
+        copy.replica, copy.last_id, max(0, committed_id - good_id), differs_from, first_id=copy.digest.first_id
+    )
 
 
 def _first_difference(disk: Disk, partition_id: int, first: CopyOf, second: CopyOf) -> int | None:
     """The first transaction that both have, not with the same bytes."""
-    common = min(first.digest.records, second.digest.records)
-    whole = common // _BLOCK
-    pairs = zip(first.digest.blocks[:whole], second.digest.blocks[:whole], strict=True)
-    block = next((n for n, (one, other) in enumerate(pairs) if one != other), whole)
-    start, end = block * _BLOCK, min((block + 1) * _BLOCK, common)
-    records = [_records(disk, copy.folder, partition_id, start, end) for copy in (first, second)]
-    pairs_of_records = zip(*records, strict=False)  # one may have been cut since, if its replica runs
-    return next((start + n for n, (one, other) in enumerate(pairs_of_records) if one != other), None)
+    start = max(first.digest.first_id, second.digest.first_id)
+    end = min(first.digest.end_id, second.digest.end_id)
+    while start < end:
+        block = start // _BLOCK
+        stop = min((block + 1) * _BLOCK, end)
+        one, other = first.digest.blocks.get(block), second.digest.blocks.get(block)
+        if one is None or one != other:
+            records = [_records(disk, copy.folder, partition_id, start, stop) for copy in (first, second)]
+            pairs = enumerate(zip(*records, strict=False))  # one may have been cut since, if its replica runs
+            at = next((start + n for n, (mine, its) in pairs if mine != its), None)
+            if at is not None:
+                return at
+        start = stop
+    return None
 
 
 def _records(disk: Disk, folder: str, partition_id: int, first_id: int, end_id: int) -> list[bytes]:

@@ -17,6 +17,7 @@ from waltz_ray.storage.layout import (
 )
 from waltz_ray.storage.recovery import read_header
 from waltz_ray.storage.segment import read_index
+from waltz_ray.storage.trimming import read_beginning
 
 __all__ = ["describe_directory"]
 
@@ -46,10 +47,19 @@ def _partition(disk: Disk, image: ControlImage, directory: str, partition_id: in
     return {
         "partition_id": partition_id,
         "control": None if entry is None else entry._asdict(),
+        "first_id": _first_id(disk, image, folder, partition_id),
         "slots_valid": [slot is not None for slot in image.slots[partition_id]],
         "last_id": segments[-1]["last_id"] if segments else -1,
         "segments": segments,
     }
+
+
+def _first_id(disk: Disk, image: ControlImage, folder: str, partition_id: int) -> int | None:
+    """Where the log begins, None if that cannot be told."""
+    try:
+        return read_beginning(disk, folder, image.cluster_key, partition_id).first_id
+    except Corruption:
+        return None
 
 
 def _segment(

@@ -14,6 +14,7 @@ from waltz_ray.errors import (
     NotContiguous,
     OutOfResources,
     PartitionDamaged,
+    Trimmed,
 )
 from waltz_ray.protocol.messages.replica import Open, RefusalCode, ReplicaRequest
 from waltz_ray.storage.partition_log import PartitionLog
@@ -35,9 +36,10 @@ __all__ = [
 class OrderRefused(Exception):
     """A refusal on its way to becoming a reply."""
 
-    def __init__(self, code: RefusalCode, message: str) -> None:
+    def __init__(self, code: RefusalCode, message: str, last_id: int | None = None) -> None:
+        """``last_id``: what the refusal says in the place of the log's last record."""
         super().__init__(code, message)
-        self.code, self.message = code, message
+        self.code, self.message, self.last_id = code, message, last_id
 
 
 # ---- which partition -----------------------------------------------------------------------------------------------
@@ -135,6 +137,8 @@ class _Refusing:
                 return
             case Fenced():
                 code = RefusalCode.FENCED
+            case Trimmed():
+                raise OrderRefused(RefusalCode.TRIMMED, str(error), error.first_id - 1) from error
             case NotContiguous():
                 code = RefusalCode.NOT_CONTIGUOUS
             case InvalidInput():

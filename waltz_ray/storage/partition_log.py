@@ -15,6 +15,7 @@ open_session                 the old fence or the new one; the records   nothing
                              that made the vote are durable either way   first fence: "fence but no files" is damage
 make_anew                    records partly or all gone, the fence       "lost" again (and makes it anew again), or an
                              still lost; or the new one, and no record   empty log with the new fence
+trim, begin_at               ``trimming.py``                             ``trimming.py``
 truncate                     marks lowered; newest files gone in order   log ends anywhere between old and new end, the
                                                                          caller was not answered and cuts again
 set_low_water_mark           old or new marks                            nothing
@@ -53,7 +54,9 @@ from waltz_ray.errors import (
     InvalidInput,
     OutOfResources,
     PartitionDamaged,
+    Trimmed,
 )
+from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.times import times_within
@@ -64,9 +67,18 @@ from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
 from waltz_ray.storage.pending_sync import PendingSync
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
-from waltz_ray.storage.recovery import Recovered, cut_files, open_files, read_header, write_index_file
+from waltz_ray.storage.recovery import (
+    Recovered,
+    begin_anew,
+    cut_files,
+    open_files,
+    read_header,
+    remove_below,
+    write_index_file,
+)
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
 from waltz_ray.storage.time_lookup import TimeLookup
+from waltz_ray.storage.trimming import Beginning, write_beginning
 
 __all__ = ["PartitionLog"]
 
@@ -76,7 +88,8 @@ _ONE_RECORD = np.zeros(1, dtype=np.int64)  # the offsets of one
 class PartitionLog:
     """One partition of one replica. Made by ``ReplicaStore.partition``; every method may be called by any thread.
 
-    ``last_id`` is the last valid transaction ID (-1 = none), ``synced_id`` the last that is known to be durable,
+    ``first_id`` is where the log begins (0, until something is trimmed), ``last_id`` the last valid transaction ID
+    (``first_id`` - 1 = none), ``synced_id`` the last that is known to be durable,
     ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
     of the control entry are damaged (then ``damaged`` says so, too). ``is_open``: a session was opened since this
     object was made. All methods raise SyncFailed once a flush has failed.
@@ -102,6 +115,7 @@ class PartitionLog:
         self._syncing = False
         self._epoch = 0  # of the files: a reader whose files were changed under it starts over
         self._line = 0  # of the records: how often any that had been appended were taken away again
+        self._limit_bytes = config.segment_size_bytes
         self.last_id = -1
         self.fence_lost: Corruption | None = None
         try:
@@ -116,7 +130,7 @@ class PartitionLog:
     def _adopt(self, found: Recovered) -> None:
         if found.last_id < self.last_id or found.damaged is not None:
             self._line += 1
-        self._segments, self._active = found.segments, found.active
+        self._segments, self._active, self.first_id = found.segments, found.active, found.first_id
         self.last_id = self.synced_id = found.last_id
         self.damaged = found.damaged
 
@@ -171,6 +185,7 @@ class PartitionLog:
             self._disk.check()
             assert self.fence_lost is not None
             rules.check_new_session(self, session_id)
+            self.first_id = 0
             self._adopt(self._cut(-1))  # before there is a fence: nothing that is left may ever vote
             entry = ControlEntry(session_id, -1, -1)
             self._control.make_anew(self.partition_id, entry)
@@ -228,12 +243,12 @@ class PartitionLog:
         return self._active
 
     def _must_wait(self, batch: RecordBatch) -> bool:
-        limit = self._config.segment_size_bytes
+        limit = self._limit_bytes
         return self._active is not None and rules.must_wait_for_sync(self._active.end, batch.size_bytes, limit)
 
     def _write(self, batch: RecordBatch) -> None:
         """A piece per segment: the record that takes a segment past its size is the last one in it."""
-        limit = self._config.segment_size_bytes
+        limit = self._limit_bytes
         view, done = memoryview(batch.records), 0
         if self._active is not None and self._active.end + batch.size_bytes <= limit:  # nearly always
             self._active.write(_ONE_RECORD if len(batch) == 1 else batch.offsets[:-1], view)
@@ -346,8 +361,8 @@ class PartitionLog:
     def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Records from ``first_id`` on: one at least, whole, below ``end_id``, up to ``max_bytes``, of one segment.
 
-        Every record is checked. Corruption (and the partition is ``damaged`` from then on) if one is bad;
-        InvalidInput if ``first_id`` is not in the log or the range is empty; OutOfResources.
+        Every record is checked. Corruption (and the partition is ``damaged`` from then on) if one is bad; Trimmed if
+        ``first_id`` is before the log's; InvalidInput if it is behind its end or the range is empty; OutOfResources.
         """
         mended = False
         while True:
@@ -356,6 +371,8 @@ class PartitionLog:
                 self.check_fence()
                 if self.damaged is not None:
                     raise self.damaged
+                if 0 <= first_id < self.first_id:
+                    raise Trimmed(self.partition_id, first_id, self.first_id)
                 if not 0 <= first_id <= self.last_id or end_id <= first_id:
                     raise InvalidInput(
                         f"partition {self.partition_id}: records [{first_id}, {end_id}) were asked for, "
@@ -365,12 +382,12 @@ class PartitionLog:
                     self._make_writable()
                 epoch, position = self._epoch, int(np.searchsorted(self._segments, first_id, side="right")) - 1
                 end_id = min(end_id, self.last_id + 1)
-                newest = position == len(self._segments) - 1
-                view = self._active.snapshot() if newest and self._active else None
-                path = segment_path(self._folder, self._segments[position])
+                bounds = self._segments[position : position + 2]
+                view = self._active.snapshot() if len(bounds) == 1 and self._active else None
+                path = segment_path(self._folder, bounds[0])
             try:
                 with enough_resources(path):
-                    view = view or self._closed(position)
+                    view = view or self._closed(*bounds)
                     return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
             except (Corruption, OSError) as error:
                 damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
@@ -384,8 +401,7 @@ class PartitionLog:
             place = self._disk.disk, self._folder, self._cluster_key, self.partition_id
             return TimeLookup(*place, tuple(self._segments), self.last_id + 1, in_doubt)
 
-    def _closed(self, position: int) -> SegmentView:
-        first_id, next_id = self._segments[position], self._segments[position + 1]
+    def _closed(self, first_id: int, next_id: int) -> SegmentView:
         paths = segment_path(self._folder, first_id), index_path(self._folder, first_id)
         return closed_view(self._disk.disk, *paths, first_id, next_id)
 
@@ -398,7 +414,7 @@ class PartitionLog:
             good_id, rotten = first_id - 1, damage
             try:
                 with enough_resources(damage.file):
-                    view = active.snapshot() if active is not None else self._closed(position)
+                    view = active.snapshot() if active else self._closed(*self._segments[position : position + 2])
                     scan = scan_view(self._disk.disk, view, self.partition_id)
                     if scan.reason is None and not mended:
                         return self._mend_index(active, position, scan.offsets)
@@ -433,21 +449,109 @@ class PartitionLog:
         with self._quiet():
             self._disk.check()
             rules.check_session(self, session_id)
-            if last_id < -1:
-                raise InvalidInput(f"partition {self.partition_id}: cannot be cut to transaction {last_id}")
+            if last_id < self.first_id - 1:
+                raise InvalidInput(
+                    f"partition {self.partition_id}: cannot be cut to transaction {last_id}, "
+                    f"the log begins with {self.first_id}"
+                )
             if last_id > self.last_id or (last_id == self.last_id and self.damaged is None and self._active):
                 self._sync_here()
                 return
-            entry = self._entry
-            lowered = entry._replace(
-                low_water_mark=min(entry.low_water_mark, last_id),
-                local_low_water_mark=min(entry.local_low_water_mark, last_id),
-            )
-            self._set_entry(lowered)
+            self._lower_marks(last_id)
             self._shorten(last_id)
             self._adopt(self._cut(last_id))
             if self.damaged is not None:
                 raise self.damaged
+
+    def _lower_marks(self, last_id: int) -> None:
+        entry = self._entry
+        lows = min(entry.low_water_mark, last_id), min(entry.local_low_water_mark, last_id)
+        self._set_entry(ControlEntry(entry.session_id, *lows))
+
+    def begin_at(self, session_id: int, first_id: int) -> None:
+        """Give up all records, durably: the log is empty and its next one is ``first_id``. What was before that has
+        been trimmed away where this replica would be copied from. Fenced; InvalidInput if the log reaches it.
+        """
+        with self._quiet():
+            self._disk.check()
+            rules.check_session(self, session_id)
+            rules.check_beginning(self, first_id)
+            self._lower_marks(first_id - 1)
+            self._shorten(min(self.last_id, first_id - 1))
+            self._let_go()
+            with enough_resources(self._folder):
+                anew = begin_anew(self._disk, self._folder, self._cluster_key, self.partition_id, first_id)
+            self._adopt(anew)
+
+    def trim(self, mark: int) -> None:
+        """Drop the closed segments of which every record is below ``mark``, and the newest one with them if all that
+        is in it may go: then another one is begun.
+
+        Nothing else of the log changes; a log that is damaged, or is being written anew, is left as it is. DiskFull,
+        OutOfResources: to be done again.
+        """
+        with self._quiet():
+            self._disk.check()
+            if self.damaged is not None or self._active is None:
+                return
+            if mark > self.last_id >= self._active.first_id:
+                self._roll_here()
+            dropped = trimming.segments_below(self._segments, mark)
+            if dropped:
+                self._drop(self._segments[dropped])
+
+    def _drop(self, first_id: int) -> None:
+        place = self._disk, self._folder, self._cluster_key, self.partition_id
+        self._journal.forget(self.partition_id)
+        write_beginning(*place, Beginning(first_id))
+        self._epoch += 1
+        self.first_id = first_id
+        self._segments = [segment_id for segment_id in self._segments if segment_id >= first_id]
+        remove_below(self._disk, self._folder, first_id)
+
+    def keep_small(self, most_bytes: int | None, oldest_ms: int | None) -> None:
+        """Segments are closed by the first record that takes them past ``most_bytes``, if that is less than usual
+        (None = as usual); the newest one now if it was made before ``oldest_ms`` and has records.
+
+        So that what may go, by size or by age, can: only whole segments are dropped. DiskFull, OutOfResources.
+        """
+        with self._quiet():
+            self._disk.check()
+            usual = self._config.segment_size_bytes
+            self._limit_bytes = usual if most_bytes is None else min(usual, most_bytes)
+            active = self._active
+            if active is None or not active.count or self.damaged is not None:
+                return
+            if active.end > self._limit_bytes or (oldest_ms is not None and active.header.created_ms < oldest_ms):
+                self._roll_here()
+
+    def _roll_here(self) -> None:
+        """Close the newest segment with the lock held and nothing else going on."""
+        self._sync_here()
+        try:
+            self._roll(self.last_id + 1)
+        except (DiskFull, OutOfResources):
+            self._adopt(self._cut(self.last_id))
+            raise
+
+    def excess(self, oldest_ms: int | None, most_bytes: int | None) -> int:
+        """The first record to keep: those before it were appended before ``oldest_ms``, or there are more than
+        ``most_bytes`` without them (None = no matter). In whole segments, as far as size goes. OutOfResources.
+        """
+        with self._lock:
+            segments, active, end_id = list(self._segments), self._active, self.last_id + 1
+        first_id = segments[0] if segments else end_id
+        if oldest_ms is not None:
+            first_id = max(first_id, self.times().first_id_at(oldest_ms))
+        if most_bytes is not None and segments and active is not None:
+            with enough_resources(self._folder):
+                closed = (self._size_of(segment_id) for segment_id in segments[:-1])
+                first_id = max(first_id, trimming.by_size(segments, [*closed, active.end], most_bytes))
+        return min(first_id, end_id)
+
+    def _size_of(self, segment_id: int) -> int:
+        path = segment_path(self._folder, segment_id)
+        return self._disk.disk.file_size(path) if self._disk.disk.exists(path) else 0  # dropped meanwhile
 
     def set_low_water_mark(self, session_id: int, low: int, local_low: int) -> None:
         """Record the cluster's and this replica's mark, durably, the records below them first.
@@ -477,13 +581,18 @@ class PartitionLog:
         self._entry = entry
 
     def _cut(self, last_id: int) -> Recovered:
+        self._let_go()
+        with enough_resources(self._folder):
+            place = self._disk, self._folder, self._cluster_key, self.partition_id
+            return cut_files(*place, last_id, self.first_id)
+
+    def _let_go(self) -> None:
+        """Files are about to be cut or removed: none is open, and no journal brings back what goes."""
         self._epoch += 1
         if self._active is not None:
             self._active.abandon()
             self._active = None
         self._journal.forget(self.partition_id)
-        with enough_resources(self._folder):
-            return cut_files(self._disk, self._folder, self._cluster_key, self.partition_id, last_id)
 
     def standing_still(self) -> AbstractContextManager[object]:
         """While it is entered nothing of the partition changes, its control entry neither. A sync may go on."""

@@ -7,6 +7,7 @@
 * the newest segment is scanned from its last index entry, looked for from the low-water mark on; behind the last
   whole record everything is cut, unless the log would then end below the local low-water mark, which no crash can
   do: that is damage;
+* segments below the log's beginning (``trimming.py``) are left over from a trim and are removed;
 * no segment at all where a session was once opened is damage: the first segment is made before the first fence.
 
 Damage changes nothing on disk, so that a person can look at it; truncating below it makes the partition whole again.
@@ -56,8 +57,17 @@ from waltz_ray.storage.layout import (
     time_path,
 )
 from waltz_ray.storage.segment import ActiveSegment, read_index
+from waltz_ray.storage.trimming import Beginning, read_beginning, remove_beginning, write_beginning
 
-__all__ = ["Recovered", "cut_files", "open_files", "read_header", "write_index_file"]
+__all__ = [
+    "Recovered",
+    "begin_anew",
+    "cut_files",
+    "open_files",
+    "read_header",
+    "remove_below",
+    "write_index_file",
+]
 
 
 class Recovered(NamedTuple):
@@ -67,6 +77,7 @@ class Recovered(NamedTuple):
     active: ActiveSegment | None
     last_id: int
     damaged: Corruption | None
+    first_id: int = 0  # where the log begins
 
 
 class _Folder(NamedTuple):
@@ -90,16 +101,29 @@ def open_files(
 ) -> Recovered:
     """Recover the partition in folder ``path``. ``entry`` is its control entry."""
     folder = _Folder(disk, path, cluster_key, partition_id)
+    try:
+        beginning = read_beginning(disk.disk, path, cluster_key, partition_id)
+    except Corruption as lost:
+        return Recovered([], None, -1, lost)
+    if beginning.empty:
+        return begin_anew(disk, path, cluster_key, partition_id, beginning.first_id)
+    remove_below(disk, path, beginning.first_id)
+    return _open_segments(folder, beginning.first_id, entry)._replace(first_id=beginning.first_id)
+
+
+def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry) -> Recovered:
+    """The log that begins with ``begin_id``."""
+    disk, path = folder.disk, folder.path
     names = disk.disk.listdir(path) if disk.disk.exists(path) else []
     ids = segment_ids(names)
     if ids and _never_used(folder, ids[-1]) and (len(ids) > 1 or entry.session_id < 0):
         _remove_segment(folder, ids.pop())
     if not ids:
         lost = Corruption(path, 0, f"no segment, but session {entry.session_id} was opened here")
-        return Recovered([], None, -1, lost if entry.session_id >= 0 else None)
-    if ids[0] != 0:
-        lost = Corruption(segment_path(path, 0), 0, f"transactions 0 to {ids[0] - 1} are missing")
-        return Recovered([], None, -1, lost)
+        return Recovered([], None, begin_id - 1, lost if entry.session_id >= 0 else None)
+    if ids[0] != begin_id:
+        lost = Corruption(segment_path(path, begin_id), 0, f"transactions {begin_id} to {ids[0] - 1} are missing")
+        return Recovered([], None, begin_id - 1, lost)
     for position, first_id in enumerate(ids[:-1]):
         last_id, damage = _check_closed(folder, first_id, ids[position + 1])
         if damage is not None:
@@ -241,37 +265,76 @@ def write_index_file(disk: DurableDisk, folder: str, header: SegmentHeader, offs
     disk.fsync_directory(folder)
 
 
-def cut_files(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, last_id: int) -> Recovered:
+def cut_files(
+    disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, last_id: int, begin_id: int = 0
+) -> Recovered:
     """Keep records up to ``last_id`` only, durably. The newest segment left becomes the active one.
 
     Newest files go first, each durably, so a crash in between leaves a shorter log and never a gap.
-    ``damaged`` if the records up to ``last_id`` are not all there.
+    ``damaged`` if the records from ``begin_id``, where the log begins, up to ``last_id`` are not all there.
     """
     folder = _Folder(disk, path, cluster_key, partition_id)
-    if not disk.disk.exists(path):
-        disk.mkdir(path)
-        disk.fsync_directory(path.rpartition("/")[0])
+    _have_folder(disk, path)
     ids = segment_ids(disk.disk.listdir(path))
-    while ids and ids[-1] > max(last_id, 0):
+    while ids and ids[-1] > max(last_id, begin_id):
         _remove_segment(folder, ids.pop())
-    if not ids or (last_id < 0 and _header_is_bad(folder, 0)):
-        if last_id >= 0:
-            lost = Corruption(segment_path(path, 0), 0, f"transactions 0 to {last_id} are missing")
-            return Recovered([], None, -1, lost)
-        header = SegmentHeader(disk.disk.now_ms(), cluster_key, partition_id, 0)
-        return Recovered([0], ActiveSegment.create(disk, path, header), -1, None)
+    if begin_id == 0:
+        remove_beginning(disk, path)
+    if not ids or (last_id < begin_id and _header_is_bad(folder, begin_id)):
+        if last_id >= begin_id:
+            lost = Corruption(segment_path(path, begin_id), 0, f"transactions {begin_id} to {last_id} are missing")
+            return Recovered([], None, begin_id - 1, lost, begin_id)
+        header = SegmentHeader(disk.disk.now_ms(), cluster_key, partition_id, begin_id)
+        return Recovered([begin_id], ActiveSegment.create(disk, path, header), begin_id - 1, None, begin_id)
     newest = segment_path(path, ids[-1])
     try:
         header = read_header(disk.disk, newest, cluster_key, partition_id, ids[-1])
     except Corruption as damage:
-        return Recovered(ids, None, ids[-1] - 1, damage)
+        return Recovered(ids, None, ids[-1] - 1, damage, begin_id)
     active, reason = ActiveSegment.recover(disk, path, header, stop_id=last_id + 1)
     if active.last_id != last_id:
         active.abandon()
         short = Corruption(newest, active.end, f"{reason}, so the log cannot be cut to transaction {last_id}")
-        return Recovered(ids, None, active.last_id, short)
+        return Recovered(ids, None, active.last_id, short, begin_id)
     _settle(active, folder)
-    return Recovered(ids, active, last_id, None)
+    return Recovered(ids, active, last_id, None, begin_id)
+
+
+def remove_below(disk: DurableDisk, path: str, begin_id: int) -> None:
+    """Remove the segments below the log's beginning, which has been made known durably before. Idempotent."""
+    names = disk.disk.listdir(path) if begin_id and disk.disk.exists(path) else []
+    below = [segment_id for segment_id in segment_ids(names) if segment_id < begin_id]
+    if below:
+        disk.fsync_directory(path)  # a process killed meanwhile left a beginning that may not stay
+    for segment_id in below:
+        disk.unlink(segment_path(path, segment_id))
+        disk.unlink(index_path(path, segment_id))
+        disk.unlink(time_path(path, segment_id))
+    if below:
+        disk.fsync_directory(path)
+
+
+def begin_anew(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, begin_id: int) -> Recovered:
+    """Give up all there is: an empty log, durably, of which ``begin_id`` is the next record. See ``trimming.py``."""
+    folder = _Folder(disk, path, cluster_key, partition_id)
+    _have_folder(disk, path)
+    write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id, empty=True))
+    for segment_id in segment_ids(disk.disk.listdir(path)):
+        _remove_segment(folder, segment_id)
+    header = SegmentHeader(disk.disk.now_ms(), cluster_key, partition_id, begin_id)
+    active = ActiveSegment.create(disk, path, header)
+    try:
+        write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id))
+    except BaseException:
+        active.abandon()
+        raise
+    return Recovered([begin_id], active, begin_id - 1, None, begin_id)
+
+
+def _have_folder(disk: DurableDisk, path: str) -> None:
+    if not disk.disk.exists(path):
+        disk.mkdir(path)
+        disk.fsync_directory(path.rpartition("/")[0])
 
 
 def _header_is_bad(folder: _Folder, first_id: int) -> bool:

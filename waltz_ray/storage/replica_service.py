@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -21,13 +21,18 @@ from typing import TypeVar
 import numpy as np
 
 from waltz_ray.errors import InvalidInput, OutOfResources
+from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
     Append,
     Appended,
+    Begin,
+    Begun,
     Close,
     Closed,
+    ExcessFound,
+    FindExcess,
     FindTime,
     LowWaterMarkSet,
     Open,
@@ -98,6 +103,23 @@ class ReplicaService:
             self.remove(partition_id)
             self._emptied.add(partition_id)
 
+    def retain(self, table: SpaceTable, marks: Mapping[int, int]) -> None:
+        """Drop what is below the trim marks, and close segments early where a space keeps little of its records.
+
+        To be called from time to time. DiskFull, OutOfResources: to be done again, the rest goes on. SyncFailed.
+        """
+        now_ms = self.store.now_ms()
+        served = set(self.store.served_ids)
+        for space in table.present():
+            limit = trimming.segment_limits(space.settings)
+            for partition_id in served.intersection(space.partitions) if limit != trimming.AS_USUAL else ():
+                oldest_ms = None if limit.age_ms is None else now_ms - limit.age_ms
+                self.store.partition(partition_id).keep_small(limit.most_bytes, oldest_ms)
+        for partition_id in served.intersection(marks):
+            log = self.store.partition(partition_id)
+            if log.first_id < marks[partition_id]:
+                log.trim(marks[partition_id])
+
     def remove(self, partition_id: int) -> None:
         """The partition's space has been deleted: its files go. What waits for the guard is refused then."""
         with self.guard(partition_id):
@@ -139,7 +161,7 @@ class ReplicaService:
     def change(
         self,
         log: PartitionLog,
-        request: Append | Truncate | SetLowWaterMark,
+        request: Append | Truncate | Begin | SetLowWaterMark,
         connection: object,
         action: Callable[[], T],
     ) -> T:
@@ -151,7 +173,7 @@ class ReplicaService:
                 return action()
 
     def _check_change(
-        self, log: PartitionLog, request: State | Append | Truncate | SetLowWaterMark, connection: object
+        self, log: PartitionLog, request: State | Append | Truncate | Begin | SetLowWaterMark, connection: object
     ) -> None:
         rules.check_session(log, request)
         rules.check_connection(log, request, connection, self._connections.get(log.partition_id))
@@ -191,7 +213,8 @@ class _Turn:
             self.replies.append(self._refusal(request, no))
 
     def _answer(
-        self, request: Open | State | Read | ReadTimes | FindTime | Truncate | SetLowWaterMark | Close
+        self,
+        request: Open | State | Read | ReadTimes | FindTime | FindExcess | Truncate | Begin | SetLowWaterMark | Close,
     ) -> ReplicaReply:
         log = _log_of(self._store, request)
         partition_id, session_id = request.partition_id, request.session_id
@@ -205,6 +228,12 @@ class _Turn:
             return _read_times(log, request)
         if isinstance(request, FindTime):
             return _find_time(log, request)
+        if isinstance(request, FindExcess):
+            return _find_excess(log, request, self._store.now_ms())
+        if isinstance(request, Begin):
+            begin_id = request.first_id
+            self._service.change(log, request, self._connection, lambda: log.begin_at(session_id, begin_id))
+            return Begun(partition_id, session_id, begin_id)
         if isinstance(request, Truncate):
             cut_id = request.last_id
             self._service.change(log, request, self._connection, lambda: log.truncate(session_id, cut_id))
@@ -260,6 +289,7 @@ class _Turn:
                 current, last_id = log.session_id, log.last_id  # -1 where the control entry is lost: nothing is known
             except (OutOfResources, InvalidInput):
                 pass  # not recovered yet, or removed meanwhile, so nothing is known
+        last_id = last_id if no.last_id is None else no.last_id
         kind = REPLICA_TYPES[type(request)]
         return Refused(request.partition_id, request.session_id, kind, no.code, current, last_id, no.message)
 
@@ -323,7 +353,7 @@ def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> Stat
     return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
-def _readable_end(log: PartitionLog, request: ReadTimes | FindTime) -> int:
+def _readable_end(log: PartitionLog, request: ReadTimes | FindTime | FindExcess) -> int:
     """One past the last record of which may be told: a session everything, anybody what is known to be committed."""
     if request.session_id == NO_SESSION:
         return log.low_water_mark + 1
@@ -343,6 +373,14 @@ def _find_time(log: PartitionLog, request: FindTime) -> TimeFound:
     with rules.refusing:
         first_id = log.times().first_id_at(request.time_ms)
     return TimeFound(request.partition_id, request.session_id, min(first_id, end_id))
+
+
+def _find_excess(log: PartitionLog, request: FindExcess, now_ms: int) -> ExcessFound:
+    end_id = _readable_end(log, request)
+    oldest_ms = None if request.age_ms < 0 else now_ms - request.age_ms
+    with rules.refusing:
+        first_id = log.excess(oldest_ms, None if request.most_bytes < 0 else request.most_bytes)
+    return ExcessFound(request.partition_id, request.session_id, min(first_id, end_id))
 
 
 def _read(log: PartitionLog, request: Read, max_bytes: int) -> Records:

@@ -232,6 +232,10 @@ class ReplicaStore:
             for one in pending:
                 one.flush()
 
+    def now_ms(self) -> int:
+        """The wall clock of this replica's node."""
+        return self._disk.disk.now_ms()
+
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""
         disk, total = self._disk.disk, 0

@@ -32,6 +32,7 @@ from waltz_ray.storage.recovery import read_header
 from waltz_ray.storage.removal import is_removed
 from waltz_ray.storage.segment import read_index
 from waltz_ray.storage.store import lock_directory
+from waltz_ray.storage.trimming import read_beginning
 
 __all__ = ["PartitionReport", "VerifyReport", "compare_reports", "verify_directory"]
 
@@ -42,7 +43,9 @@ _CREATED_AT = 4  # byte offset of the creation time in a header
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What was found good: IDs [first_id, last_id] (0 and -1: none), their number, bytes and files."""
+    """What was found good: IDs [first_id, last_id] (last_id = first_id - 1: none), their number, bytes and files.
+
+    ``first_id``: where the log begins; what was before that has been trimmed away."""
 
     partition_id: int
     last_id: int
@@ -212,11 +215,15 @@ class _Partition:
         except Corruption as found:
             damage = found
         counts = self.next_id - 1, self.records, self.bytes, self.segments
-        return PartitionReport(self.partition_id, *counts, damage=damage, digest=self.digest)
+        first_id = self.digest.first_id
+        return PartitionReport(self.partition_id, *counts, damage=damage, first_id=first_id, digest=self.digest)
 
     def _verify(self) -> None:
+        begin = read_beginning(self.disk, self.folder, self.image.cluster_key, self.partition_id)
+        self.next_id, self.digest = begin.first_id, LogDigest(begin.first_id)
         names = self.disk.listdir(self.folder) if self.disk.exists(self.folder) else []
-        ids = segment_ids(names)
+        # Those below the beginning the next start removes.
+        ids = [first_id for first_id in segment_ids(names) if first_id >= begin.first_id and not begin.empty]
         for first_id in ids:
             if first_id != self.next_id:
                 path = segment_path(self.folder, first_id)
@@ -224,10 +231,11 @@ class _Partition:
                     path, 32, f"begins with record {first_id}, but the last one before is {self.next_id - 1}"
                 )
             self._segment(first_id, newest=first_id == ids[-1])
-        strays = sorted(set(segment_ids(names, ".idx")) - set(ids))
+        strays = sorted(first_id for first_id in {*segment_ids(names, ".idx")} - {*ids} if first_id >= begin.first_id)
+        strays = [] if begin.empty else strays
         if strays:
             raise Corruption(index_path(self.folder, strays[0]), 0, "an index without a segment")
-        self._marks(bool(ids))
+        self._marks(bool(ids) or begin.empty)
 
     def _marks(self, any_segment: bool) -> None:
         entry = self.image.current(self.partition_id)

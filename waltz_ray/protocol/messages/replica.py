@@ -25,8 +25,12 @@ __all__ = [
     "STATE_REQUEST",
     "Append",
     "Appended",
+    "Begin",
+    "Begun",
     "Close",
     "Closed",
+    "ExcessFound",
+    "FindExcess",
     "FindTime",
     "LowWaterMarkSet",
     "Open",
@@ -62,6 +66,7 @@ class RefusalCode(IntEnum):
     OTHER_OWNER = 9  # the session was opened here by somebody else, who took the same number
     NO_RESOURCES = 10  # no file handles or memory just now; the log is whole, the same request may succeed later
     INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
+    TRIMMED = 12  # the records asked for are below where this log begins; ``last_id``: the last that is gone
 
 
 @value()
@@ -149,6 +154,27 @@ class Truncate:
 
 
 @value()
+class Begin:
+    """Give up every record and go on as an empty log with ``first_id``, for what is before that was trimmed away where
+    you would be sent it from: ``Begun``. Refused if the log reaches ``first_id``."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+
+
+@value()
+class FindExcess:
+    """Say from which record on to keep, if records older than ``age_ms`` may go, and what is more than ``most_bytes``
+    of segments (-1 = whatever that is): ``ExcessFound``. By your own clock."""
+
+    partition_id: int
+    session_id: int
+    age_ms: int
+    most_bytes: int
+
+
+@value()
 class SetLowWaterMark:
     """Keep both marks for this session, durably: ``LowWaterMarkSet``."""
 
@@ -233,6 +259,24 @@ class Truncated:
 
 
 @value()
+class Begun:
+    """The log is empty; its first record will be ``first_id``."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+
+
+@value()
+class ExcessFound:
+    """Everything before ``first_id`` may go, as far as this replica knows."""
+
+    partition_id: int
+    session_id: int
+    first_id: int
+
+
+@value()
 class LowWaterMarkSet:
     """The marks are on disk."""
 
@@ -252,7 +296,8 @@ class Closed:
 class Refused:
     """No, to a request of ``request_type``; nothing was changed. ``session_id`` is the request's.
 
-    ``current_session_id``: the highest the replica has accepted; ``last_id``: its last record. -1 = unknown or none.
+    ``current_session_id``: the highest the replica has accepted; ``last_id``: its last record (of TRIMMED: the last
+    that is gone). -1 = unknown or none.
     """
 
     partition_id: int
@@ -264,8 +309,22 @@ class Refused:
     message: str
 
 
-ReplicaRequest = Open | State | Append | Read | ReadTimes | FindTime | Truncate | SetLowWaterMark | Close
-ReplicaReply = StateReply | Appended | Records | Times | TimeFound | Truncated | LowWaterMarkSet | Closed | Refused
+ReplicaRequest = (
+    Open | State | Append | Read | ReadTimes | FindTime | FindExcess | Truncate | Begin | SetLowWaterMark | Close
+)
+ReplicaReply = (
+    StateReply
+    | Appended
+    | Records
+    | Times
+    | TimeFound
+    | ExcessFound
+    | Truncated
+    | Begun
+    | LowWaterMarkSet
+    | Closed
+    | Refused
+)
 ReplicaMessage = ReplicaRequest | ReplicaReply
 
 REPLICA_TYPES: dict[type[Any], int] = {
@@ -287,6 +346,10 @@ REPLICA_TYPES: dict[type[Any], int] = {
     Times: 22,
     FindTime: 23,
     TimeFound: 24,
+    Begin: 25,
+    Begun: 26,
+    FindExcess: 27,
+    ExcessFound: 28,
 }
 """The number of each message. An Open that names its owner, and an Append with times, have others, which only the codec
 knows."""
