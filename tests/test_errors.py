@@ -13,6 +13,7 @@ from waltz_ray import errors
 from waltz_ray.errors import (
     AppendFailed,
     AppendTimeout,
+    BelowTheLog,
     ClientAhead,
     ClientClosed,
     ClientError,
@@ -62,6 +63,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     PartlyAppended: ((3, -1), "closed"),
     DecodingFailed: (1, 7, 3, "no JSON"),
     Trimmed: (1, 7, 9),
+    BelowTheLog: (1, 9),
 }
 
 # May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
@@ -81,7 +83,7 @@ NEVER = {
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
     *(SpaceNotFound, SpaceGone),  # until a person makes it, or never
-    Trimmed,  # what is gone does not come back
+    *(Trimmed, BelowTheLog),  # what is gone does not come back
     *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
 }
 

@@ -17,6 +17,7 @@
     ├── ReplicaRefused               a replica said no
     │   ├── Fenced                   a higher session has been seen
     │   ├── NotContiguous            first ID is not last + 1
+    │   ├── BelowTheLog              what is asked for was trimmed away on that replica
     │   └── PartitionDamaged         this partition of this replica is not served
     ├── CoordinationError
     │   ├── ZooKeeperUnreachable     retriable
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # every command imports this module, and few need a loop
 __all__ = [
     "AppendFailed",
     "AppendTimeout",
+    "BelowTheLog",
     "ClientAhead",
     "ClientClosed",
     "ClientError",
@@ -193,6 +195,17 @@ class NotContiguous(ReplicaRefused):
             f"partition {self.partition_id}: an append beginning at transaction {self.first_id} "
             f"does not follow the last one, {self.last_id}"
         )
+
+
+class BelowTheLog(ReplicaRefused):
+    """What was asked for lies before ``first_id``, where the replica's log of the partition begins."""
+
+    def __init__(self, partition_id: int, first_id: int) -> None:
+        super().__init__(partition_id, first_id)
+        self.partition_id, self.first_id = partition_id, first_id
+
+    def __str__(self) -> str:
+        return f"partition {self.partition_id}: the log begins with transaction {self.first_id}, the rest was trimmed"
 
 
 class PartitionDamaged(ReplicaRefused):

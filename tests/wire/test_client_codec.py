@@ -33,6 +33,7 @@ from waltz_ray.protocol.messages.client import (
     NotReady,
     PartitionStateRequest,
     PartitionStateResponse,
+    RecordsTrimmed,
     Rejected,
     RejectionCode,
     TimesRequest,
@@ -123,6 +124,8 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
     (FirstIdAtResponse(6, None, "no"), "35 00000006 00 ffffffffffffffff 00000002 6e6f"),
     (HindranceRequest(6, 3), "30 00000006 00000003"),
     (HindranceResponse(6, 3, "é"), "31 00000006 00000003 00000002 c3a9"),
+    (RecordsTrimmed(6, 3, 9), "36 00000006 00000003 0000000000000009"),
+    (Mounted(ID, MountState.TRIMMED, 5, 99), f"27 {REQ} 03 00000005 0000000000000063"),
 ]
 ROWS = (*BATCHES, *TIME_QUESTIONS)
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
@@ -143,7 +146,7 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == set(range(32, 54))
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == set(range(32, 55))
     assert {type(message) for message, _ in GOLDEN} == {row.cls for row in ROWS}
 
 
@@ -158,7 +161,8 @@ def test_enum_numbers_are_frozen() -> None:
         ("TOO_LARGE", 7),
     ]
     assert [(mode.name, mode.value) for mode in FeedMode] == [("NONE", 0), ("HEADERS", 1), ("RECORDS", 2), ("OWN", 3)]
-    assert [(state.name, state.value) for state in MountState] == [("READY", 0), ("NOT_READY", 1), ("CLIENT_AHEAD", 2)]
+    names = ["READY", "NOT_READY", "CLIENT_AHEAD", "TRIMMED"]
+    assert [(state.name, state.value) for state in MountState] == [(name, n) for n, name in enumerate(names)]
 
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -269,7 +273,7 @@ LOCK_HEAD = f"{APPEND} 00000001 03 {MARK} {ONE}"
         ("25 00000003 80000000", "-2147483648 appends do not fit"),
         (f"26 {REQ} {MARK} 04 {MARK}", "feed mode 4 is unknown"),
         (f"26 {REQ} {MARK} 01 ffffffffffffffff", "a credit of -1 bytes"),
-        (f"27 {REQ} 03 00000005 {MARK}", "mount state 3 is unknown"),
+        (f"27 {REQ} 04 00000005 {MARK}", "mount state 4 is unknown"),
         ("28 00000003 ffffffffffffffff", "a credit of -1 bytes"),
         ("29 00000006 00000003 0000000000000009 0000000000000008 00010000", r"impossible range \[9, 8\)"),
         ("29 00000006 00000003 ffffffffffffffff 0000000000000008 00010000", r"impossible range \[-1, 8\)"),
@@ -278,7 +282,7 @@ LOCK_HEAD = f"{APPEND} 00000001 03 {MARK} {ONE}"
         ("2b 00000003 00000005 00", "left over"),
         ("2c 00000001 ff", "not UTF-8"),
         ("2e 00000006", "cut short at byte 5"),
-        (f"2f 00000006 00000003 00000005 {MARK} {MARK} 03", "mount state 3 is unknown"),
+        (f"2f 00000006 00000003 00000005 {MARK} {MARK} 04", "mount state 4 is unknown"),
     ],
 )
 def test_refused_payloads(payload: str, error: str) -> None:

@@ -126,7 +126,7 @@ def test_a_type_that_a_version_does_not_have_is_refused(version: int, number: in
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
-@pytest.mark.parametrize("number", [23, 31, 54, 255])
+@pytest.mark.parametrize("number", [23, 31, 55, 255])
 def test_unknown_types_are_named(version: int, number: int) -> None:
     with pytest.raises(WireError, match=f"message type {number} is unknown in version {version}"):
         decode_client(version, bytes([number]) + bytes(100))
@@ -180,7 +180,7 @@ def test_data_is_neither_copied_in_nor_out() -> None:
         (4, "", "an empty message"),
         (4, "05", r"message type 5 \(FEED_SUSPENDED\) is cut short at byte 1: 16 bytes are needed, 0 are left"),
         (4, f"05 {REQ} 00", "1 bytes are left over after byte 17"),
-        (3, f"01 {REQ} 00000003", "mount state 3 is unknown"),
+        (3, f"01 {REQ} 00000004", "mount state 4 is unknown"),
         (3, f"01 {REQ} ffffffff", "mount state -1 is unknown"),
         (2, f"02 {REQ} 0000000000000005 ffffffff", "-1 ints do not fit"),
         (2, f"02 {REQ} 0000000000000005 7fffffff", "2147483647 ints do not fit"),

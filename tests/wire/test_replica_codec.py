@@ -15,8 +15,12 @@ from waltz_ray.errors import WireError
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
+    Begin,
+    Begun,
     Close,
     Closed,
+    ExcessFound,
+    FindExcess,
     FindTime,
     LowWaterMarkSet,
     Open,
@@ -89,6 +93,10 @@ GOLDEN: list[tuple[ReplicaMessage, str]] = [
     (Times(3, 7, 11, ()), f"16 {ADDRESS} 000000000000000b 00000000"),
     (FindTime(3, 7, 1000), f"17 {ADDRESS} 00000000000003e8"),
     (TimeFound(3, 7, 9), f"18 {ADDRESS} 0000000000000009"),
+    (Begin(3, 7, 9), f"19 {ADDRESS} 0000000000000009"),
+    (Begun(3, 7, 9), f"1a {ADDRESS} 0000000000000009"),
+    (FindExcess(3, 7, 9, -1), f"1b {ADDRESS} 0000000000000009 ffffffffffffffff"),
+    (ExcessFound(3, 7, 9), f"1c {ADDRESS} 0000000000000009"),
 ]
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
@@ -118,6 +126,7 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "OTHER_OWNER": 9,
         "NO_RESOURCES": 10,
         "INVALID_REQUEST": 11,
+        "TRIMMED": 12,
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import ReplicaRefused, WaltzError
+from waltz_ray.errors import BelowTheLog, ReplicaRefused, WaltzError
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
@@ -23,6 +23,7 @@ from waltz_ray.protocol.messages.client import (
     HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
+    RecordsTrimmed,
     TimesRequest,
     TimesResponse,
 )
@@ -204,7 +205,7 @@ async def _first_id_at(server: Server, request: FirstIdAtRequest) -> FirstIdAtRe
     return FirstIdAtResponse(request.request_id, *found)
 
 
-async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse:
+async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeResponse | RecordsTrimmed:
     error = _not_served(server, request.partition_id)
     if error is not None:
         return DataRangeResponse(request.request_id, None, -1, error)
@@ -216,6 +217,8 @@ async def _data_range(server: Server, request: DataRangeRequest) -> DataRangeRes
     limit = min(request.max_bytes, _RANGE_BYTES, server.config.max_frame_bytes // 2)
     try:
         batch = await server.read(request.partition_id, request.first_id, request.end_id, limit)
+    except BelowTheLog as gone:
+        return RecordsTrimmed(request.request_id, request.partition_id, max(gone.first_id, machine.trim_mark))
     except (ReplicaRefused, ConnectionError) as error:
         return DataRangeResponse(request.request_id, None, mark, f"transaction {request.first_id}: {error}")
     return DataRangeResponse(request.request_id, batch, mark, None)

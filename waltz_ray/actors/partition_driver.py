@@ -16,8 +16,9 @@ from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.protocol import trimming
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
-from waltz_ray.protocol.messages.replica import FindTime, Read, ReadTimes
+from waltz_ray.protocol.messages.replica import FindExcess, FindTime, Read, ReadTimes
 from waltz_ray.protocol.partition.events import (
     HEAVY,
     ConfirmSession,
@@ -46,6 +47,7 @@ from waltz_ray.protocol.retained import joined, limited
 from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
+    BeginReplica,
     OpenReplica,
     RangeRead,
     RangeReadFailed,
@@ -162,7 +164,20 @@ class PartitionDriver(Driver[Event, Effect]):
         found = await self._ask_replicas(
             lambda link, session_id: link.find_time(FindTime(self.partition_id, session_id, time_ms))
         )
-        return min(found, self.machine.high_water_mark + 1)
+        return max(self.machine.trim_mark, min(found, self.machine.high_water_mark + 1))
+
+    async def excess(self, age_ms: int, most_bytes: int) -> int:
+        """The first committed record to keep, if records older than ``age_ms`` may go, and what is more than
+        ``most_bytes`` of segments (-1 = whatever that is): the lowest that any member says, by its own clock and disk.
+
+        Raises what ``read`` does, if a member does not answer.
+        """
+        session_id, members = self.machine.sources()
+        if not members:
+            raise ConnectionError(f"partition {self.partition_id} has no member replica just now")
+        question = FindExcess(self.partition_id, session_id, age_ms, most_bytes)
+        found = await asyncio.gather(*(self._host.links[replica_id].find_excess(question) for replica_id in members))
+        return min(*found, trimming.highest_mark(self.machine.high_water_mark))
 
     def hindrance(self) -> str:
         """What keeps the partition from taking appends, one line for people; "" if nothing does."""
@@ -204,6 +219,8 @@ class PartitionDriver(Driver[Event, Effect]):
                     links[replica_id].confirm(me, session_id, number)
             case TruncateReplica(session_id, replica_id, last_id):
                 links[replica_id].truncate(me, session_id, last_id)
+            case BeginReplica(session_id, replica_id, first_id):
+                links[replica_id].begin(me, session_id, first_id)
             case SetReplicaMark(session_id, replica_id, low_water_mark):
                 links[replica_id].set_low_water_mark(me, session_id, low_water_mark)
             case ReadRange():

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from waltz_ray import compat
 from waltz_ray.config import ServerConfig
-from waltz_ray.errors import ReplicaRefused, WireError
+from waltz_ray.errors import BelowTheLog, ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
@@ -29,6 +29,10 @@ from waltz_ray.protocol.messages.replica import (
     OPEN_REQUEST,
     STATE_REQUEST,
     Appended,
+    Begin,
+    Begun,
+    ExcessFound,
+    FindExcess,
     FindTime,
     Open,
     Read,
@@ -81,9 +85,14 @@ _LOG_EVERY_S = 10.0
 
 _STATE_REQUESTS = (OPEN_REQUEST, STATE_REQUEST)
 
-_Question = Read | ReadTimes | FindTime
-_Answer = Records | Times | TimeFound
-_ANSWERS: dict[type[_Question], type[_Answer]] = {Read: Records, ReadTimes: Times, FindTime: TimeFound}
+_Question = Read | ReadTimes | FindTime | FindExcess
+_Answer = Records | Times | TimeFound | ExcessFound
+_ANSWERS: dict[type[_Question], type[_Answer]] = {
+    Read: Records,
+    ReadTimes: Times,
+    FindTime: TimeFound,
+    FindExcess: ExcessFound,
+}
 
 
 class Takes(Protocol):
@@ -114,6 +123,8 @@ class ReplicaOrders(Protocol):
 
     def truncate(self, partition_id: int, session_id: int, last_id: int) -> None: ...
 
+    def begin(self, partition_id: int, session_id: int, first_id: int) -> None: ...
+
     def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None: ...
 
     def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None: ...
@@ -123,6 +134,8 @@ class ReplicaOrders(Protocol):
     async def times(self, request: ReadTimes) -> Times: ...
 
     async def find_time(self, request: FindTime) -> int: ...
+
+    async def find_excess(self, request: FindExcess) -> int: ...
 
 
 def _frame(message: ReplicaRequest) -> bytes:
@@ -357,6 +370,9 @@ class ReplicaLink:
     def truncate(self, partition_id: int, session_id: int, last_id: int) -> None:
         self._order(Truncate(partition_id, session_id, last_id))
 
+    def begin(self, partition_id: int, session_id: int, first_id: int) -> None:
+        self._order(Begin(partition_id, session_id, first_id))
+
     def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None:
         self._order(SetLowWaterMark(partition_id, session_id, low_water_mark, low_water_mark))
 
@@ -388,6 +404,12 @@ class ReplicaLink:
         assert isinstance(answer, TimeFound)
         return answer.first_id
 
+    async def find_excess(self, request: FindExcess) -> int:
+        """The first record that the replica would keep. Raises what ``read`` does."""
+        answer = await self._ask(request)
+        assert isinstance(answer, ExcessFound)
+        return answer.first_id
+
     async def _ask(self, question: _Question) -> _Answer:
         if not self._up or self._bulk is None:
             raise ConnectionError(f"replica {self.replica_id} is not connected")
@@ -396,7 +418,7 @@ class ReplicaLink:
         self._bulk.send_bytes(_frame(question))
         return await future
 
-    def _order(self, request: Open | State | Truncate | SetLowWaterMark, number: int | None = None) -> None:
+    def _order(self, request: Open | State | Truncate | Begin | SetLowWaterMark, number: int | None = None) -> None:
         if self._up and self._live is not None:
             self._orders += 1
             if isinstance(request, Open | State):
@@ -435,6 +457,8 @@ class ReplicaLink:
             self._drivers[partition_id].handle(opened)
         elif isinstance(message, Truncated):
             self._drivers[partition_id].handle(ReplicaTruncated(session_id, me, message.last_id))
+        elif isinstance(message, Begun):
+            self._drivers[partition_id].handle(ReplicaTruncated(session_id, me, message.first_id - 1))
         elif isinstance(message, Refused):
             self._on_refused(message)
 
@@ -474,6 +498,8 @@ class ReplicaLink:
             return
         if isinstance(message, _ANSWERS[type(request)]):
             future.set_result(message)
+        elif isinstance(message, Refused) and message.code is RefusalCode.TRIMMED:
+            future.set_exception(BelowTheLog(message.partition_id, message.last_id + 1))
         elif isinstance(message, Refused):
             future.set_exception(ReplicaRefused(f"replica {self.replica_id} does not serve reads: {message.message}"))
             if message.code in (RefusalCode.DAMAGED, RefusalCode.FENCED):

@@ -31,7 +31,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.partition.events import Assigned, Unassigned
+from waltz_ray.protocol.partition.events import Assigned, TrimMarkRaised, Unassigned
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
@@ -80,6 +80,7 @@ class Server:
         self.watchdog = Watchdog()
         self.turns = Turns(self.outgoing)
         self.assigned: dict[int, int] = {}  # partition -> generation
+        self._trim_marks: dict[int, int] = {}
         self.endpoint: Endpoint | None = None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
@@ -106,6 +107,7 @@ class Server:
             preferred = self.store.preferred(self.server_id)
             self._registration = self.store.register_server(self.server_id, endpoint, preferred)
             self._watches.append(self.store.watch_servers(self._from_thread(self._on_servers)))
+            self._watches.append(self.store.trims.watch(self._from_thread(self._on_trim_marks)))
             self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
 
         await self.in_thread(register)
@@ -200,7 +202,15 @@ class Server:
         for partition_id in before.keys() - mine.keys():
             self.drivers[partition_id].handle(Unassigned("assigned to another server"))
         for partition_id, generation in mine.items():
+            if partition_id not in before and partition_id in self._trim_marks:
+                self.drivers[partition_id].handle(TrimMarkRaised(self._trim_marks[partition_id]))
             self.drivers[partition_id].handle(Assigned(generation, len(mine)))
+
+    def _on_trim_marks(self, marks: dict[int, int]) -> None:
+        before, self._trim_marks = self._trim_marks, marks
+        for partition_id in self.assigned:
+            if marks.get(partition_id, 0) != before.get(partition_id, 0):
+                self.drivers[partition_id].handle(TrimMarkRaised(marks.get(partition_id, 0)))
 
     # ---- partitions -------------------------------------------------------------------------------------
 

@@ -159,7 +159,8 @@ class OriginalDialect:
             mounted.mounting = False
             if message.state is not MountState.READY:
                 del self._mounts[partition_id]
-        return [ToClient(MountResponse(message.req_id, message.state))]
+        state = MountState.NOT_READY if message.state is MountState.TRIMMED else message.state  # has no word for it
+        return [ToClient(MountResponse(message.req_id, state))]
 
     def _lock_failures(self, partition_id: int, numbers: list[int], conflicts: list[int]) -> list[DialectEffect]:
         mounted = self._mounts.get(partition_id)

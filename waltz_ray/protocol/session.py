@@ -36,6 +36,7 @@ from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_replica import Phase, SessionReplica
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
+    BeginReplica,
     Committed,
     OpenReplica,
     RangeRead,
@@ -91,6 +92,7 @@ class Session:
         retained_bytes: int,
         join_grace_ms: int,
         piece_bytes: int,
+        trim_mark: int = 0,
     ) -> None:
         self.partition_id = partition_id
         self.session_id = roster.session_id
@@ -105,6 +107,7 @@ class Session:
         self.low_water_mark: int | None = None  # X
         self.high_water_mark = NO_TRANSACTION
         self.piece_bytes = piece_bytes
+        self.trim_mark = trim_mark
         self.published = False
         self.over = False
         self._retained_bytes = retained_bytes
@@ -152,6 +155,12 @@ class Session:
                 self._end(SessionFailed(self.session_id, "another server has written the partition's roster"))
             case TimerFired(_, name):
                 self._on_timer(name)
+        self._advance()
+        return self._take()
+
+    def trim(self, mark: int) -> list[SessionEffect]:
+        """Records below ``mark`` may be gone from now on, on any replica."""
+        self.trim_mark = max(self.trim_mark, mark)
         self._advance()
         return self._take()
 
@@ -266,8 +275,11 @@ class Session:
             return
         if self.low_water_mark is None:
             self.low_water_mark = rules.low_water_mark(self)
-        if self.low_water_mark is None:
-            return
+            if self.low_water_mark is None:
+                return
+            if not rules.reaches_the_trim_mark(self, self.low_water_mark):
+                self._end(SessionFailed(self.session_id, self._ends_too_early(self.low_water_mark)))
+                return
         # Longest first: who holds X now is a source for those after it, and no further event need come for them.
         for replica in sorted(self.replicas.values(), key=lambda r: -r.last_id):
             if replica.phase is Phase.OPENED:
@@ -288,12 +300,17 @@ class Session:
     def _advance_replica(self, replica: SessionReplica, low_water_mark: int) -> None:
         if replica.damaged and not rules.may_be_repaired(self, replica):
             return
+        right_id = replica.last_id
         if not replica.pruned:
-            right_id = rules.right_up_to(self, replica, low_water_mark)
+            right_id = min(right_id, rules.right_up_to(self, replica, low_water_mark))
+        if rules.has_been_left_behind(self, right_id):
+            replica.damaged, replica.phase = False, Phase.TRUNCATING
+            self._effects.append(BeginReplica(self.session_id, replica.replica_id, self.trim_mark))
+            return
+        if not replica.pruned:
             if replica.damaged or replica.last_id > right_id:
                 replica.damaged, replica.phase = False, Phase.TRUNCATING
-                cut_id = min(right_id, replica.last_id)
-                self._effects.append(TruncateReplica(self.session_id, replica.replica_id, cut_id))
+                self._effects.append(TruncateReplica(self.session_id, replica.replica_id, right_id))
                 return
             replica.pruned = True
         if not self.published and rules.holds_the_beginning(replica, low_water_mark):
@@ -372,6 +389,12 @@ class Session:
         if not self._reopen_wanted:
             self._reopen_wanted = True
             self._effects.append(ReopenWanted(self.session_id, reason))
+
+    def _ends_too_early(self, low_water_mark: int) -> str:
+        return (
+            f"the replicas' log ends with transaction {low_water_mark}, and everything below {self.trim_mark} was "
+            "committed and trimmed: records are lost; stop the cluster and run `waltz verify` on its directories"
+        )
 
     def _end(self, effect: SessionFenced | SessionFailed) -> None:
         self.over = True

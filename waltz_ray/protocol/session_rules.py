@@ -23,6 +23,7 @@ __all__ = [
     "SessionView",
     "committed_mark",
     "has_all_that_was_sent",
+    "has_been_left_behind",
     "holds_the_beginning",
     "joined_session",
     "low_water_mark",
@@ -31,6 +32,7 @@ __all__ = [
     "may_become_member",
     "may_vote",
     "next_roster",
+    "reaches_the_trim_mark",
     "reopens_when_lost",
     "right_up_to",
     "source_for",
@@ -67,6 +69,10 @@ class SessionView(Protocol):
     @property
     def low_water_mark(self) -> int | None:
         """X, once it is known."""
+
+    @property
+    def trim_mark(self) -> int:
+        """Records below it may be gone, on any replica."""
 
     @property
     def published(self) -> bool: ...
@@ -116,6 +122,19 @@ def right_up_to(session: SessionView, replica: SessionReplica, x: int) -> int:
         return x  # one that answers late may have more
     # It never joined: what is behind its own mark may be of a session that was never published.
     return min(replica.local_low_water_mark, x)
+
+
+def has_been_left_behind(session: SessionView, right_id: int) -> bool:
+    """Of a replica whose log is right up to ``right_id``: whether what it needs next may be gone everywhere.
+
+    Then it begins anew at the trim mark. What it gives up is below the mark, too.
+    """
+    return right_id + 1 < session.trim_mark
+
+
+def reaches_the_trim_mark(session: SessionView, x: int) -> bool:
+    """A log cannot end below what was trimmed of it, for only what is committed is trimmed."""
+    return x + 1 >= session.trim_mark
 
 
 def may_be_repaired(session: SessionView, replica: SessionReplica) -> bool:

@@ -7,6 +7,7 @@ effect                answered by one of
 ====================  ==============================================================================
 OpenReplica           ReplicaOpened, ReplicaLost, ReplicaFenced
 TruncateReplica       ReplicaTruncated, ReplicaLost, ReplicaFenced
+BeginReplica          ReplicaTruncated, ReplicaLost, ReplicaFenced
 ReadRange             RangeRead, RangeReadFailed
 AppendToReplicas      ReplicaAppended (cumulative), ReplicaLost, ReplicaFenced
 WriteRoster           RosterWritten, RosterConflict
@@ -25,6 +26,7 @@ from waltz_ray.protocol.value import value
 
 __all__ = [
     "AppendToReplicas",
+    "BeginReplica",
     "Committed",
     "OpenReplica",
     "RangeRead",
@@ -99,6 +101,8 @@ class ReplicaFenced:
 
 @value()
 class ReplicaTruncated:
+    """Nothing is behind ``last_id`` any more; nothing at all, if the log was begun anew."""
+
     session_id: int
     replica_id: int
     last_id: int
@@ -183,6 +187,15 @@ class TruncateReplica:
     session_id: int
     replica_id: int
     last_id: int
+
+
+@value()
+class BeginReplica:
+    """Give up all records: the next one will be ``first_id``, for those before it were trimmed away elsewhere."""
+
+    session_id: int
+    replica_id: int
+    first_id: int
 
 
 @value()
@@ -276,6 +289,7 @@ class Warn:
 SessionEffect = (
     OpenReplica
     | TruncateReplica
+    | BeginReplica
     | ReadRange
     | AppendToReplicas
     | SetReplicaMark

@@ -23,6 +23,7 @@ from waltz_ray.config import ClientConfig, ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import InvalidInput, InvariantBroken, SpaceGone
+from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner, ServerInfo, assign
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
@@ -60,7 +61,7 @@ class InMemoryCluster:
         self._server_ids = range(1, servers + 1)
         self._config = config or ServerConfig(retained_bytes=16 * 1024 * 1024)
         self._dice = FaultDice(faults or Faults(), seed)
-        self._replica = MemoryReplica(partitions)
+        self._replica = MemoryReplica(partitions, self._now_ms)
         self._zookeeper = MemoryZooKeeperServer()
         self._suspended: set[int] = set()
         self._fatal: list[str] = []
@@ -202,6 +203,17 @@ class InMemoryCluster:
             raise InvalidInput("there is one server, so a partition cannot move; InMemoryCluster(servers=2) has two")
         self._do(lambda: self._move(partition_id))
 
+    # ---- what is given up
+
+    def trim(self, partition_id: int, before_id: int, space: str = DEFAULT_SPACE) -> int:
+        """Raise the trim mark of a space's partition to ``before_id``, as far as holds let; what it is now.
+
+        What was trimmed is gone at once. InvalidInput if it is above what has been committed.
+        """
+        marks: list[int] = []
+        self._do(lambda: marks.append(self._trim(partition_id, before_id, space)))
+        return marks[0]
+
     # ---- on the IO thread
 
     @property
@@ -237,6 +249,21 @@ class InMemoryCluster:
         self._place()
         self._store.spaces.mark_ready(name)
 
+    def _trim(self, partition_id: int, before_id: int, space: str) -> int:
+        numbers = self._store.spaces.get(space).partitions
+        if not 0 <= partition_id < len(numbers):
+            raise InvalidInput(f"space {space!r} has no partition {partition_id}; it has 0 to {len(numbers) - 1}")
+        number = numbers[partition_id]
+        highest = trimming.highest_mark(self._replica.partitions[number].last_id)
+        if before_id > highest:
+            raise InvalidInput(f"partition {partition_id}: the trim mark can be {highest} at the most, not {before_id}")
+        marks = self._store.trims.raise_marks({number: before_id})
+        self._replica.trim(marks)
+        return marks[number]
+
+    def _now_ms(self) -> int:
+        return in_milliseconds("clock", self._clock())
+
     def _delete_space(self, name: str) -> None:
         space = self._store.spaces.delete(name, name)
         self._place()
@@ -258,7 +285,7 @@ class InMemoryCluster:
             self._replica,
             self._dice,
             self._suspended,
-            lambda: in_milliseconds("clock", self._clock()),
+            self._now_ms,
         )
         self._running[server_id] = server, client
         await server.start()

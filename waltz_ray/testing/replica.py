@@ -6,13 +6,14 @@ session has one owner, appends are contiguous. It answers at once, in the call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from waltz_ray.actors.replica_link import Takes
-from waltz_ray.errors import ReplicaRefused
+from waltz_ray.errors import BelowTheLog, ReplicaRefused
+from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
-from waltz_ray.protocol.messages.replica import Append, FindTime, Read, ReadTimes, Times
+from waltz_ray.protocol.messages.replica import Append, FindExcess, FindTime, Read, ReadTimes, Times
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords, joined, limited
@@ -42,20 +43,44 @@ class _Partition:
     low_water_mark: int = -1
     records: RetainedRecords = field(default_factory=lambda: RetainedRecords(0, _FOR_EVER))
 
+    def all(self) -> list[RecordBatch]:
+        return self.records.between(self.records.first_id, self.records.end_id)
+
     @property
     def last_id(self) -> int:
         return self.records.end_id - 1
 
 
+def _records(batches: Sequence[RecordBatch], first_id: int) -> RetainedRecords:
+    records = RetainedRecords(first_id, _FOR_EVER)
+    for batch in batches:
+        records.append(batch)
+    return records
+
+
+def _first_since(partition: _Partition, time_ms: int) -> int:
+    dated = (batch for batch in partition.all() if batch.times and batch.times[0][1] >= time_ms)
+    found = next(dated, None)
+    return partition.records.end_id if found is None else found.first_id
+
+
 class MemoryReplica:
     """The records, which outlive the servers. For one event loop."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
         self.partitions = [_Partition() for _ in range(partitions)]
 
     def grow(self, partitions: int) -> None:
         """Have so many."""
         self.partitions += [_Partition() for _ in range(partitions - len(self.partitions))]
+
+    def trim(self, marks: Mapping[int, int]) -> None:
+        """Drop the batches of which every record is below its partition's trim mark."""
+        for partition_id, mark in marks.items():
+            partition = self.partitions[partition_id]
+            kept = [batch for batch in partition.all() if batch.end_id > mark]
+            partition.records = _records(kept, kept[0].first_id if kept else partition.records.end_id)
 
     def remove(self, partition_id: int) -> None:
         """What it has of a partition is gone; its session stays, so that nothing older is taken."""
@@ -102,11 +127,15 @@ class MemoryReplicaLink:
     def truncate(self, partition_id: int, session_id: int, last_id: int) -> None:
         partition = self._admitted(partition_id, session_id)
         if partition is not None:
-            kept = RetainedRecords(0, _FOR_EVER)
-            for batch in partition.records.between(0, last_id + 1):
-                kept.append(batch)
-            partition.records = kept
+            first_id = partition.records.first_id
+            partition.records = _records(partition.records.between(first_id, last_id + 1), first_id)
             self._drivers[partition_id].handle(ReplicaTruncated(session_id, self.replica_id, partition.last_id))
+
+    def begin(self, partition_id: int, session_id: int, first_id: int) -> None:
+        partition = self._admitted(partition_id, session_id)
+        if partition is not None:
+            partition.records = RetainedRecords(first_id, _FOR_EVER)
+            self._drivers[partition_id].handle(ReplicaTruncated(session_id, self.replica_id, first_id - 1))
 
     def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None:
         partition = self._admitted(partition_id, session_id)
@@ -129,19 +158,29 @@ class MemoryReplicaLink:
     async def times(self, request: ReadTimes) -> Times:
         partition = self._replica.partitions[request.partition_id]
         end_id = min(request.end_id, partition.records.end_id)
-        known = joined_times([batch.times for batch in partition.records.between(0, end_id)])
+        before_end = partition.records.between(partition.records.first_id, end_id)
+        known = joined_times([batch.times for batch in before_end])
         times = times_within(known, request.first_id, end_id)
         return Times(request.partition_id, request.session_id, end_id, times)
 
     async def find_time(self, request: FindTime) -> int:
-        records = self._replica.partitions[request.partition_id].records
-        for batch in records.between(0, records.end_id):
-            if batch.times and batch.times[0][1] >= request.time_ms:
-                return batch.first_id
-        return records.end_id
+        partition = self._replica.partitions[request.partition_id]
+        return _first_since(partition, request.time_ms)
+
+    async def find_excess(self, request: FindExcess) -> int:
+        partition = self._replica.partitions[request.partition_id]
+        first_id = partition.records.first_id
+        if request.age_ms >= 0:
+            first_id = max(first_id, _first_since(partition, self._replica.now_ms() - request.age_ms))
+        if request.most_bytes >= 0 and (batches := partition.all()):
+            starts, sizes = [batch.first_id for batch in batches], [batch.size_bytes for batch in batches]
+            first_id = max(first_id, trimming.by_size(starts, sizes, request.most_bytes))
+        return first_id
 
     async def read(self, request: Read) -> RecordBatch:
         partition = self._replica.partitions[request.partition_id]
+        if request.first_id < partition.records.first_id:
+            raise BelowTheLog(request.partition_id, partition.records.first_id)
         found = partition.records.between(request.first_id, min(request.end_id, partition.records.end_id), 1 << 20)
         if not found:
             raise ReplicaRefused(f"partition {request.partition_id}: there is no transaction {request.first_id}")

@@ -35,6 +35,7 @@ from waltz_ray.protocol.messages.client import (
     NotReady,
     PartitionStateRequest,
     PartitionStateResponse,
+    RecordsTrimmed,
     Rejected,
     RejectionCode,
     Unmount,
@@ -362,6 +363,14 @@ def _read_hindrance(reader: Reader) -> HindranceResponse:
     return HindranceResponse(reader.read_int(), reader.read_int(), reader.read_string())
 
 
+def _write_trimmed(answer: RecordsTrimmed) -> list[BytesLike]:
+    return [struct.pack(">Biiq", 54, answer.request_id, answer.partition_id, answer.first_id)]
+
+
+def _read_trimmed(reader: Reader) -> RecordsTrimmed:
+    return RecordsTrimmed(reader.read_int(), reader.read_int(), reader.read_long())
+
+
 def batch_row(
     number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
 ) -> MessageRow:
@@ -401,4 +410,5 @@ BATCHES = (
     batch_row(47, "PARTITION_STATE_RESPONSE", PartitionStateResponse, _read_state, _write_state),
     _two_ints(48, "HINDRANCE_REQUEST", HindranceRequest),
     batch_row(49, "HINDRANCE_RESPONSE", HindranceResponse, _read_hindrance, _write_hindrance),
+    batch_row(54, "RECORDS_TRIMMED", RecordsTrimmed, _read_trimmed, _write_trimmed),
 )

@@ -42,6 +42,7 @@ __all__ = [
     "NotReady",
     "PartitionStateRequest",
     "PartitionStateResponse",
+    "RecordsTrimmed",
     "Rejected",
     "RejectionCode",
     "TimesRequest",
@@ -146,7 +147,10 @@ class Mount:
 
 @value()
 class Mounted:
-    """Answer to ``Mount``, sent once the feed has reached ``high_water_mark`` (the server's as of the mount)."""
+    """Answer to ``Mount``, sent once the feed has reached ``high_water_mark`` (the server's as of the mount).
+
+    With TRIMMED, ``high_water_mark`` is that of a client which has seen all that is gone: the lowest that can mount.
+    """
 
     req_id: ReqId
     state: MountState
@@ -184,6 +188,15 @@ class DataRangeResponse:
     batch: RecordBatch | None
     high_water_mark: int
     error: str | None
+
+
+@value()
+class RecordsTrimmed:
+    """Answer to a ``DataRangeRequest`` for what was trimmed away: the first transaction there is, ``first_id``."""
+
+    request_id: int
+    partition_id: int
+    first_id: int
 
 
 @value()
@@ -313,4 +326,5 @@ BatchMessage = (
     | FirstIdAtResponse
     | HindranceRequest
     | HindranceResponse
+    | RecordsTrimmed
 )

@@ -48,6 +48,7 @@ class MountState(IntEnum):
     READY = 0
     NOT_READY = 1  # not this server's partition, or still recovering
     CLIENT_AHEAD = 2  # the client claims transactions the log does not have; before version 3 sent as not ready
+    TRIMMED = 3  # what the client needs next is gone; before version 5 sent as not ready
 
 
 @value()

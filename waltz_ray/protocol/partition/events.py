@@ -43,6 +43,7 @@ __all__ = [
     "SendFeed",
     "SendMessage",
     "SessionConfirmed",
+    "TrimMarkRaised",
     "TurnEnded",
     "Unassigned",
     "UnmountReceived",
@@ -69,6 +70,13 @@ class Unassigned:
     """The partition does not belong to this server, or does not any more."""
 
     reason: str
+
+
+@value()
+class TrimMarkRaised:
+    """Records below ``first_id`` may be gone from now on, says ZooKeeper, on any replica."""
+
+    first_id: int
 
 
 @value()
@@ -170,6 +178,7 @@ class SessionConfirmed:
 PartitionEvent = (
     Assigned
     | Unassigned
+    | TrimMarkRaised
     | RosterRead
     | MountReceived
     | UnmountReceived

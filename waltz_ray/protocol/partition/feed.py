@@ -21,7 +21,7 @@ from operator import itemgetter
 import numpy as np
 
 from waltz_ray.protocol.ids import NO_TRANSACTION, ReqId
-from waltz_ray.protocol.messages.client import AppendedBatch, FeedMode, Mounted
+from waltz_ray.protocol.messages.client import AppendedBatch, FeedMode, Mounted, NotReady
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.partition.events import Effect, FeedAgain, ReadFeed, SendFeed, SendMessage
 from waltz_ray.protocol.records import FEW_RECORDS, Int32s, Int64s, RecordBatch
@@ -312,12 +312,21 @@ class FeedHub:
         subscriber.read_records = max(1, self._most_bytes * 7 * len(batch) // (8 * batch.size_bytes))
         return self._send([subscriber], batch, high_water_mark)
 
-    def read_failed(self, client_id: int, connection_id: int) -> None:
-        """The read did not work; it is ordered again after ``try_again``."""
+    def read_failed(self, client_id: int, connection_id: int, trim_mark: int) -> list[Effect]:
+        """The read did not work; it is ordered again after ``try_again``, unless what it was for has been trimmed away:
+        then the subscriber is told so."""
         subscriber = self._subscribers.get(client_id)
-        if subscriber is not None and subscriber.connection_id == connection_id:
-            subscriber.reads = max(0, subscriber.reads - 1)
+        if subscriber is None or subscriber.connection_id != connection_id:
+            return []
+        subscriber.reads = max(0, subscriber.reads - 1)
+        if subscriber.position + 1 >= trim_mark:
             self._failed[client_id] = subscriber
+            return []
+        self._forget(subscriber)
+        if subscriber.answered:  # when it mounts again it is told why
+            return [SendMessage(connection_id, NotReady(self._partition_id, self.generation))]
+        mounted = Mounted(subscriber.req_id, MountState.TRIMMED, self.generation, trim_mark - 1)
+        return [SendMessage(connection_id, mounted)]
 
     def _read(self, subscriber: Subscriber, end_id: int) -> list[ReadFeed]:
         """Order what it lacks below ``end_id``: two reads at a time, so that a replica works on one while the other is

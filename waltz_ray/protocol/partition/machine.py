@@ -40,6 +40,7 @@ from waltz_ray.protocol.partition.events import (
     RosterRead,
     SendMessage,
     SessionConfirmed,
+    TrimMarkRaised,
     TurnEnded,
     Unassigned,
     UnmountReceived,
@@ -136,6 +137,11 @@ class Partition:
         return self.state.high_water_mark
 
     @property
+    def trim_mark(self) -> int:
+        """The first ID that readers may count on: records below it may be gone."""
+        return self.state.trim_mark
+
+    @property
     def ready(self) -> bool:
         """Whether clients may mount: the log is known here (it stays so while a further session opens)."""
         return self.state.log is not None
@@ -208,6 +214,11 @@ class Partition:
         self._obey(self.reign.drop(f"generation {event.generation} has been assigned"))
         self.feed.generation = event.generation
         self._obey(self.reign.begin(event.generation))
+
+    def _on_trim_mark(self, event: TrimMarkRaised) -> None:
+        self.state.trim_mark = max(self.state.trim_mark, event.first_id)
+        for session in self.reign.sessions:
+            self._run(session.trim(self.state.trim_mark))
 
     def _on_unassigned(self, event: Unassigned) -> None:
         self._obey(self.reign.drop(event.reason))
@@ -368,7 +379,7 @@ class Partition:
         self._feed_later()
 
     def _on_feed_read_failed(self, event: FeedReadFailed) -> None:
-        self.feed.read_failed(event.client_id, event.connection_id)
+        self._effects += self.feed.read_failed(event.client_id, event.connection_id, self.state.trim_mark)
         warning = f"partition {self.partition_id}: reading for a subscriber failed, trying again: {event.reason}"
         self._effects.append(Warn(NO_SUCH_SESSION, warning))
         self._effects.append(StartTimer(NO_SUCH_SESSION, _FEED_TIMER, _FEED_RETRY_MS))
@@ -391,6 +402,7 @@ class Partition:
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Partition, Any], None]]] = {
         Assigned: _on_assigned,
         Unassigned: _on_unassigned,
+        TrimMarkRaised: _on_trim_mark,
         RosterRead: _on_roster_read,
         RosterWritten: _on_roster_written,
         RosterConflict: _on_roster_conflict,

@@ -20,7 +20,7 @@ from waltz_ray.protocol.partition.state import Log, PartitionState, Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.value import value
 
-__all__ = ["Mounts", "confirmations_needed"]
+__all__ = ["Mounts", "confirmations_needed", "needs_what_is_gone"]
 
 
 @value()
@@ -43,6 +43,13 @@ class _HeldMount:
 def confirmations_needed(session: Session) -> int:
     """How many members must know of no higher session before a mount is answered: a successor has fenced one."""
     return session.quorum
+
+
+def needs_what_is_gone(mount: Mount, trim_mark: int) -> bool:
+    """Whether the client must be told of transactions that may have been trimmed away: it is never served a gap."""
+    if mount.feed is FeedMode.NONE or (mount.feed is FeedMode.OWN and mount.client_mark == FROM_NOW):
+        return False
+    return max(mount.client_mark, NO_TRANSACTION) + 1 < trim_mark
 
 
 class Mounts:
@@ -150,12 +157,16 @@ class Mounts:
             return [self._answer(held, MountState.NOT_READY)]
         if mount.client_mark > log.high_water_mark:
             return [self._answer(held, MountState.CLIENT_AHEAD)]
+        if needs_what_is_gone(mount, self._state.trim_mark):
+            return [self._answer(held, MountState.TRIMMED)]
         self._intake.forget_client(mount.req_id.client_id)
         self._feed.mount(_subscriber(held, log))
         return self._feed.ask_for_turn()
 
     def _answer(self, held: _HeldMount, state: MountState) -> SendMessage:
         mark = NO_TRANSACTION if state is MountState.NOT_READY else self._state.high_water_mark
+        if state is MountState.TRIMMED:
+            mark = self._state.trim_mark - 1
         return SendMessage(held.connection_id, Mounted(held.mount.req_id, state, self._state.generation, mark))
 
     # ---- ends -----------------------------------------------------------------------------------------------

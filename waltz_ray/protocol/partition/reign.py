@@ -195,6 +195,7 @@ class Reign:
             retained_bytes=self._retained_bytes,
             join_grace_ms=self._state.config.join_grace_ms,
             piece_bytes=self._piece_bytes,
+            trim_mark=self._state.trim_mark,
         )
         return [*self._opening.start(), *self._look_later()]
 

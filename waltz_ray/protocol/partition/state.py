@@ -77,6 +77,7 @@ class PartitionState:
     config: ServerConfig
     generation: int = -1
     stage: Stage = Stage.IDLE
+    trim_mark: int = 0  # records below it may be gone
     session: Session | None = None  # the running one
     log: Log | None = None
 
