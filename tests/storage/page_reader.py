@@ -78,13 +78,28 @@ def with_journal(files: Files) -> dict[str, bytes]:
     return {path: bytes(content) for path, content in whole.items()}
 
 
+def beginning_of(files: Files, p: int) -> tuple[int, bool]:
+    """(the ID of the log's first record, whether it is empty)."""
+    raw = files.get(f"{p}/trimmed")
+    if raw is None:
+        return 0, False
+    version, key, partition, first_id, empty, crc = struct.unpack(">i16siqiI", raw)
+    assert (version, key, partition) == (0, files["waltz-storage.ctl"][12:28], p)
+    assert zlib.crc32(raw[:36]) == crc
+    return first_id, bool(empty)
+
+
 def records_of(files: Files, p: int) -> list[bytes]:
-    """The data of the partition's records, from transaction 0 to the last whole one."""
-    found: list[bytes] = []
+    """The data of the partition's records, from transaction 0 to the last whole one; b"trimmed away" for what is
+    before the log's first."""
+    begin, empty = beginning_of(files, p)
+    found = [b"trimmed away"] * begin
     segments = sorted(path for path in files if path.startswith(f"{p}/") and path.endswith(".seg"))
-    for path in segments:
+    for path in [] if empty else segments:
         raw = files[path]
         first_id = int(path.removeprefix(f"{p}/").removesuffix(".seg"))
+        if first_id < begin:
+            continue
         if first_id != len(found) or len(raw) < 128:
             break
         header = struct.unpack_from(">iq16siq", raw)
