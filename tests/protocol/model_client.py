@@ -221,17 +221,32 @@ class Client:
             raise Violation(f"client {self.client_id} at {self.mark} is told that it is ahead of the log")
         if message.state is MountState.NOT_READY:
             return
+        if message.state is MountState.TRIMMED:
+            self._begin_anew(message.high_water_mark)
+            return
         self.ready = True
         for number in list(self.pending):
             self._settle(number, Fate("failed"), must_be_pending=True)
         if self.mode is FeedMode.OWN:
             self.mark = max(self.mark, message.high_water_mark)
 
+    def _begin_anew(self, mark: int) -> None:
+        """What this client would have to hear is gone: it takes the state of somebody who has, and goes on there."""
+        known = self.resume_mark if self.mode is FeedMode.OWN else self.mark
+        if mark <= known:
+            raise Violation(f"client {self.client_id} at {known} is told that what follows was trimmed, up to {mark}")
+        self.mark = max(self.mark, mark)
+        self.resume_mark = mark
+        for number in list(self.pending):
+            self._settle(number, Fate("open"), must_be_pending=True)
+
     def _settle(self, number: int, fate: Fate, *, must_be_pending: bool) -> None:
         """A fed entry may be told again after a new mount, with the same fate; nothing else may."""
         key = (self.client_id, number)
         if number in self.pending:
             self.pending.remove(number)
+            self.fates[key] = fate
+        elif self.fates[key].kind == "open" and fate.kind == "committed":
             self.fates[key] = fate
         elif must_be_pending or self.fates[key] != fate:
             raise Violation(f"request {key} had the fate {self.fates.get(key)} and is now told {fate}")

@@ -27,6 +27,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
+    BeginReplica,
     OpenReplica,
     RangeRead,
     RangeReadFailed,
@@ -46,7 +47,7 @@ from waltz_ray.protocol.session_types import (
 
 __all__ = ["Link", "Order", "Replica", "ZooKeeper", "records_of"]
 
-Order = OpenReplica | TruncateReplica | ReadRange | AppendToReplicas | SetReplicaMark | ConfirmSession
+Order = OpenReplica | TruncateReplica | BeginReplica | ReadRange | AppendToReplicas | SetReplicaMark | ConfirmSession
 
 
 def records_of(batch: RecordBatch) -> list[bytes]:
@@ -111,11 +112,16 @@ class Link:
 
 
 class Replica:
-    """One storage actor's copy of the partition."""
+    """One storage actor's copy of the partition. ``committed``: what the world has seen committed.
 
-    def __init__(self, replica_id: int) -> None:
+    What is trimmed stays in ``log`` for the checkers; nobody is served anything before ``begin``.
+    """
+
+    def __init__(self, replica_id: int, committed: list[bytes] | None = None) -> None:
         self.replica_id = replica_id
+        self.committed = [] if committed is None else committed
         self.log: list[bytes] = []
+        self.begin = 0  # what is before it has been trimmed
         self.durable = 0  # records that survive a crash
         self.fence = NO_SESSION
         self.low_water_mark = NO_TRANSACTION
@@ -159,9 +165,14 @@ class Replica:
             self._append(order, link, random)
         else:
             self.sync(link)
-            if isinstance(order, TruncateReplica):
+            if isinstance(order, TruncateReplica) and order.last_id < self.begin - 1:
+                self._refuse(order, link)
+            elif isinstance(order, TruncateReplica):
                 self._truncate(order.last_id)
                 link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, self.readable - 1))
+            elif isinstance(order, BeginReplica):
+                self._begin(order.first_id)
+                link.to_server.append(ReplicaTruncated(order.session_id, self.replica_id, order.first_id - 1))
             elif isinstance(order, SetReplicaMark):
                 assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
                 self.low_water_mark = order.low_water_mark
@@ -176,8 +187,10 @@ class Replica:
         epoch, order = link.ghosts.popleft()
         if not order.session_id == self.opened == self.fence or not self._opened_over(link, epoch):
             return
-        if isinstance(order, TruncateReplica):
+        if isinstance(order, TruncateReplica) and order.last_id >= self.begin - 1:
             self._truncate(order.last_id)
+        elif isinstance(order, BeginReplica):
+            self._begin(order.first_id)
         elif isinstance(order, AppendToReplicas):
             self._append(order, Link(), random)
 
@@ -225,10 +238,22 @@ class Replica:
         if self.damaged_from is not None and self.damaged_from >= len(self.log):
             self.damaged_from = None
 
+    def _begin(self, first_id: int) -> None:
+        if first_id > len(self.committed):
+            raise Violation(f"replica {self.replica_id} is begun at {first_id}, {len(self.committed)} are committed")
+        self.log = self.committed[:first_id]
+        self.begin = self.durable = first_id
+        self.low_water_mark = min(self.low_water_mark, first_id - 1)
+        self.damaged_from = None
+
+    def trim(self, first_id: int) -> None:
+        """Segments before ``first_id`` are dropped."""
+        self.begin = max(self.begin, first_id)
+
     def read(self, read: ReadRange, link: Link, random: Random) -> None:
         """For a late or lagging replica; what is answered is on this one's disk."""
         end = min(read.end_id, self.readable, read.first_id + random.randint(1, 6))
-        if not read.session_id == self.opened == self.fence or end <= read.first_id:
+        if not read.session_id == self.opened == self.fence or end <= read.first_id or read.first_id < self.begin:
             failed = RangeReadFailed(read.session_id, self.replica_id, read.target_id, "not served")
             link.to_server.append(failed)
             return

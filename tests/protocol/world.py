@@ -39,6 +39,7 @@ from waltz_ray.protocol.partition.events import (
     ReadRoster,
     SendFeed,
     SendMessage,
+    TrimMarkRaised,
     TurnEnded,
     Unassigned,
 )
@@ -48,6 +49,7 @@ from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
+    BeginReplica,
     OpenReplica,
     ReadRange,
     ReplicaAvailable,
@@ -112,6 +114,7 @@ class World:
         "damage",
         "lost_ack",
         "ambiguous",
+        "trim",
     )
 
     def __init__(self, seed: int, *, replicas: int | None = None, faults: tuple[str, ...] | None = None) -> None:
@@ -131,14 +134,15 @@ class World:
             replica_lag_bytes=random.choice([400, 1 << 20]),
         )
         self.quorum = quorum_of(count)
-        self.replicas = {r: Replica(r) for r in range(count)}
+        self.committed: list[bytes] = []
+        self.trim_mark = 0
+        self.replicas = {r: Replica(r, self.committed) for r in range(count)}
         self.zookeeper = ZooKeeper(Roster.initial(range(count)))
         self.servers = [self._new_server(i, 0) for i in range(random.choice([1, 2, 2, 3]))]
         modes = [FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
         self.clients = [Client(i, random.choice(modes), random) for i in range(random.randint(2, 4))]
         self.connections: dict[int, Connection] = {}
         self.owner, self.generation = 0, 0
-        self.committed: list[bytes] = []
         self.sessions = 0
         self.story: deque[str] = deque(maxlen=STORY_STEPS)
         self.steps = 0
@@ -148,7 +152,8 @@ class World:
 
     def _new_server(self, server_id: int, life: int) -> Server:
         links = {r: Link(up=replica.up) for r, replica in self.replicas.items()}
-        return Server(server_id, Partition(0, self.config, owner=f"{server_id}.{life}"), links, life)
+        inbox: deque[Event] = deque([TrimMarkRaised(self.trim_mark)] if self.trim_mark else [])
+        return Server(server_id, Partition(0, self.config, owner=f"{server_id}.{life}"), links, life, inbox=inbox)
 
     def tell(self, line: str) -> None:
         self.story.append(f"{self.steps:5} {line}")
@@ -212,6 +217,9 @@ class World:
                     actions.append(lambda r=replica, k=link: r.haunt(k, self.random))  # type: ignore[misc]
                 if link.up and link.refused and (self.healing or self.random.random() < 0.2):
                     actions.append(lambda r=replica_id, k=link: self._announce(k, r))  # type: ignore[misc]
+        for replica in self.replicas.values():
+            if replica.up and replica.damaged_from is None and replica.begin < min(self.trim_mark, len(replica.log)):
+                actions.append(lambda r=replica: self._trim(r))  # type: ignore[misc]
         for connection in self.connections.values():
             if connection.client_has_it and connection.to_client:
                 actions.append(lambda c=connection: c.client.receive(c.to_client.popleft()))  # type: ignore[misc]
@@ -263,7 +271,12 @@ class World:
         if not isinstance(effect, SendFeed | SendMessage):
             self.tell(f"server {server.server_id}.{server.life} -> {_short(effect)}")
         match effect:
-            case OpenReplica(_, replica_id, _) | TruncateReplica(_, replica_id, _) | SetReplicaMark(_, replica_id, _):
+            case (
+                OpenReplica(_, replica_id, _)
+                | TruncateReplica(_, replica_id, _)
+                | BeginReplica(_, replica_id, _)
+                | SetReplicaMark(_, replica_id, _)
+            ):
                 server.links[replica_id].order(effect, replica_id)
             case ReadRange(_, source_id, _, _, _):
                 server.links[source_id].order(effect, source_id)
@@ -380,6 +393,9 @@ class World:
         if not self.healing and self.random.random() < 0.2:
             self._feed(server, FeedReadFailed(read.connection_id, read.client_id, "no replica answers"))
             return
+        if read.first_id < min(replica.begin for replica in self.replicas.values()):
+            self._feed(server, FeedReadFailed(read.connection_id, read.client_id, "trimmed"))
+            return
         end = min(read.end_id, read.first_id + self.random.randint(1, 5))
         batch = batch_of(read.first_id, self.committed[read.first_id : end])
         self._feed(server, FeedRead(read.connection_id, read.client_id, batch))
@@ -475,9 +491,22 @@ class World:
             alive = [c for c in self.connections.values() if c.client_has_it]
             if alive:
                 self._cut_client(random.choice(alive))
-        elif kind == "damage" and replica.up and replica.durable and self._damage_is_survivable():
+        elif kind == "damage" and replica.up and replica.durable > replica.begin and self._damage_is_survivable():
             self._crash_replica(replica)
-            replica.damaged_from = random.randrange(replica.durable)
+            replica.damaged_from = random.randrange(replica.begin, replica.durable)
+        elif kind == "trim":
+            self._raise_trim_mark(random.randint(0, len(self.committed)))
+
+    def _raise_trim_mark(self, mark: int) -> None:
+        self.trim_mark = max(self.trim_mark, mark)
+        for server in self.servers:
+            if server.up:
+                server.inbox.append(TrimMarkRaised(self.trim_mark))
+
+    def _trim(self, replica: Replica) -> None:
+        """It drops some of its segments below the mark."""
+        replica.trim(self.random.randint(replica.begin, min(self.trim_mark, len(replica.log))))
+        self.tell(f"replica {replica.replica_id} drops what is before {replica.begin}")
 
     def _damage_is_survivable(self) -> bool:
         """One replica at a time: until the one before has been copied again, its records are on fewer disks."""

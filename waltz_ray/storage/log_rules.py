@@ -17,7 +17,6 @@ __all__ = [
     "MOST_SESSIONS_MISSED",
     "LogView",
     "check_append",
-    "check_beginning",
     "check_marks",
     "check_new_session",
     "check_session",
@@ -99,15 +98,6 @@ def check_marks(log: LogView, session_id: int, low: int, local_low: int) -> None
         raise InvalidInput(
             f"partition {log.partition_id}: low-water marks {low}, {local_low} do not fit the log, "
             f"which ends with {log.last_id}"
-        )
-
-
-def check_beginning(log: LogView, first_id: int) -> None:
-    """A log may be given up for one that begins further on, only if it does not reach that: InvalidInput."""
-    if first_id < 0 or (log.damaged is None and log.last_id >= first_id):
-        raise InvalidInput(
-            f"partition {log.partition_id}: the log is not begun anew with transaction {first_id}, it ends with "
-            f"{log.last_id}"
         )
 
 

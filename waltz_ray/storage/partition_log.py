@@ -470,12 +470,14 @@ class PartitionLog:
 
     def begin_at(self, session_id: int, first_id: int) -> None:
         """Give up all records, durably: the log is empty and its next one is ``first_id``. What was before that has
-        been trimmed away where this replica would be copied from. Fenced; InvalidInput if the log reaches it.
+        been trimmed away where this replica would be copied from. What it has behind that may be of no session that was
+        published: the caller's to know. Fenced; InvalidInput.
         """
         with self._quiet():
             self._disk.check()
             rules.check_session(self, session_id)
-            rules.check_beginning(self, first_id)
+            if first_id < 0:
+                raise InvalidInput(f"partition {self.partition_id}: cannot begin with transaction {first_id}")
             self._lower_marks(first_id - 1)
             self._shorten(min(self.last_id, first_id - 1))
             self._let_go()

@@ -156,7 +156,7 @@ class Truncate:
 @value()
 class Begin:
     """Give up every record and go on as an empty log with ``first_id``, for what is before that was trimmed away where
-    you would be sent it from: ``Begun``. Refused if the log reaches ``first_id``."""
+    you would be sent it from: ``Begun``."""
 
     partition_id: int
     session_id: int
