@@ -108,6 +108,9 @@ class ServerConfig:
     max_frame_bytes: int = 64 * 1024 * 1024
     """A longer frame is a wire error: a bound on what one peer can make us allocate."""
 
+    retention_interval_ms: int = 10_000
+    """How often it looks what may be trimmed in spaces that do not keep everything; 0 = never."""
+
     zookeeper_session_ms: int = 6_000
     """ZooKeeper session time-out: after this a hung server's partitions move. A killed one is noticed at once."""
 
@@ -140,6 +143,7 @@ class ServerConfig:
         _require(self, "join_grace_ms", 0, 60_000)
         _require(self, "replica_timeout_ms", 10, 600_000)
         _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)  # what replicas take
+        _require(self, "retention_interval_ms", 0, 86_400_000)
         _require(self, "zookeeper_session_ms", 500, 600_000)
         _require(self, "port", 0, 65_535)
         _require(self, "connections", 1, 1_000_000)

@@ -130,7 +130,7 @@ class Spaces:
         return SpaceDescription(space, tuple(found))
 
     def set(self, name: str, **settings: Any) -> Space:
-        """Change settings (``retention_ms``, ``retention_bytes``); None takes one away.
+        """Change settings (``retention_ms``, ``retention_bytes``, ``compact``); None takes one away.
 
         They are kept for who acts on them. SpaceNotFound, SpaceGone, InvalidInput.
         """

@@ -35,6 +35,7 @@ from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.coordination.space_store import SpaceStore
+from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting import Mounting
@@ -43,7 +44,6 @@ from waltz_ray.protocol.partition.reign import Reign
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import SessionEffect
-from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.time_lookup import TimeLookup
 
@@ -137,6 +137,7 @@ class World:
             replica_timeout_ms=choose([300, 1_000, 3_000]),
             max_frame_bytes=choose([60_000, 1 << 20]),
             zookeeper_session_ms=choose([1_000, 3_000]),
+            retention_interval_ms=0,
         )
 
     def now_ms(self) -> int:
@@ -419,6 +420,7 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
         if world.growth is None:
             stack.enter_context(mock.patch.object(SpaceStore, "watch", _unwatched))
+        stack.enter_context(mock.patch.object(TrimStore, "watch", _unwatched))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -433,8 +435,8 @@ def _conditions(world: World) -> Iterator[None]:
                 gc.enable()
 
 
-def _unwatched(self: SpaceStore, callback: Callable[[SpaceTable], None]) -> Watches:
-    """``SpaceStore.watch`` where there is nothing to be told."""
+def _unwatched(self: object, callback: object) -> Watches:
+    """``SpaceStore.watch``, or ``TrimStore``'s, where there is nothing to be told."""
     return Watches([])
 
 

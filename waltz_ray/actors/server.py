@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.partition_driver import Drivers, PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink, ReplicaOrders
+from waltz_ray.actors.retention import Retention
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
@@ -91,6 +92,8 @@ class Server:
         self._next_connection_id = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: LoopListener | None = None
+        interval_ms = config.retention_interval_ms
+        self._retention = Retention(self, interval_ms / 1000) if interval_ms else None
         self._registration: EphemeralNode | None = None
         self._watches: list[Any] = []
 
@@ -107,10 +110,14 @@ class Server:
             preferred = self.store.preferred(self.server_id)
             self._registration = self.store.register_server(self.server_id, endpoint, preferred)
             self._watches.append(self.store.watch_servers(self._from_thread(self._on_servers)))
+            if self._retention is not None:
+                self._watches.append(self.store.spaces.watch(self._from_thread(self._retention.follow)))
             self._watches.append(self.store.trims.watch(self._from_thread(self._on_trim_marks)))
             self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
 
         await self.in_thread(register)
+        if self._retention is not None:
+            self.spawn(self._retention.keep_looking())
 
     async def listen(self) -> Endpoint:
         """Where clients find it from now on. ConfigError if the port is in use."""

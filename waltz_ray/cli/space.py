@@ -140,7 +140,7 @@ def change(
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
 ) -> None:
-    """Change settings of a space: retention_ms, retention_bytes."""
+    """Change settings of a space: retention_ms, retention_bytes, compact."""
     chosen = parsed_settings(settings)
     with _open(directory, cluster, address, zookeeper) as spaces:
         typer.echo(f"space {name}: {_settings_text(spaces.set(name, **chosen))}")

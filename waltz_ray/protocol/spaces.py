@@ -42,8 +42,9 @@ DEFAULT_SPACE = "log"
 
 KINDS = ("log", "kv", "topic")
 
-SETTINGS = ("retention_bytes", "retention_ms")
-"""What may be set: how much, and for how long, somebody wants to keep. Numbers >= 0."""
+SETTINGS = ("compact", "retention_bytes", "retention_ms")
+"""What may be set: how much of each partition, and for how long, somebody wants to keep, numbers >= 0; and whether its
+layer raises the trim marks itself, 0 or 1 (docs/retention.md, "Policies")."""
 
 _NAME = re.compile("[a-z0-9_-]{1,64}")
 
@@ -144,8 +145,14 @@ def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> d
             after.pop(name, None)
         elif isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
             raise InvalidInput(f"{name} must be a whole number >= 0, or none, not {wanted!r}")
+        elif name == "compact" and wanted > 1:
+            raise InvalidInput(f"compact is 1 or 0, not {wanted}")
         else:
             after[name] = wanted
+    if after.get("compact") and len(after) > 1:
+        raise InvalidInput(
+            "with compact=1 the space's layer raises the trim marks: set no retention_ms, retention_bytes"
+        )
     return after
 
 

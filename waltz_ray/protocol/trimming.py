@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["AS_USUAL", "SegmentLimits", "by_size", "highest_mark", "raised_marks", "segment_limits", "segments_below"]
+__all__ = [
+    "AS_USUAL",
+    "SegmentLimits",
+    "by_size",
+    "highest_mark",
+    "policy_of",
+    "raised_marks",
+    "segment_limits",
+    "segments_below",
+]
 
 _PIECES = 4
 """Only whole segments are dropped, so a segment must be small beside what is kept: at most such a part of it."""
@@ -23,6 +32,8 @@ class SegmentLimits(NamedTuple):
     most_bytes: int | None
     age_ms: int | None
 
+
+_SMALLEST_BYTES, _YOUNGEST_MS = 16 * 1024, 1_000  # however little is kept, a segment has something in it
 
 AS_USUAL = SegmentLimits(None, None)
 
@@ -47,8 +58,16 @@ def segment_limits(settings: Mapping[str, int]) -> SegmentLimits:
     """Of the segments of a space with these settings."""
     most_bytes, age_ms = settings.get("retention_bytes"), settings.get("retention_ms")
     return SegmentLimits(
-        None if most_bytes is None else max(1, most_bytes // _PIECES), None if age_ms is None else age_ms // _PIECES
+        None if most_bytes is None else max(_SMALLEST_BYTES, most_bytes // _PIECES),
+        None if age_ms is None else max(_YOUNGEST_MS, age_ms // _PIECES),
     )
+
+
+def policy_of(settings: Mapping[str, int]) -> tuple[int, int] | None:
+    """(age in ms, bytes) of what a space with these settings keeps, -1 = no matter; None if no mark is raised for it:
+    it keeps everything, or a layer raises its marks itself."""
+    age_ms, most_bytes = settings.get("retention_ms", -1), settings.get("retention_bytes", -1)
+    return None if settings.get("compact", 0) or (age_ms < 0 and most_bytes < 0) else (age_ms, most_bytes)
 
 
 def segments_below(segments: Sequence[int], mark: int) -> int:

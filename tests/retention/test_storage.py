@@ -1,0 +1,346 @@
+"""A replica that trims: whole closed segments go, one that was left behind begins anew, and readers are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.helpers import (
+    CLOCK_MS,
+    DIRECTORY,
+    KEY,
+    SMALL,
+    TRIMMED,
+    append,
+    assert_verifies,
+    contents,
+    create,
+    data_of,
+    new_log,
+    records,
+    reopen,
+)
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import InvalidInput, Trimmed
+from waltz_ray.protocol.messages.replica import (
+    Append,
+    Appended,
+    Begin,
+    Begun,
+    ExcessFound,
+    FindExcess,
+    Open,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+    SetLowWaterMark,
+    Truncate,
+)
+from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
+from waltz_ray.storage.layout import segment_ids
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.storage.verify import compare_reports, verify_directory
+
+NOTHING = SpaceTable(1, {"log": Space("log", "log", 0, 1, SpaceState.READY)})
+
+
+def segments(disk: FaultyDisk, partition_id: int = 0) -> list[int]:
+    return segment_ids(disk.listdir(f"{DIRECTORY}/{partition_id}"))
+
+
+def dated(disk: FaultyDisk, log: PartitionLog, count: int) -> None:
+    """Records one by one, 0.4 s after each other, as told by the clock of the server and of the replica."""
+    for _ in range(count):
+        disk.clock_ms = CLOCK_MS + 400 * (log.last_id + 1)
+        append(log, 1)
+    log.sync()
+
+
+def keeping(**settings: int) -> SpaceTable:
+    return SpaceTable(1, {"log": Space("log", "log", 0, 1, SpaceState.READY, settings)})
+
+
+# ---- the log ----------------------------------------------------------------------------------------------------
+
+
+def test_whole_segments_below_the_mark_go_and_nothing_else() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 60)
+    log.sync()
+    before = segments(disk)
+    for mark in range(60):
+        log.trim(mark)
+        beginning = max(first_id for first_id in before if first_id <= mark)
+        assert log.first_id == beginning
+        assert segments(disk) == [first_id for first_id in before if first_id >= beginning]
+        assert contents(log) == [TRIMMED] * beginning + [data_of(i) for i in range(beginning, 60)]
+    log.trim(3)
+    assert log.first_id == before[-1], "a lower mark brings nothing back, and nothing more is dropped"
+
+
+def test_where_everything_may_go_the_newest_segment_is_closed_and_goes_too() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 7)
+    log.trim(7)
+    assert (log.first_id, log.last_id, segments(disk)) == (7, 6, [7])
+    changes = disk.changes()
+    log.trim(7)
+    assert disk.changes() == changes, "an empty segment is not closed again"
+    append(log, 2)
+    log.sync()
+    log = reopen_after(disk, log)
+    assert contents(log) == [TRIMMED] * 7 + [data_of(7), data_of(8)]
+
+
+def reopen_after(disk: FaultyDisk, log: PartitionLog) -> PartitionLog:
+    disk.crash()
+    return reopen(disk).partition(0)
+
+
+def test_reading_below_the_first_record_names_it() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 60)
+    log.trim(40)
+    with pytest.raises(Trimmed, match=f"transaction 3 was trimmed away; the first .* is {log.first_id}") as told:
+        log.read(3, 50, 100)
+    assert (told.value.wanted_id, told.value.first_id) == (3, log.first_id)
+    assert log.damaged is None
+    with pytest.raises(InvalidInput):
+        log.read(-1, 50, 100)
+
+
+def test_a_log_that_was_left_behind_begins_anew() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 20)
+    log.set_low_water_mark(1, 19, 19)
+    log.begin_at(1, 50)
+    assert (log.first_id, log.last_id, log.synced_id, segments(disk)) == (50, 49, 49, [50])
+    append(log, 3)
+    log.sync()
+    assert contents(reopen_after(disk, log))[50:] == [data_of(i) for i in range(50, 53)]
+
+
+def test_a_damaged_log_begins_anew_below_its_marks_and_is_sound_at_the_next_start() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 40)
+    log.set_low_water_mark(1, 39, 39)
+    disk.crash()
+    path = next(path for path in disk.files() if path.endswith(".seg") and "0000000.seg" in path)
+    disk.flip(path, 150)
+    disk.remove(path.replace(".seg", ".idx"))
+    log = reopen(disk).partition(0)
+    assert log.damaged is not None
+    log.trim(30)
+    assert log.first_id == 0, "a damaged log is left as it is"
+    log.open_session(2)
+    log.begin_at(2, 30)
+    append(log, 1)
+    log.sync()
+    log = reopen_after(disk, log)
+    assert log.damaged is None
+    assert (log.first_id, log.last_id, log.low_water_mark) == (30, 30, 29)
+
+
+def test_a_cut_goes_down_to_the_first_record_and_no_further() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 60)
+    log.trim(40)
+    begin = log.first_id
+    with pytest.raises(InvalidInput, match=f"cannot be cut to transaction {begin - 2}, the log begins with {begin}"):
+        log.truncate(1, begin - 2)
+    log.truncate(1, begin - 1)
+    assert (log.first_id, log.last_id) == (begin, begin - 1)
+    append(log, 1)
+    log.sync()
+    assert contents(reopen_after(disk, log)) == [TRIMMED] * begin + [data_of(begin)]
+
+
+def test_segments_that_are_missing_are_damage_and_a_lost_beginning_is_too() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 60)
+    log.sync()
+    log.trim(40)
+    begin, later = segments(disk)[:2]
+    disk.crash()
+    disk.remove(f"{DIRECTORY}/0/{begin:019d}.seg")
+    log = reopen(disk).partition(0)
+    assert f"transactions {begin} to {later - 1} are missing" in str(log.damaged)
+    disk = FaultyDisk()
+    log = new_log(disk)
+    append(log, 60)
+    log.trim(40)
+    disk.crash()
+    disk.flip(f"{DIRECTORY}/0/trimmed", 30)
+    store = reopen(disk)
+    assert "it is not known where the log begins" in str(store.partition(0).damaged)
+    store.partition(0).open_session(2)
+    store.partition(0).begin_at(2, 44)
+    store.close()
+    assert_verifies(disk, 43)
+
+
+def test_what_the_journal_has_of_a_dropped_segment_harms_nobody() -> None:
+    """Several partitions share syncs: their segments' pages are written when the journal turns."""
+    disk = FaultyDisk()
+    config = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=0, journal_bytes=3_000)
+    store = create(disk, config, partitions=2)
+    logs = [store.partition(0), store.partition(1)]
+    for log in logs:
+        log.open_session(1)
+    for turn in range(40):
+        for log in logs:
+            append(log, 2)
+        store.sync([0, 1])
+        logs[0].trim(logs[0].last_id - 3 if turn % 3 else logs[0].last_id + 1)
+    assert logs[0].first_id > 60
+    disk.crash()
+    again = reopen(disk, config)
+    for log in logs:
+        found = again.partition(log.partition_id)
+        assert (found.first_id, found.damaged) == (log.first_id, None)
+        assert contents(found)[found.first_id :] == [data_of(i) for i in range(found.first_id, 80)]
+
+
+# ---- when segments are closed -------------------------------------------------------------------------------------
+
+
+def test_segments_are_small_beside_what_is_kept() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk, StorageConfig(preallocate_bytes=0))
+    append(log, 10)
+    log.keep_small(4_000, None)
+    assert segments(disk) == [0]
+    log.keep_small(400, None)
+    assert segments(disk) == [0, 10], "it has grown past that"
+    append(log, 20)
+    assert len(segments(disk)) > 3
+    log.keep_small(None, 1)
+    count = len(segments(disk))
+    append(log, 30)
+    assert len(segments(disk)) == count, "as large as usual again"
+    log.keep_small(None, disk.now_ms() + 1)
+    assert len(segments(disk)) == count + 1, "an old one is closed"
+    log.keep_small(None, disk.now_ms() + 1)
+    assert len(segments(disk)) == count + 1, "an empty one is not"
+
+
+def test_what_is_too_old_or_too_much_is_told_in_whole_segments() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk)
+    dated(disk, log, 60)
+    firsts = segments(disk)
+    assert log.excess(None, None) == 0
+    assert log.excess(CLOCK_MS + 400 * 30, None) in range(25, 31), "to about a second"
+    assert log.excess(CLOCK_MS - 1, None) == 0
+    assert log.excess(CLOCK_MS * 2, None) == 60
+    assert log.excess(None, 0) == firsts[-1]
+    sizes = [disk.file_size(f"{DIRECTORY}/0/{first_id:019d}.seg") for first_id in firsts]
+    assert log.excess(None, sum(sizes[-3:])) == firsts[-3]
+    assert log.excess(None, sum(sizes[-3:]) - 1) == firsts[-2]
+    assert log.excess(None, sum(sizes)) == 0
+    assert log.excess(CLOCK_MS + 400 * 10, sum(sizes[-3:])) == firsts[-3]
+
+
+# ---- the service --------------------------------------------------------------------------------------------------
+
+
+def served(disk: FaultyDisk, count: int = 60) -> ReplicaService:
+    service = ReplicaService(create(disk, SMALL))
+    service.handle([Open(0, 1, KEY)])
+    batch = records(0, count)
+    assert service.handle([Append(0, 1, 0, batch.lengths, memoryview(batch.records), batch.times)]) == [
+        Appended(0, 1, count - 1)
+    ]
+    return service
+
+
+def test_a_replica_does_what_marks_and_settings_say() -> None:
+    disk = FaultyDisk()
+    service = served(disk)
+    service.retain(NOTHING, {})
+    service.retain(NOTHING, {0: 0, 7: 100})
+    assert service.store.partition(0).first_id == 0
+    service.retain(NOTHING, {0: 31})
+    begin = service.store.partition(0).first_id
+    assert 20 < begin <= 31
+    changes = disk.changes()
+    service.retain(NOTHING, {0: 31})
+    assert disk.changes() == changes
+    service.retain(keeping(retention_ms=8_000), {0: 31})
+    assert segments(disk)[-1] < 60
+    disk.clock_ms += 2_000
+    service.retain(keeping(retention_ms=8_000), {0: 31})
+    assert segments(disk)[-1] == 60, "the newest segment was old"
+
+
+def test_what_is_gone_is_refused_by_name_with_the_last_id_that_went() -> None:
+    service = served(FaultyDisk())
+    service.retain(NOTHING, {0: 31})
+    begin = service.store.partition(0).first_id
+    (reply,) = service.handle([Read(0, 1, begin - 1, 40, 100)])
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.last_id) == (RefusalCode.TRIMMED, begin - 1)
+    (reply,) = service.handle([Read(0, 1, begin, 40, 100)])
+    assert isinstance(reply, Records)
+
+
+def test_a_session_may_begin_a_log_anew_and_nobody_else() -> None:
+    service = served(FaultyDisk())
+    (fenced,) = service.handle([Begin(0, 0, 90)])
+    assert isinstance(fenced, Refused)
+    (elsewhere,) = service.handle([Begin(0, 1, 90)], connection="another")
+    assert isinstance(elsewhere, Refused)
+    assert elsewhere.code is RefusalCode.NOT_OPEN
+    assert service.handle([Begin(0, 1, 90)]) == [Begun(0, 1, 90)]
+    assert service.handle([Begin(0, 1, 90)]) == [Begun(0, 1, 90)], "an order that comes again"
+    (cut,) = service.handle([Truncate(0, 1, 20)])
+    assert isinstance(cut, Refused)
+
+
+def test_excess_is_told_by_the_replicas_own_clock_and_to_strangers_of_what_is_committed() -> None:
+    disk = FaultyDisk()
+    service = served(disk, 1)
+    dated(disk, service.store.partition(0), 59)
+    age_ms = disk.now_ms() - (CLOCK_MS + 400 * 30)
+    (found,) = service.handle([FindExcess(0, 1, age_ms, -1)])
+    assert isinstance(found, ExcessFound)
+    assert found.first_id in range(25, 31)
+    assert service.handle([FindExcess(0, -1, age_ms, -1)]) == [ExcessFound(0, -1, 0)]
+    service.handle([SetLowWaterMark(0, 1, 59, 59)])
+    assert service.handle([FindExcess(0, -1, age_ms, -1)]) == [ExcessFound(0, -1, found.first_id)]
+
+
+# ---- verify -------------------------------------------------------------------------------------------------------
+
+
+def test_copies_are_compared_wherever_they_begin() -> None:
+    disk = FaultyDisk()
+    for replica, (mark, differs) in enumerate([(0, False), (300, False), (470, True)]):
+        config = StorageConfig(segment_size_bytes=2_000 + 500 * replica, preallocate_bytes=0)
+        store = ReplicaStore.create(disk, f"/data/replica-{replica}", KEY, 1, config)
+        log = store.partition(0)
+        log.open_session(1)
+        while log.last_id < 599:
+            log.append(1, records(log.last_id + 1, 20, int(differs and log.last_id > 500)))
+        log.trim(mark)
+        log.set_low_water_mark(1, 599, 599)
+        store.close()
+    reports = [verify_directory(disk, f"/data/replica-{replica}") for replica in range(3)]
+    assert all(report.ok for report in reports), [str(report.damage) for report in reports]
+    firsts = [report.partitions[0].first_id for report in reports]
+    assert firsts[0] == 0 < firsts[1] < firsts[2]
+    assert [report.partitions[0].records for report in reports] == [600 - first_id for first_id in firsts]
+    (found,) = compare_reports(disk, reports[:2], 3)
+    assert (found.verdict, [standing.first_id for standing in found.standings]) == ("ok", firsts[:2])
+    (found,) = compare_reports(disk, reports, 3)
+    assert "replica-0 and replica-2 differ from transaction 520 on" in found.errors

@@ -1,0 +1,90 @@
+"""Raises the trim marks of a server's partitions as the settings of their spaces say (docs/retention.md, "Policies").
+
+The server of a partition does it, for only there is known what is committed. It asks every member replica from which
+record on to keep, each by its own clock and disk, and takes the lowest answer: one clock that is ahead gives up
+nothing. Marks of all partitions are raised with one write. Nothing depends on when that happens, or on it happening:
+what fails is done with the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+from waltz_ray.actors.partition_driver import PartitionDriver
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import ReplicaRefused, ZooKeeperUnreachable
+from waltz_ray.protocol.spaces import SpaceTable
+from waltz_ray.protocol.trimming import policy_of
+from waltz_ray.runtime.seldom import Seldom
+
+__all__ = ["Retention"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOG_EVERY_S = 60.0
+
+
+class Host(Protocol):
+    """What it needs of its server."""
+
+    server_id: int
+    store: ClusterStore
+    assigned: dict[int, int]
+
+    @property
+    def drivers(self) -> Mapping[int, PartitionDriver]: ...
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class Retention:
+    """One server's. ``follow`` tells it of the spaces; ``keep_looking`` runs until it is cancelled."""
+
+    def __init__(self, host: Host, interval_s: float) -> None:
+        self._host = host
+        self._interval_s = interval_s
+        self._table: SpaceTable | None = None
+        self._quiet = Seldom(_LOG_EVERY_S)
+
+    def follow(self, table: SpaceTable) -> None:
+        """The spaces, and their settings, are these now."""
+        self._table = table
+
+    async def keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.look()
+            except ZooKeeperUnreachable as error:
+                if self._quiet.due():
+                    log.warning("server %d: trims nothing for now: %s", self._host.server_id, error)
+
+    async def look(self) -> None:
+        """Raise every mark that may be raised now. ZooKeeperUnreachable."""
+        wanted: dict[int, int] = {}
+        for space in [] if self._table is None else self._table.present():
+            policy = policy_of(space.settings)
+            if policy is None:
+                continue
+            for partition_id in [p for p in space.partitions if p in self._host.assigned]:
+                first_id = await self._first_to_keep(partition_id, *policy)
+                if first_id > self._host.drivers[partition_id].machine.trim_mark:
+                    wanted[partition_id] = first_id
+        if wanted:
+            await self._host.in_thread(partial(self._host.store.trims.raise_marks, wanted))
+
+    async def _first_to_keep(self, partition_id: int, age_ms: int, most_bytes: int) -> int:
+        driver = self._host.drivers[partition_id]
+        if not driver.machine.ready:
+            return 0
+        try:
+            return await driver.excess(age_ms, most_bytes)
+        except (ReplicaRefused, ConnectionError) as error:  # a member that does not answer soon is none any more
+            log.debug("partition %d: %s", partition_id, error)
+            return 0
