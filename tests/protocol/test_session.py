@@ -77,10 +77,18 @@ class Bench:
         retained: RetainedRecords | None = None,
         grace_ms: int = 50,
         piece_bytes: int = 1 << 20,
+        trim_mark: int = 0,
     ) -> None:
         roster = entries if isinstance(entries, Roster) else Roster(S, 2, dict(entries))
         self.session = Session(
-            0, roster, 10, retained, retained_bytes=1 << 20, join_grace_ms=grace_ms, piece_bytes=piece_bytes
+            0,
+            roster,
+            10,
+            retained,
+            retained_bytes=1 << 20,
+            join_grace_ms=grace_ms,
+            piece_bytes=piece_bytes,
+            trim_mark=trim_mark,
         )
         self.version = 10
         self.orders: list[SessionEffect] = self.session.start()
