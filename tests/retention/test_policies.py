@@ -1,0 +1,143 @@
+"""What the settings of a space come to: the rules, and a server that carries them out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from waltz_ray.actors.retention import Retention
+from waltz_ray.config import ServerConfig
+from waltz_ray.coordination.hold_store import HoldStore
+from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol import trimming
+from waltz_ray.protocol.spaces import changed_settings
+from waltz_ray.protocol.trimming import AS_USUAL, SegmentLimits
+from waltz_ray.testing import InMemoryCluster
+
+# ---- rules --------------------------------------------------------------------------------------------------------
+
+
+def test_marks_rise_as_far_as_every_hold_lets() -> None:
+    holds = [{0: 7, 1: 3}, {0: 5}, {2: 0}]
+    assert trimming.raised_marks({0: 2, 1: 3}, {0: 9, 1: 9, 2: 9, 3: 9}, holds) == {0: 5, 3: 9}
+    assert trimming.raised_marks({0: 6}, {0: 9}, [{0: 5}]) == {}, "a hold below the mark keeps what is left"
+
+
+def test_a_segment_goes_only_whole_and_the_newest_never() -> None:
+    assert [trimming.segments_below([10, 20, 30], mark) for mark in (0, 10, 19, 20, 29, 30, 31, 99)] == [
+        *(0, 0, 0, 1, 1, 2, 2, 2),
+    ]
+    assert trimming.segments_below([10], 99) == 0
+
+
+def test_the_newest_segments_that_fit_are_kept() -> None:
+    assert [trimming.by_size([0, 10, 20], [5, 5, 5], most) for most in (0, 4, 5, 9, 10, 14, 15, 99)] == [
+        *(20, 20, 20, 20, 10, 10, 0, 0),
+    ]
+
+
+def test_segments_are_a_part_of_what_is_kept_but_not_tiny() -> None:
+    assert trimming.segment_limits({}) == AS_USUAL == trimming.segment_limits({"compact": 1})
+    assert trimming.segment_limits({"retention_bytes": 4_000_000}) == SegmentLimits(1_000_000, None)
+    assert trimming.segment_limits({"retention_ms": 60_000}) == SegmentLimits(None, 15_000)
+    assert trimming.segment_limits({"retention_bytes": 0, "retention_ms": 0}) == SegmentLimits(16_384, 1_000)
+
+
+def test_a_policy_is_age_or_size_or_a_layers_own() -> None:
+    assert trimming.policy_of({}) is None
+    assert trimming.policy_of({"compact": 1}) is None
+    assert trimming.policy_of({"retention_ms": 5}) == (5, -1)
+    assert trimming.policy_of({"retention_ms": 5, "retention_bytes": 0}) == (5, 0)
+    assert trimming.policy_of({"compact": 0, "retention_bytes": 7}) == (-1, 7)
+
+
+def test_a_space_that_compacts_has_no_other_policy() -> None:
+    assert changed_settings({}, {"compact": 1}) == {"compact": 1}
+    assert changed_settings({"retention_ms": 5}, {"compact": 1, "retention_ms": None}) == {"compact": 1}
+    for before, changes in [({"compact": 1}, {"retention_ms": 5}), ({"retention_bytes": 5}, {"compact": 1})]:
+        with pytest.raises(InvalidInput, match="set no retention_ms, retention_bytes"):
+            changed_settings(before, changes)
+    with pytest.raises(InvalidInput, match="compact is 1 or 0, not 2"):
+        changed_settings({}, {"compact": 2})
+
+
+# ---- a server -------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A cluster with a clock of its own; ``look``: what a server does every few seconds."""
+
+    def __init__(self, cluster: InMemoryCluster, **settings: int) -> None:
+        self.cluster = cluster
+        self.store = cluster._store
+        cluster._do(lambda: self.store.spaces.set("log", settings))
+
+    def look(self) -> dict[int, int]:
+        async def look() -> dict[int, int]:
+            for server, _ in self.cluster._running.values():
+                retention = Retention(server, 1.0)
+                retention.follow(self.store.spaces.table())
+                await retention.look()
+            return self.store.trims.marks()
+
+        return self.cluster._started.call(look())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def never() -> ServerConfig:
+    return ServerConfig(retention_interval_ms=0)
+
+
+def test_what_is_older_than_a_space_keeps_is_given_up_and_nothing_younger() -> None:
+    clock = Clock()
+    with InMemoryCluster(partitions=2, config=never(), clock=clock) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, retention_ms=60_000)
+        for _ in range(5):
+            client.append(0, b"x").result()
+            clock.now += timedelta(seconds=30)
+        assert kept.look() == {0: 3}, "those of 150, 120 and 90 s ago"
+        assert kept.look() == {0: 3}
+        clock.now += timedelta(hours=1)
+        assert kept.look() == {0: 5}
+        clock.now -= timedelta(hours=1)
+        assert kept.look() == {0: 5}, "a clock that is put back brings nothing back"
+
+
+def test_what_a_hold_keeps_stays() -> None:
+    clock = Clock()
+    with InMemoryCluster(config=never(), clock=clock) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, retention_ms=1_000)
+        for _ in range(5):
+            client.append(0, b"x").result()
+        holds: HoldStore = kept.store.trims.holds
+        cluster._do(lambda: holds.hold("audit", {0: 2}, "why"))
+        clock.now += timedelta(hours=1)
+        assert kept.look() == {0: 2}
+        cluster._do(lambda: holds.release("audit"))
+        assert kept.look() == {0: 5}
+
+
+def test_a_space_is_kept_to_a_size_and_another_is_not_touched() -> None:
+    with InMemoryCluster(config=never()) as cluster:
+        cluster.create_space("orders")
+        kept = Kept(cluster, retention_bytes=300)
+        with cluster.connect() as client, cluster.connect(space="orders") as orders:
+            for _ in range(10):
+                client.append(0, bytes(60)).result()
+                orders.append(0, bytes(60)).result()
+        assert kept.look() == {0: 7}, "three records of 100 bytes are left"
+
+
+def test_nothing_is_raised_for_a_space_whose_layer_does_it() -> None:
+    with InMemoryCluster(config=never()) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, compact=1)
+        client.append(0, b"x").result()
+        assert kept.look() == {}
