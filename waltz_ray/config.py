@@ -108,7 +108,7 @@ class ServerConfig:
     max_frame_bytes: int = 64 * 1024 * 1024
     """A longer frame is a wire error: a bound on what one peer can make us allocate."""
 
-    retention_interval_ms: int = 10_000
+    retention_interval_ms: int = 2_000
     """How often it looks what may be trimmed in spaces that do not keep everything; 0 = never."""
 
     zookeeper_session_ms: int = 6_000

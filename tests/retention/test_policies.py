@@ -76,7 +76,7 @@ class Kept:
     def look(self) -> dict[int, int]:
         async def look() -> dict[int, int]:
             for server, _ in self.cluster._running.values():
-                retention = Retention(server, 1.0)
+                retention = Retention(server, 1.0)  # which has asked nothing yet
                 retention.follow(self.store.spaces.table())
                 await retention.look()
             return self.store.trims.marks()
@@ -141,3 +141,29 @@ def test_nothing_is_raised_for_a_space_whose_layer_does_it() -> None:
         kept = Kept(cluster, compact=1)
         client.append(0, b"x").result()
         assert kept.look() == {}
+
+
+def test_replicas_are_asked_only_where_the_answer_may_be_another_one() -> None:
+    with InMemoryCluster(config=never()) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, retention_bytes=300)
+        [(server, _)] = cluster._running.values()
+        asked: list[int] = []
+
+        async def look_twice() -> list[int]:
+            excess = server.drivers[0].excess
+
+            async def counted(age_ms: int, most_bytes: int) -> int:
+                asked.append(server.drivers[0].machine.high_water_mark)
+                return await excess(age_ms, most_bytes)
+
+            server.drivers[0].excess = counted  # type: ignore[method-assign]
+            retention.follow(kept.store.spaces.table())
+            await retention.look()
+            await retention.look()
+            return asked
+
+        retention = Retention(server, 1.0)
+        client.append(0, b"x").result()
+        assert cluster._started.call(look_twice()) == [0]
+        client.append(0, b"x").result()
+        assert cluster._started.call(look_twice())[:2] == [0, 1]

@@ -3,7 +3,8 @@
 The server of a partition does it, for only there is known what is committed. It asks every member replica from which
 record on to keep, each by its own clock and disk, and takes the lowest answer: one clock that is ahead gives up
 nothing. Marks of all partitions are raised with one write. Nothing depends on when that happens, or on it happening:
-what fails is done with the next look.
+what fails is done with a later look. A partition is asked about only where the answer may be another one: by size if
+something was committed since, by age every fiftieth part of what is kept.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOG_EVERY_S = 60.0
+_LOOKS_AT_AN_AGE = 50
 
 
 class Host(Protocol):
@@ -51,6 +53,7 @@ class Retention:
         self._interval_s = interval_s
         self._table: SpaceTable | None = None
         self._quiet = Seldom(_LOG_EVERY_S)
+        self._asked: dict[int, tuple[int, float]] = {}  # partition -> its high-water mark then, and when
 
     def follow(self, table: SpaceTable) -> None:
         """The spaces, and their settings, are these now."""
@@ -73,18 +76,26 @@ class Retention:
             if policy is None:
                 continue
             for partition_id in [p for p in space.partitions if p in self._host.assigned]:
+                machine = self._host.drivers[partition_id].machine
+                if not machine.ready or not self._may_have_changed(partition_id, machine.high_water_mark, *policy):
+                    continue
                 first_id = await self._first_to_keep(partition_id, *policy)
-                if first_id > self._host.drivers[partition_id].machine.trim_mark:
+                if first_id > machine.trim_mark:
                     wanted[partition_id] = first_id
         if wanted:
             await self._host.in_thread(partial(self._host.store.trims.raise_marks, wanted))
 
+    def _may_have_changed(self, partition_id: int, high_water_mark: int, age_ms: int, most_bytes: int) -> bool:
+        mark, asked_s = self._asked.get(partition_id, (-2, 0.0))
+        older = age_ms >= 0 and asyncio.get_running_loop().time() >= asked_s + age_ms / _LOOKS_AT_AN_AGE / 1000
+        return older or (most_bytes >= 0 and high_water_mark != mark)
+
     async def _first_to_keep(self, partition_id: int, age_ms: int, most_bytes: int) -> int:
         driver = self._host.drivers[partition_id]
-        if not driver.machine.ready:
-            return 0
+        self._asked[partition_id] = driver.machine.high_water_mark, asyncio.get_running_loop().time()
         try:
             return await driver.excess(age_ms, most_bytes)
         except (ReplicaRefused, ConnectionError) as error:  # a member that does not answer soon is none any more
             log.debug("partition %d: %s", partition_id, error)
+            del self._asked[partition_id]
             return 0
