@@ -33,6 +33,7 @@ from waltz_ray.actors.supervision import (
     statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_restored
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
@@ -316,6 +317,9 @@ def _known(config: ClusterConfig) -> ClusterFile:
         embedded=not config.zookeeper,
     )
     found = cluster_file.read(config.directory)
+    restored = None if found is not None and found.key else read_restored(config.directory)
+    if restored is not None:
+        _check_restored(restored, wanted)
     if found is None:
         return wanted
     for what in ("name", "partitions", "replicas", "servers"):
@@ -330,10 +334,24 @@ def _known(config: ClusterConfig) -> ClusterFile:
     return found if found.running else replace(found, address="")
 
 
+def _check_restored(restored: RestoredCluster, wanted: ClusterFile) -> None:
+    """Its logs are there already, so many of them."""
+    for what in ("partitions", "replicas"):
+        found = getattr(restored.config, what)
+        if found != getattr(wanted, what):
+            raise ClusterMismatch(
+                f"{wanted.directory} has a restored cluster with {what} {found}, not {getattr(wanted, what)}; "
+                "leave the option out, or restore into another directory"
+            )
+
+
 def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
     client = KazooZooKeeper(known.zookeeper)
     try:
         store = ClusterStore(client, known.name)
+        restored = None if known.key else read_restored(known.directory)
+        if restored is not None:
+            return _initialise_restored(store, restored, known, config)
         try:
             info = store.info()
         except ClusterNotFound:
@@ -349,6 +367,20 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _initialise_restored(
+    store: ClusterStore, restored: RestoredCluster, known: ClusterFile, config: ClusterConfig
+) -> ClusterInfo:
+    """As the nodes of the cluster that was backed up, as far as they go on; or go on with those that an attempt that
+    was killed has made of the same."""
+    own = replace(config, directory=known.directory, storage=restored.config.storage, server=restored.config.server)
+    replica_ids = tuple(range(config.replicas))
+    settings = Settings(own, place_replicas(replica_ids, alive_nodes()))
+    info = store.plant(restored.seed, replica_ids, to_json(settings))
+    _same(known, info)
+    forget_restored(known.directory)
+    return info
 
 
 def _same(known: ClusterFile, info: ClusterInfo) -> None:

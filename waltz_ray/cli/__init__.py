@@ -21,6 +21,7 @@ COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     "space": "space",
+    **{"backup": "backup", "restore": "backup"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
 }
 """The module of each command. Only that of the command that is run is imported: nobody waits for the others."""

@@ -52,19 +52,22 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start a cluster, or the one that DIR holds. Without --address a Ray of its own is started on this machine."""
+    from waltz_ray.backup.restored import read_restored
     from waltz_ray.bring_up import bring_up
     from waltz_ray.finding import cluster_file
 
     directory = str(Path(directory).resolve())
     known = cluster_file.read(directory)
+    restored = read_restored(directory) if known is None else None
+    there = known or (restored.config if restored is not None else _DEFAULT)
     if not (address or (known and known.running)):
         address = os.environ.get("RAY_ADDRESS", "")
     config = ClusterConfig(
-        name=cluster or (known.name if known else cluster_name(directory)),
+        name=cluster or (cluster_name(directory) if there is _DEFAULT else there.name),
         directory=directory,
-        partitions=partitions if partitions is not None else (known or _DEFAULT).partitions,
-        replicas=replicas if replicas is not None else (known or _DEFAULT).replicas,
-        servers=servers if servers is not None else (known or _DEFAULT).servers,
+        partitions=partitions if partitions is not None else there.partitions,
+        replicas=replicas if replicas is not None else there.replicas,
+        servers=servers if servers is not None else there.servers,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:

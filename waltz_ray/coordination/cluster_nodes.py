@@ -122,7 +122,7 @@ def create_nodes(
 ) -> ClusterInfo:
     """Make, or finish making, the nodes: the cluster as it is (key and settings may be older than ``wanted``).
 
-    ``further``: nodes that are not drawn here, path below the root -> content.
+    ``further``: nodes that are not drawn here, or have other contents, path below the root -> content.
     ClusterMismatch if the root has another shape or is another program's; nothing is changed then.
     """
     try:
@@ -166,6 +166,8 @@ def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
         if error.retriable:
             raise
         raise ClusterMismatch(f"{root} in ZooKeeper is another program's ({error}); use another name") from error
+    if info.cluster_key == wanted.cluster_key:
+        return  # nobody else has that key: it was begun with exactly this
     made_with = _partitions_at_first(zookeeper, root, found)
     if (found.cluster, made_with) != (wanted.name, wanted.partitions):
         raise ClusterMismatch(
@@ -200,10 +202,9 @@ def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo, further:
         "/store/partitions": b"",
         "/store/replicas": b"",
         "/store/preferred": to_json({"servers": {}}),
+        **{partition_path("", p): record for p in range(info.partitions)},
         **further,
     }
-    for p in range(info.partitions):
-        nodes[partition_path("", p)] = record
     for path, data in nodes.items():
         try:
             zookeeper.create(root + path, data)

@@ -24,9 +24,18 @@ from waltz_ray.coordination.cluster_nodes import (
     to_json,
 )
 from waltz_ray.coordination.leadership import Leadership
+from waltz_ray.coordination.seeding import Seed, seed_nodes
 from waltz_ray.coordination.space_store import SpaceStore, first_space_nodes
 from waltz_ray.coordination.trim_store import TrimStore
-from waltz_ray.errors import ClusterNotFound, CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict
+from waltz_ray.errors import (
+    ClusterMismatch,
+    ClusterNotFound,
+    CoordinationError,
+    InvalidInput,
+    NodeExists,
+    NoNode,
+    VersionConflict,
+)
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import UNRESOLVED, Roster
@@ -90,6 +99,20 @@ class ClusterStore:
         self._info = create_nodes(self._zookeeper, self._root, wanted, first_space_nodes(partitions))
         return self._info
 
+    def plant(self, seed: Seed, replicas: Sequence[int], settings: Mapping[str, Any]) -> ClusterInfo:
+        """``initialize`` for a cluster whose replicas begin with logs; its key is the seed's. ClusterMismatch if there
+        is another cluster of that name."""
+        wanted = ClusterInfo(
+            self.cluster, seed.spaces.partitions, seed.cluster_key, tuple(sorted(replicas)), dict(settings)
+        )
+        info = create_nodes(self._zookeeper, self._root, wanted, seed_nodes(seed, replicas))
+        if info.cluster_key != seed.cluster_key:
+            raise ClusterMismatch(
+                f"ZooKeeper has another cluster {self.cluster!r} than the one that was restored; use another name"
+            )
+        self._info = info
+        return info
+
     def info(self) -> ClusterInfo:
         """ClusterNotFound if there is no such cluster, or its initialisation was never completed."""
         if self._info is None:
@@ -118,6 +141,12 @@ class ClusterStore:
     def next_server_id(self) -> int:
         """A server ID nobody was ever given; the first is 1."""
         return self._next_id(self._root + "/ids/server")
+
+    def last_ids(self) -> tuple[int, int]:
+        """The client ID and the server ID that were given out last, 0 if none was."""
+        paths = self._root + "/ids/client", self._root + "/ids/server"
+        client_id, server_id = (znodes.decode_counter(path, self._zookeeper.get(path)[0]) for path in paths)
+        return client_id, server_id
 
     def _next_id(self, path: str) -> int:
         # A lost reply burns an ID, which is harmless: IDs must differ, not be dense.

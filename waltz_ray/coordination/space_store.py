@@ -18,7 +18,7 @@ no such node: it is one space, ``log``, until somebody changes something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,20 @@ from waltz_ray.protocol.spaces import (
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import StoreParams
 
-__all__ = ["SpaceStore", "first_space_nodes"]
+__all__ = ["SpaceStore", "first_space_nodes", "space_nodes"]
 
 
 def first_space_nodes(partitions: int) -> dict[str, bytes]:
     """Of a new cluster: path below its root -> content."""
-    log = Space(DEFAULT_SPACE, "log", 0, partitions, SpaceState.READY)
-    return {"/store/spaces": to_json({"changes": 0}), f"/store/spaces/{DEFAULT_SPACE}": _to_node(log)}
+    return space_nodes([Space(DEFAULT_SPACE, "log", 0, partitions, SpaceState.READY)])
+
+
+def space_nodes(spaces: Iterable[Space]) -> dict[str, bytes]:
+    """The nodes of these spaces, which are all: path below the cluster's root -> content."""
+    return {
+        "/store/spaces": to_json({"changes": 0}),
+        **{f"/store/spaces/{each.name}": _to_node(each) for each in spaces},
+    }
 
 
 class SpaceStore:

@@ -1,0 +1,534 @@
+"""Runs of a backup, restored and compared: what is new, what is left behind, and what is killed or full on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet
+from tests.storage.helpers import records
+from waltz_ray.backup.catalogue import read_catalogue
+from waltz_ray.backup.format import Identity, Manifest
+from waltz_ray.backup.pace import Pace
+from waltz_ray.backup.restore import Cut, restore
+from waltz_ray.backup.restored import read_restored
+from waltz_ray.backup.run import Choices, Summary, back_up, hold_name
+from waltz_ray.backup.target import Target
+from waltz_ray.backup.verify import verify_backup
+from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.seeding import SEED_SESSION
+from waltz_ray.errors import (
+    ClusterMismatch,
+    CoordinationError,
+    Corruption,
+    DataUnavailable,
+    DiskFull,
+    InvalidInput,
+    StorageError,
+)
+from waltz_ray.protocol.spaces import SpaceState
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.storage.verify import compare_reports, verify_directory
+
+SMALL = Choices(piece_bytes=1000)
+FULL_SPEED = Pace(None)
+
+
+def run(source: MemorySource, target: Target, choices: Choices = SMALL) -> Summary:
+    shown = Quiet()
+    done = back_up(source, target, choices, FULL_SPEED, shown, lambda: CLOCK_MS)
+    assert shown.stages == [["transactions", done.transactions, done.transactions]]
+    return done
+
+
+def local(path: Path) -> Target:
+    return Target.at(str(path))
+
+
+def newest(target: Target) -> Manifest:
+    manifest = read_catalogue(target).newest
+    assert manifest is not None
+    return manifest
+
+
+def wanted(partition_id: int, first_id: int, end_id: int) -> bytes:
+    """The bytes of these records, made in one go."""
+    return bytes(records(0, end_id, tag=partition_id, partition_id=partition_id).since(first_id).records)
+
+
+def restored_bytes(
+    target: Target, into: Path, cuts: Sequence[Cut] = (), replicas: int | None = None
+) -> dict[int, tuple[int, bytes]]:
+    """Of each partition the first ID and the bytes of all records; the replicas' directories are good, and alike."""
+    done = restore(target, str(into), Quiet(), "again", cuts, replicas)
+    reports = [verify_directory(OsDisk(), str(into / f"replica-{n}")) for n in range(done.replicas)]
+    assert [report.damages for report in reports] == [[]] * done.replicas
+    compared = compare_reports(OsDisk(), reports, done.replicas)
+    assert [one.verdict for one in compared if one.partition_id in done.next_ids] == ["ok"] * len(done.next_ids)
+    known = read_restored(into)
+    assert known is not None
+    store = ReplicaStore.open(OsDisk(), str(into / "replica-0"), known.seed.cluster_key, StorageConfig())
+    try:
+        found = {}
+        for p, end in done.next_ids.items():
+            log, first_id, data = store.partition(p), known.seed.trim_marks.get(p, 0), b""
+            assert (log.session_id, log.last_id) == (SEED_SESSION, end - 1)
+            assert (log.low_water_mark, log.local_low_water_mark) == (end - 1, end - 1)
+            at = first_id
+            while at < end:
+                batch = log.read(at, end, 10_000)
+                data, at = data + bytes(batch.records), batch.end_id
+            found[p] = (first_id, data)
+        return found
+    finally:
+        store.close()
+
+
+def test_full_then_incremental_then_restored_byte_for_byte(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends = {0: 100, 1: 8, 2: 0}
+    first = run(source, target)
+    assert (first.manifest, first.transactions, first.partitions) == (0, 108, 3)
+    before = newest(target)
+    assert len(before.partitions[0].pieces) > 3
+    source.ends = {0: 130, 1: 8, 2: 5}
+    source.reads.clear()
+    second = run(source, target)
+    after = newest(target)
+    assert (second.manifest, second.transactions) == (1, 35)
+    assert source.reads == [(0, 100, 130), (2, 0, 5)], "what is there is not read from the cluster again"
+    full = [piece for piece in before.partitions[0].pieces if piece.size >= SMALL.piece_bytes]
+    assert after.partitions[0].pieces[: len(full)] == tuple(full), "full pieces are never written again"
+    assert all(piece.size >= SMALL.piece_bytes for piece in after.partitions[0].pieces[:-1])
+    assert after.partitions[1] == before.partitions[1]
+    names = set(target.names())
+    assert names == {"backup.json", "manifests/0000000001.json", *after.names()}, "what no manifest names is gone"
+    assert source.holds == {}
+
+    found = restored_bytes(target, tmp_path / "again")
+    assert found == {p: (0, wanted(p, 0, end)) for p, end in source.ends.items()}
+    known = read_restored(tmp_path / "again")
+    assert known is not None
+    assert known.seed.cluster_key != KEY
+    assert (known.config.name, known.config.replicas, known.config.partitions) == ("again", 3, 2)
+    assert known.config.storage.segment_size_bytes == 900
+    assert (known.seed.last_client_id, known.seed.last_server_id) == (17, 4)
+    assert known.seed.generations == {0: 3, 1: 2, 2: 1}
+    assert known.seed.spaces == source.spaces()
+
+
+def test_nothing_new_is_another_run_all_the_same(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 3, 1: 0, 2: 0}
+    run(source, target)
+    done = run(source, target)
+    assert (done.manifest, done.transactions, done.pieces_written) == (1, 0, 0)
+    assert verify_backup(target, Quiet()).ok
+
+
+def test_times_come_back(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends = {0: 50, 1: 50, 2: 0}
+    run(source, target)
+    source.ends = {0: 70, 1: 50, 2: 0}
+    run(source, target)
+    restored_bytes(target, tmp_path / "again", replicas=1)
+    known = read_restored(tmp_path / "again")
+    assert known is not None
+    store = ReplicaStore.open(OsDisk(), str(tmp_path / "again/replica-0"), known.seed.cluster_key, StorageConfig())
+    for p, end in ((0, 70), (1, 50)):
+        lookup = store.partition(p).times()
+        assert lookup.first_id_at(CLOCK_MS + 9_000) == 27
+        for n in range(p, end // 3):
+            assert lookup.marks(3 * n, 3 * n + 1) == (3 * n + 1, ((3 * n, CLOCK_MS + 1000 * n),))
+    store.close()
+
+
+def test_killed_between_any_two_steps(tmp_path: Path) -> None:
+    """Two runs, the second one killed at each of its steps: the first one's records can be restored at any moment, and
+    the next run goes on."""
+
+    def prepared(folder: Path) -> tuple[MemorySource, BrittleFileSystem, Target]:
+        source, brittle = MemorySource(), BrittleFileSystem()
+        source.ends = {0: 30, 1: 4, 2: 0}
+        run(source, local(folder))
+        source.ends = {0: 75, 1: 9, 2: 1}
+        return source, brittle, Target(brittle, str(folder), str(folder))
+
+    source, brittle, target = prepared(tmp_path / "whole")
+    whole = run(source, target)
+    kept = 0
+    for step in range(brittle.steps):
+        folder = tmp_path / f"b{step}"
+        source, brittle, target = prepared(folder)
+        brittle.left = step
+        with pytest.raises(Killed):
+            run(source, target)
+        brittle.left = None
+        assert verify_backup(target, Quiet()).ok
+        ends = {p: each.next_id for p, each in newest(target).partitions.items()}
+        assert ends in ({0: 30, 1: 4, 2: 0}, {0: 75, 1: 9, 2: 1})
+        if step % 5 == 0:
+            found = restored_bytes(target, tmp_path / f"r{step}", replicas=1)
+            assert found == {p: (0, wanted(p, 0, end)) for p, end in ends.items()}
+        again = run(source, target)
+        kept = max(kept, again.pieces_resumed)
+        assert again.pieces_written + again.pieces_resumed <= whole.pieces_written
+        assert verify_backup(target, Quiet()).unnamed == []
+        last = newest(target)
+        assert {p: each.next_id for p, each in last.partitions.items()} == source.ends
+        assert set(target.names()) == {"backup.json", f"manifests/{last.number:010d}.json", *last.names()}
+    assert kept == whole.pieces_written, "killed last of all, everything is taken over"
+
+
+def test_killed_in_the_first_run(tmp_path: Path) -> None:
+    probe = BrittleFileSystem()
+    source = MemorySource()
+    source.ends = {0: 20, 1: 0, 2: 0}
+    run(source, Target(probe, str(tmp_path / "whole"), "whole"))
+    for step in range(probe.steps):
+        brittle = BrittleFileSystem()
+        target = Target(brittle, str(tmp_path / f"b{step}"), "b")
+        brittle.left = step
+        with pytest.raises(Killed):
+            run(source, target)
+        brittle.left = None
+        if read_catalogue(target).newest is None:
+            with pytest.raises(
+                InvalidInput, match=r"(holds no backup; make|no run of this backup has come to its end)"
+            ):
+                restore(target, str(tmp_path / "x"), Quiet())
+        run(source, target)
+        assert verify_backup(target, Quiet()).ok
+        assert newest(target).partitions[0].next_id == 20
+
+
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    source, brittle = MemorySource(), BrittleFileSystem()
+    target = Target(brittle, str(tmp_path / "b"), str(tmp_path / "b"))
+    source.ends = {0: 10, 1: 0, 2: 0}
+    run(source, target)
+    source.ends = {0: 100, 1: 0, 2: 0}
+    brittle.room = 2500
+    with pytest.raises(DiskFull, match=r"b/pieces/0/.*: no space left where the backup is written; make room and give"):
+        run(source, target)
+    assert source.holds == {}
+    brittle.room = None
+    assert newest(target).partitions[0].next_id == 10
+    again = run(source, target)
+    assert again.pieces_resumed == 1
+    assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 100))
+
+
+def test_what_a_killed_run_left_is_believed_only_after_a_look(tmp_path: Path) -> None:
+    source, brittle = MemorySource(), BrittleFileSystem()
+    target = Target(brittle, str(tmp_path), "b")
+    source.ends = {0: 60, 1: 0, 2: 0}
+    source.lock_lost = True
+    with pytest.raises(CoordinationError):
+        run(source, target)
+    source.lock_lost = False
+    (*_, name) = sorted(name for name in target.names() if name.startswith("pieces/0/"))
+    flip(tmp_path / name, 400)
+    again = run(source, target)
+    assert again.pieces_written == 1
+    assert again.pieces_resumed > 1
+    assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 60))
+
+
+def flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+# ---- trimming and holds ---------------------------------------------------------------------------------------------
+
+
+def test_records_are_held_while_they_are_read_and_longer_on_request(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 40, 1: 0, 2: 0}
+    held: list[dict[str, dict[int, int]]] = []
+    source.on_read = lambda: held.append({name: dict(positions) for name, positions in source.holds.items()})
+    run(source, target)
+    identity = read_catalogue(target).identity
+    assert identity is not None
+    name = hold_name(identity.backup)
+    assert held[0] == {name: {0: 0, 1: 0, 2: 0}}
+    assert source.holds == {}
+    assert run(source, target, replace(SMALL, keep_hold=True)).hold == name
+    assert source.holds == {name: {0: 40, 1: 0, 2: 0}}
+    source.ends[0] = 50
+    run(source, target, replace(SMALL, keep_hold=True))
+    assert held[-1] == {name: {0: 40, 1: 0, 2: 0}}, "nothing that was not backed up was let go of"
+    assert source.holds == {name: {0: 50, 1: 0, 2: 0}}
+
+
+def test_the_first_run_begins_at_the_trim_mark_even_if_it_moves(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends, source.marks = {0: 40, 1: 0, 2: 0}, {0: 9}
+
+    def trimmed_further() -> None:
+        source.marks[0] = 12
+
+    source.before_hold = trimmed_further
+    run(source, target)
+    assert newest(target).partitions[0].first_id == 12
+    assert source.reads == [(0, 12, 40)]
+    assert restored_bytes(target, tmp_path / "r")[0] == (12, wanted(0, 12, 40))
+    assert restored_bytes(target, tmp_path / "none", [Cut(0, first_id=12)])[0] == (12, b"")
+
+
+def test_what_was_backed_up_stays_although_the_cluster_has_trimmed_it(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends = {0: 10, 1: 0, 2: 0}
+    run(source, target)
+    source.ends, source.marks = {0: 20, 1: 0, 2: 0}, {0: 10}
+    run(source, target)  # writes the short piece once more, with records that only the backup has
+    assert newest(target).partitions[0].first_id == 0
+    assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 20))
+
+
+def test_a_gap_is_refused(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 10, 1: 0, 2: 0}
+    run(source, target)
+    source.ends, source.marks = {0: 20, 1: 0, 2: 0}, {0: 15}
+    with pytest.raises(
+        InvalidInput, match=r"partition 0: transactions 10 to 14 were trimmed before they were backed up"
+    ):
+        run(source, target)
+    assert newest(target).partitions[0].next_id == 10
+
+
+# ---- spaces, clusters -----------------------------------------------------------------------------------------------
+
+
+def test_a_space_that_goes_while_it_is_read_is_gone_in_the_backup(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends = {0: 5, 1: 0, 2: 60}
+    run(source, target)
+    source.ends[2] = 90
+
+    def deleted() -> None:
+        source.state = SpaceState.GONE
+
+    source.on_read = deleted
+    back_up(source, target, SMALL, FULL_SPEED, Quiet())
+    assert sorted(newest(target).partitions) == [0, 1]
+    assert newest(target).spaces.gone == {2}
+    assert not any(name.startswith("pieces/2/") for name in target.names()), "with all its records, for ever"
+    assert sorted(restored_bytes(target, tmp_path / "r")) == [0, 1]
+
+
+def test_what_cannot_be_read_ends_the_run(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 5, 1: 0, 2: 0}
+
+    def unreadable() -> None:
+        raise DataUnavailable("nobody answers")
+
+    source.on_read = unreadable
+    with pytest.raises(DataUnavailable):
+        run(source, target)
+    assert source.holds == {}
+
+
+def test_a_cluster_that_ends_before_its_backup(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 5, 1: 0, 2: 0}
+    run(source, target)
+    source.ends[0] = 4
+    with pytest.raises(DataUnavailable, match=r"partition 0 ends with transaction 3, and the backup has 4 already"):
+        run(source, target)
+
+
+def test_another_clusters_backup_and_other_things_are_refused(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    run(source, target)
+    source.cluster_key = Identity.decode(target.read("backup.json")).backup  # any other
+    with pytest.raises(ClusterMismatch, match=r"is the backup of another cluster, 'c' \(their keys differ\)"):
+        run(source, target)
+    (tmp_path / "things").mkdir()
+    (tmp_path / "things" / "a.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match=r"is no backup, and has a.txt in it; give a place that is empty"):
+        run(source, local(tmp_path / "things"))
+    with pytest.raises(InvalidInput, match=r"^what://x is no place that pyarrow can write to"):
+        Target.at("what://x")
+
+
+def test_two_runs_at_once_do_not_both_count(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 5, 1: 0, 2: 0}
+    other = MemorySource()
+    other.ends = {0: 9, 1: 0, 2: 0}
+    run(source, target)
+    source.ends[0] = 7
+
+    def meanwhile() -> None:
+        source.on_read = lambda: None
+        run(other, target)
+
+    source.on_read = meanwhile
+    with pytest.raises(CoordinationError, match=r"another run of the backup in .* has come to its end meanwhile"):
+        back_up(source, target, SMALL, FULL_SPEED, Quiet())
+    assert newest(target).partitions[0].next_id == 9
+    assert verify_backup(target, Quiet()).ok
+
+
+# ---- restoring ------------------------------------------------------------------------------------------------------
+
+
+def backed_up(folder: Path) -> Target:
+    source, target = MemorySource(), local(folder)
+    source.ends = {0: 60, 1: 20, 2: 1}
+    run(source, target)
+    return target
+
+
+def test_until(tmp_path: Path) -> None:
+    target = backed_up(tmp_path / "b")
+    cuts = [Cut(None, time_ms=CLOCK_MS + 5_200), Cut(1, first_id=4)]
+    found = restored_bytes(target, tmp_path / "r", cuts)
+    assert found == {0: (0, wanted(0, 0, 15)), 1: (0, wanted(1, 0, 4)), 2: (0, wanted(2, 0, 1))}
+    assert restored_bytes(target, tmp_path / "none", [Cut(0, first_id=0)])[0] == (0, b"")
+    late = [Cut(0, time_ms=CLOCK_MS + 10**9)]
+    assert restored_bytes(target, tmp_path / "all", late)[0] == (0, wanted(0, 0, 60))
+    for cut, why in (
+        (Cut(0, first_id=61), r"partition 0 cannot end before transaction 61: the backup has 0 to 59"),
+        (Cut(7, first_id=0), r"the backup has no partition 7; it has 0, 1, 2"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            restore(target, str(tmp_path / "no"), Quiet(), "", [cut])
+        assert not (tmp_path / "no").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    target = backed_up(tmp_path / "b")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "x").touch()
+    with pytest.raises(InvalidInput, match=r"r is not empty \(x is in it\), and nothing is overwritten"):
+        restore(target, str(tmp_path / "r"), Quiet())
+    with pytest.raises(InvalidInput, match=r"x cannot be restored into: Not a directory"):
+        restore(target, str(tmp_path / "r" / "x"), Quiet())
+    assert os.listdir(tmp_path / "r") == ["x"]
+
+
+def damaged(target: Target, folder: Path, how: str) -> str:
+    """Which object was damaged."""
+    manifest = newest(target)
+    name = manifest.partitions[0].pieces[1].name(0)
+    path = folder / name
+    if how == "missing":
+        path.unlink()
+    elif how == "short":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif how == "exchanged":
+        other = (folder / manifest.partitions[0].pieces[0].name(0)).read_bytes()
+        path.write_bytes(other.ljust(path.stat().st_size, b"\0")[: path.stat().st_size])
+    elif how == "manifest":
+        name = "manifests/0000000000.json"
+        flip(folder / name, (folder / name).read_bytes().index(b'"next_id"') + 12)
+    else:
+        flip(path, int(how))
+    return name
+
+
+HOW = {
+    "missing": "the piece is missing",
+    "short": "it has [0-9]+ bytes, not [0-9]+",
+    "exchanged": "first transaction ID 0, expected",
+    "manifest": "its checksum is wrong",
+    "5": "its checksum is not the one in the manifest",  # the creation time, which no other checksum covers
+    "13": "the cluster key is not this directory's",
+    "200": "record [0-9]+ is damaged",
+    "-3": "the time of a record is damaged",
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_damaged_backup_is_refused_before_anything_is_written(tmp_path: Path, how: str) -> None:
+    target = backed_up(tmp_path / "b")
+    name = damaged(target, tmp_path / "b", how)
+    with pytest.raises(Corruption, match=HOW[how]) as refused:
+        restore(target, str(tmp_path / "r"), Quiet())
+    assert refused.value.file == str(tmp_path / "b" / name)
+    assert not (tmp_path / "r").exists()
+    if how != "manifest":
+        (damage,) = verify_backup(target, Quiet()).damages
+        assert damage.file == refused.value.file
+
+
+def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
+    target = backed_up(tmp_path)
+    piece = newest(target).partitions[0].pieces[0]
+    path = tmp_path / piece.name(0)
+    for at in range(0, piece.size, 3):
+        flip(path, at)
+        assert len(verify_backup(target, Quiet()).damages) == 1, f"byte {at}"
+        flip(path, at)
+    assert verify_backup(target, Quiet()).ok
+
+
+def test_a_torn_newest_manifest_is_told_and_the_one_before_counts(tmp_path: Path) -> None:
+    """As a file system leaves it that does not rename in one step."""
+    target = backed_up(tmp_path)
+    (tmp_path / "manifests/0000000001.json").write_bytes(target.read("manifests/0000000000.json")[:-200])
+    assert newest(target).number == 0
+    (damage,) = verify_backup(target, Quiet()).damages
+    assert damage.file.endswith("manifests/0000000001.json")
+
+
+def test_a_restore_that_did_not_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = backed_up(tmp_path / "b")
+    monkeypatch.setattr("waltz_ray.backup.restore._write_partition", fail)
+    with pytest.raises(DiskFull):
+        restore(target, str(tmp_path / "r"), Quiet())
+    with pytest.raises(
+        StorageError, match=r"the restore of .*/b into .*/r did not come to its end; remove the directory"
+    ):
+        read_restored(tmp_path / "r")
+    with pytest.raises(InvalidInput, match=r"is not empty"):
+        restore(target, str(tmp_path / "r"), Quiet())
+    (tmp_path / "r/waltz-restored.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"waltz-restored.json is damaged"):
+        read_restored(tmp_path / "r")
+    assert read_restored(tmp_path / "nowhere") is None
+
+
+def fail(*arguments: object) -> None:
+    raise DiskFull("full")
+
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_kept() -> None:
+    now, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(1000, lambda: now[0], sleep)
+    for _ in range(10):
+        pace.took(500)
+    assert now[0] == pytest.approx(5.0)
+    now[0] += 100  # what was not used is not made up for, but for a moment
+    pace.took(1000)
+    assert slept[-1] == pytest.approx(0.75)
+    Pace(None, lambda: now[0], sleep).took(10**12)
+    assert now[0] == pytest.approx(105.75)
+
+
+def test_the_manifest_is_json_that_people_can_read(tmp_path: Path) -> None:
+    fields = json.loads(backed_up(tmp_path).read("manifests/0000000000.json"))
+    assert fields["cluster"] == "c"
+    assert fields["partitions"]["1"]["next_id"] == 20
+    assert [space["name"] for space in fields["spaces"]] == ["log", "orders"]

@@ -1,0 +1,1 @@
+"""Backup and restore of a cluster that runs: docs/backup.md. Nothing is imported here."""

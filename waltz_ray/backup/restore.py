@@ -1,0 +1,222 @@
+"""A backup becomes the directory of a new cluster: new by its key, with the same records, byte for byte.
+
+All of the backup is looked at before anything is written. Then every replica gets its directory, through the same store
+that a replica uses; the records are appended as a server would, in a session of number SEED_SESSION, and the low-water
+marks are where they end. What a restore that was killed leaves: ``restored.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from waltz_ray.backup.catalogue import finished_backup
+from waltz_ray.backup.format import Manifest, PartitionBackup
+from waltz_ray.backup.pieces import parse_times
+from waltz_ray.backup.restored import RestoredCluster, write_restored
+from waltz_ray.backup.run import Shown
+from waltz_ray.backup.target import Target
+from waltz_ray.backup.verify import damages_of, load_piece
+from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
+from waltz_ray.coordination.seeding import SEED_SESSION, Seed
+from waltz_ray.errors import Corruption, InvalidInput, StorageError
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.store import ReplicaStore
+
+__all__ = ["Cut", "RestoreSummary", "restore"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a partition ends in the restored cluster: before transaction ``first_id``, or before the first one that may
+    have been appended at ``time_ms`` or later. ``partition_id`` None: every partition."""
+
+    partition_id: int | None
+    first_id: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass
+class RestoreSummary:
+    """``next_ids``: by partition, the first ID that is not there."""
+
+    directory: str
+    name: str
+    cluster_key: str
+    replicas: int
+    transactions: int = 0
+    next_ids: dict[int, int] = field(default_factory=dict)
+
+
+class DatedDisk(OsDisk):
+    """Its clock says when the records that are being written were appended: segments are not younger than these."""
+
+    def __init__(self) -> None:
+        self.dated_ms: int | None = None
+
+    def now_ms(self) -> int:
+        return super().now_ms() if self.dated_ms is None else self.dated_ms
+
+
+def restore(
+    target: Target,
+    into: str,
+    shown: Shown,
+    name: str = "",
+    cuts: Sequence[Cut] = (),
+    replicas: int | None = None,
+) -> RestoreSummary:
+    """The newest run of the backup, in the directory ``into``, for ``waltz up``.
+
+    InvalidInput if there is anything in ``into``, no backup, or no such cut; Corruption if the backup is damaged:
+    nothing was written then. DiskFull, StorageError: what was written says that it is not whole.
+    """
+    into = os.path.abspath(into)
+    _check_empty(into)
+    catalogue, manifest = finished_backup(target)
+    config = _config(manifest, name, replicas)
+    ends = _ends(target, manifest, cuts)
+    damage = next(iter(catalogue.damaged), None) or next(damages_of(target, catalogue, manifest, shown), None)
+    if damage is not None:
+        raise Corruption(damage.file, damage.offset, f"{damage.reason}; nothing was restored")
+    generations = {p: backup.generation for p, backup in manifest.partitions.items()}
+    trim_marks = {p: backup.first_id for p, backup in manifest.partitions.items() if backup.first_id}
+    ids = manifest.last_client_id, manifest.last_server_id
+    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks)
+    restored = RestoredCluster(config, seed, ends, target.shown)
+    try:
+        os.makedirs(into, exist_ok=True)
+        write_restored(into, restored)
+        _write_replicas(target, manifest, restored, into, shown)
+        write_restored(into, restored.finished)
+    except OSError as error:
+        raise StorageError(f"{into} cannot be written: {error.strerror}; remove it and restore again") from error
+    count = sum(ends[p] - backup.first_id for p, backup in manifest.partitions.items())
+    return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, ends)
+
+
+def _check_empty(into: str) -> None:
+    try:
+        found = sorted(os.listdir(into))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidInput(f"{into} cannot be restored into: {error.strerror}; give another --into") from error
+    if found:
+        raise InvalidInput(
+            f"{into} is not empty ({found[0]} is in it), and nothing is overwritten; give another --into"
+        )
+
+
+def _config(manifest: Manifest, name: str, replicas: int | None) -> ClusterConfig:
+    """That of the cluster, as far as it goes on."""
+    fields: Mapping[str, Any] = manifest.config
+    return ClusterConfig(
+        name=name or manifest.identity.cluster,
+        partitions=manifest.spaces.spaces[DEFAULT_SPACE].count,
+        replicas=manifest.replica_count if replicas is None else replicas,
+        servers=int(fields.get("servers", ClusterConfig().servers)),
+        storage=build(StorageConfig, dict(fields.get("storage", {}))),
+        server=build(ServerConfig, dict(fields.get("server", {}))),
+    )
+
+
+def _ends(target: Target, manifest: Manifest, cuts: Sequence[Cut]) -> dict[int, int]:
+    """Partition -> ID behind its last record. InvalidInput."""
+    ends = {p: backup.next_id for p, backup in manifest.partitions.items()}
+    for cut in sorted(cuts, key=lambda cut: cut.partition_id is not None):  # one partition's own goes before all
+        if cut.partition_id is not None and cut.partition_id not in ends:
+            raise InvalidInput(f"the backup has no partition {cut.partition_id}; it has {_few(sorted(ends))}")
+        for p in ends if cut.partition_id is None else (cut.partition_id,):
+            ends[p] = _end(target, p, manifest.partitions[p], cut)
+    return ends
+
+
+def _few(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+
+
+def _end(target: Target, p: int, backup: PartitionBackup, cut: Cut) -> int:
+    if cut.first_id is None:
+        assert cut.time_ms is not None
+        return _end_at(target, p, backup, cut.time_ms)
+    if not backup.first_id <= cut.first_id <= backup.next_id:
+        raise InvalidInput(
+            f"partition {p} cannot end before transaction {cut.first_id}: the backup has {backup.first_id} to "
+            f"{backup.next_id - 1}"
+        )
+    return cut.first_id
+
+
+def _end_at(target: Target, p: int, backup: PartitionBackup, time_ms: int) -> int:
+    """The first record that may have been appended at that time or later. Those of which nobody knows the time count as
+    being as old as those before them."""
+    second_ms = time_ms // 1000 * 1000  # a mark is good for its second
+    for piece in backup.pieces:
+        if piece.last_ms is None or piece.last_ms < second_ms:
+            continue
+        name, at = piece.name(p), piece.record_bytes
+        try:
+            raw = target.read(name, at)
+        except FileNotFoundError as error:
+            raise Corruption(target.place(name), 0, "the piece is missing; nothing was restored") from error
+        marks = parse_times(raw, target.place(name), at, piece.first_id, piece.next_id)
+        for transaction_id, marked_ms in marks:
+            if marked_ms >= second_ms:
+                return transaction_id
+    return backup.next_id
+
+
+def _write_replicas(target: Target, manifest: Manifest, restored: RestoredCluster, into: str, shown: Shown) -> None:
+    key, partitions = restored.seed.cluster_key, manifest.spaces.partitions
+    total = sum(restored.next_ids[p] - backup.first_id for p, backup in manifest.partitions.items())
+    shown.begin("transactions restored", total)
+    with ExitStack() as stack:
+        disks, stores = [], []
+        for number in range(restored.config.replicas):
+            disk = DatedDisk()
+            directory = os.path.join(into, f"replica-{number}")
+            store = ReplicaStore.create(disk, directory, key, partitions, restored.config.storage)
+            stack.callback(store.close)
+            disks.append(disk)
+            stores.append(store)
+        for p in sorted(manifest.partitions):
+            logs = [store.partition(p) for store in stores]
+            _write_partition(target, manifest, p, restored.next_ids[p], list(zip(disks, logs, strict=True)), shown)
+
+
+def _write_partition(
+    target: Target, manifest: Manifest, p: int, end: int, logs: list[tuple[DatedDisk, PartitionLog]], shown: Shown
+) -> None:
+    backup = manifest.partitions[p]
+    for disk, log in logs:
+        disk.dated_ms = next((piece.first_ms for piece in backup.pieces if piece.first_ms is not None), None)
+        log.open_session(SEED_SESSION)
+        if backup.first_id:
+            log.begin_at(SEED_SESSION, backup.first_id)
+    for piece in backup.pieces:
+        if piece.first_id < end:
+            records = load_piece(target, manifest, p, piece).slice(0, end - piece.first_id)
+            for disk, log in logs:
+                for batch in dated(records):
+                    disk.dated_ms = batch.times[0][1] if batch.times else disk.dated_ms
+                    log.append(SEED_SESSION, batch)
+            shown.done(len(records))
+    for disk, log in logs:
+        log.set_low_water_mark(SEED_SESSION, log.last_id, log.last_id)
+        log.close()
+        disk.dated_ms = None
+
+
+def dated(records: RecordBatch) -> list[RecordBatch]:
+    """The records in pieces of one time each."""
+    bounds = sorted({records.first_id, records.end_id, *(mark[0] for mark in records.times)})
+    return [records.slice(low - records.first_id, high - records.first_id) for low, high in pairwise(bounds)]

@@ -1,0 +1,77 @@
+"""Whether a backup can be restored: every byte of it is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from waltz_ray.backup.catalogue import Catalogue, finished_backup
+from waltz_ray.backup.format import BackupPiece, Manifest
+from waltz_ray.backup.pieces import parse_piece
+from waltz_ray.backup.run import Shown
+from waltz_ray.backup.target import Target
+from waltz_ray.errors import Corruption
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage.layout import HEADER_BYTES
+
+__all__ = ["BackupReport", "damages_of", "load_piece", "verify_backup"]
+
+
+@dataclass
+class BackupReport:
+    """``damages``: of manifests and of pieces, the first of each piece. ``unnamed``: objects that belong to no finished
+    run; the next run uses or deletes them."""
+
+    manifest: Manifest
+    damages: list[Corruption] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.damages
+
+
+def verify_backup(target: Target, shown: Shown) -> BackupReport:
+    """InvalidInput if there is no backup, Corruption if it cannot be said what it has."""
+    catalogue, manifest = finished_backup(target)
+    report = BackupReport(manifest, list(catalogue.damaged))
+    report.damages += damages_of(target, catalogue, manifest, shown)
+    known = manifest.names()
+    report.unnamed = [name for name in catalogue.sizes if name.startswith("pieces/") and name not in known]
+    return report
+
+
+def damages_of(target: Target, catalogue: Catalogue, manifest: Manifest, shown: Shown) -> Iterator[Corruption]:
+    """What is missing first, then what is wrong in what is there."""
+    pieces = [(p, piece) for p, backup in sorted(manifest.partitions.items()) for piece in backup.pieces]
+    shown.begin("bytes checked", sum(piece.size for _, piece in pieces))
+    there = []
+    for p, piece in pieces:
+        size, name = catalogue.sizes.get(piece.name(p)), piece.name(p)
+        if size == piece.size:
+            there.append((p, piece))
+        elif size is None:
+            yield Corruption(target.place(name), 0, "the piece is missing")
+        else:
+            yield Corruption(target.place(name), min(size, piece.size), f"it has {size} bytes, not {piece.size}")
+    for p, piece in there:
+        try:
+            load_piece(target, manifest, p, piece)
+        except Corruption as damage:
+            yield damage
+        shown.done(piece.size)
+
+
+def load_piece(target: Target, manifest: Manifest, partition_id: int, piece: BackupPiece) -> RecordBatch:
+    """The records of a piece, with their times, after every checksum has been looked at. Corruption."""
+    name = piece.name(partition_id)
+    place = target.place(name)
+    try:
+        raw = target.read(name)
+    except FileNotFoundError as error:
+        raise Corruption(place, 0, "the piece is missing") from error
+    batch = parse_piece(raw, place, manifest.identity.cluster_key, partition_id, piece.first_id, piece.next_id)
+    if hashlib.sha256(raw).hexdigest() != piece.sha256 or HEADER_BYTES + batch.size_bytes != piece.record_bytes:
+        raise Corruption(place, 0, "its checksum is not the one in the manifest")
+    return batch

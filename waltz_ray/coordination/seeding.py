@@ -1,0 +1,57 @@
+"""The ZooKeeper nodes of a cluster that begins with logs: one that was restored from a backup.
+
+Its replicas have the logs already. So the nodes say that a session, number SEED_SESSION, has been published on every
+partition, and that each replica is a member of it, unresolved: the first real session asks them for their votes, and
+none of them may come without its files. Client and server IDs, and generations, go on behind those that are in the
+records, for none of them may come twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from waltz_ray.coordination.cluster_nodes import partition_path, to_json
+from waltz_ray.coordination.space_store import space_nodes
+from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
+from waltz_ray.protocol.spaces import SpaceTable
+from waltz_ray.wire import znodes
+from waltz_ray.wire.znodes import AssignmentNode
+
+__all__ = ["SEED_SESSION", "Seed", "seed_nodes"]
+
+SEED_SESSION = 1
+"""What the control files of the restored replicas have, too."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """``generations`` and ``trim_marks`` by partition, of those that have one. ``spaces`` has N, and who is gone."""
+
+    cluster_key: uuid.UUID
+    spaces: SpaceTable
+    last_client_id: int
+    last_server_id: int
+    generations: Mapping[int, int]
+    trim_marks: Mapping[int, int]
+
+
+def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
+    """Path below the cluster's root -> content, in the order in which they can be made."""
+    members = {replica_id: ReplicaEntry(SEED_SESSION, UNRESOLVED) for replica_id in sorted(replica_ids)}
+    generations = {p: generation for p, generation in sorted(seed.generations.items()) if generation > 0}
+    nodes = {
+        "/ids/client": znodes.encode_counter(seed.last_client_id),
+        "/ids/server": znodes.encode_counter(seed.last_server_id),
+        "/serverDescriptors": znodes.encode_assignment(
+            AssignmentNode(0, seed.spaces.partitions, Assignment({}, generations))
+        ),
+        **space_nodes(seed.spaces.spaces.values()),
+    }
+    if seed.trim_marks:
+        nodes["/store/trims"] = to_json({"marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())}})
+    for p in seed.spaces.kept:
+        nodes[partition_path("", p)] = Roster(SEED_SESSION, generations.get(p, 0), members).to_json().encode()
+    return nodes
