@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,13 +89,18 @@ class MemorySource:
         self.holds.pop(name, None)
 
 
+ASIDE_OF_STORE = ".multipart"  # where nobody sees it
+
+
 class Killed(BaseException):
     """The process ends here."""
 
 
 class _Stream:
-    def __init__(self, owner: BrittleFileSystem, stream: Any) -> None:
-        self._owner, self._stream = owner, stream
+    def __init__(self, owner: BrittleFileSystem, path: str) -> None:
+        self._owner, self._path = owner, path
+        real = path + ASIDE_OF_STORE if owner.type_name == "s3" else path
+        self._stream = fs.LocalFileSystem().open_output_stream(real)
 
     def write(self, part: bytes) -> None:
         half = bytes(part)[: len(part) // 2]
@@ -109,17 +115,19 @@ class _Stream:
     def __enter__(self) -> _Stream:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._stream.close()
+        if self._owner.type_name == "s3" and kind is not Killed:
+            os.replace(self._path + ASIDE_OF_STORE, self._path)
 
 
 class BrittleFileSystem:
     """A local file system; with ``left`` = n the process is killed at the n-th step that changes something, a write
-    half done. ``room``: bytes until the disk is full."""
+    half done. ``room``: bytes until the disk is full. As ``s3`` it is an object store: nothing is renamed, an object is
+    there when its stream is closed, and not if the process is killed before."""
 
-    type_name = "local"
-
-    def __init__(self) -> None:
+    def __init__(self, type_name: str = "local") -> None:
+        self.type_name = type_name
         self._inner = fs.LocalFileSystem()
         self.left: int | None = None
         self.room: int | None = None
@@ -135,7 +143,7 @@ class BrittleFileSystem:
 
     def open_output_stream(self, path: str) -> _Stream:
         self.step()
-        return _Stream(self, self._inner.open_output_stream(path))
+        return _Stream(self, path)
 
     def move(self, old: str, new: str) -> None:
         self.step()
@@ -148,6 +156,10 @@ class BrittleFileSystem:
     def create_dir(self, path: str, recursive: bool) -> None:
         self.step()
         self._inner.create_dir(path, recursive=recursive)
+
+    def get_file_info(self, what: Any) -> Any:
+        found = self._inner.get_file_info(what)
+        return [info for info in found if not info.path.endswith(ASIDE_OF_STORE)] if isinstance(found, list) else found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -13,7 +13,7 @@ import pytest
 from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet
 from tests.storage.helpers import records
 from waltz_ray.backup.catalogue import read_catalogue
-from waltz_ray.backup.format import Identity, Manifest
+from waltz_ray.backup.format import Identity, Manifest, piece_of
 from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.restore import Cut, restore
 from waltz_ray.backup.restored import read_restored
@@ -150,12 +150,13 @@ def test_times_come_back(tmp_path: Path) -> None:
     store.close()
 
 
-def test_killed_between_any_two_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_killed_between_any_two_steps(tmp_path: Path, kind: str) -> None:
     """Two runs, the second one killed at each of its steps: the first one's records can be restored at any moment, and
     the next run goes on."""
 
     def prepared(folder: Path) -> tuple[MemorySource, BrittleFileSystem, Target]:
-        source, brittle = MemorySource(), BrittleFileSystem()
+        source, brittle = MemorySource(), BrittleFileSystem(kind)
         source.ends = {0: 30, 1: 4, 2: 0}
         run(source, local(folder))
         source.ends = {0: 75, 1: 9, 2: 1}
@@ -187,13 +188,14 @@ def test_killed_between_any_two_steps(tmp_path: Path) -> None:
     assert kept == whole.pieces_written, "killed last of all, everything is taken over"
 
 
-def test_killed_in_the_first_run(tmp_path: Path) -> None:
-    probe = BrittleFileSystem()
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_killed_in_the_first_run(tmp_path: Path, kind: str) -> None:
+    probe = BrittleFileSystem(kind)
     source = MemorySource()
     source.ends = {0: 20, 1: 0, 2: 0}
     run(source, Target(probe, str(tmp_path / "whole"), "whole"))
     for step in range(probe.steps):
-        brittle = BrittleFileSystem()
+        brittle = BrittleFileSystem(kind)
         target = Target(brittle, str(tmp_path / f"b{step}"), "b")
         brittle.left = step
         with pytest.raises(Killed):
@@ -209,8 +211,9 @@ def test_killed_in_the_first_run(tmp_path: Path) -> None:
         assert newest(target).partitions[0].next_id == 20
 
 
-def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    source, brittle = MemorySource(), BrittleFileSystem()
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path: Path, kind: str) -> None:
+    source, brittle = MemorySource(), BrittleFileSystem(kind)
     target = Target(brittle, str(tmp_path / "b"), str(tmp_path / "b"))
     source.ends = {0: 10, 1: 0, 2: 0}
     run(source, target)
@@ -220,6 +223,10 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path: Path) -> Non
         run(source, target)
     assert source.holds == {}
     brittle.room = None
+    manifest = newest(target)
+    if kind == "s3":
+        half = [name for name in target.names() if piece_of(name) is not None and name not in manifest.names()]
+        assert len(half) == 1, "what was cut short is not left under its name"
     assert newest(target).partitions[0].next_id == 10
     again = run(source, target)
     assert again.pieces_resumed == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyarrow import fs
@@ -79,9 +79,13 @@ class Target:
         aside = path + ASIDE if self._renames else path
         with self._named("written", name):
             self._make_folder(path.rpartition("/")[0])
-            with self._fs.open_output_stream(aside) as stream:
-                for part in parts:
-                    stream.write(part)
+            try:
+                with self._fs.open_output_stream(aside) as stream:
+                    for part in parts:
+                        stream.write(part)
+            except BaseException:
+                self._give_up(aside)
+                raise
             wanted = sum(map(len, parts))
             written = self._fs.get_file_info(aside).size
             if written != wanted:
@@ -99,6 +103,13 @@ class Target:
                     self._fs.delete_file(self._path(name))
                 except FileNotFoundError:
                     continue
+
+    def _give_up(self, path: str) -> None:
+        """Closing a stream in which a write has failed makes an object of what had been written: not to stay under its
+        name. If it does after all, its checksums say what it is."""
+        if not self._renames:
+            with suppress(OSError):
+                self._fs.delete_file(path)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
