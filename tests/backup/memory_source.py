@@ -42,6 +42,8 @@ class MemorySource:
         return SpaceTable(3, {"log": log, "orders": orders})
 
     def end(self, partition_id: int) -> int:
+        if partition_id not in self.ends:
+            raise DataUnavailable("no server has it")
         return self.ends[partition_id]
 
     def trim_marks(self) -> dict[int, int]:

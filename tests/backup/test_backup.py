@@ -97,16 +97,18 @@ def test_full_then_incremental_then_restored_byte_for_byte(tmp_path: Path) -> No
     assert (first.manifest, first.transactions, first.partitions) == (0, 108, 3)
     before = newest(target)
     assert len(before.partitions[0].pieces) > 3
-    source.ends = {0: 130, 1: 8, 2: 5}
+    source.ends = {0: 130, 1: 9, 2: 5}
     source.reads.clear()
     second = run(source, target)
     after = newest(target)
-    assert (second.manifest, second.transactions) == (1, 35)
-    assert source.reads == [(0, 100, 130), (2, 0, 5)], "what is there is not read from the cluster again"
+    assert (second.manifest, second.transactions) == (1, 36)
+    assert source.reads == [(0, 100, 130), (1, 8, 9), (2, 0, 5)], "what is there is not read from the cluster again"
     full = [piece for piece in before.partitions[0].pieces if piece.size >= SMALL.piece_bytes]
     assert after.partitions[0].pieces[: len(full)] == tuple(full), "full pieces are never written again"
     assert all(piece.size >= SMALL.piece_bytes for piece in after.partitions[0].pieces[:-1])
-    assert after.partitions[1] == before.partitions[1]
+    assert [(piece.first_id, piece.next_id) for piece in after.partitions[1].pieces] == [(0, 9)], (
+        "short ones are joined"
+    )
     names = set(target.names())
     assert names == {"backup.json", "manifests/0000000001.json", *after.names()}, "what no manifest names is gone"
     assert source.holds == {}
@@ -147,6 +149,9 @@ def test_times_come_back(tmp_path: Path) -> None:
         assert lookup.first_id_at(CLOCK_MS + 9_000) == 27
         for n in range(p, end // 3):
             assert lookup.marks(3 * n, 3 * n + 1) == (3 * n + 1, ((3 * n, CLOCK_MS + 1000 * n),))
+        for segment in (tmp_path / f"again/replica-0/{p}").glob("*.seg"):
+            made_ms, first_id = int.from_bytes(segment.read_bytes()[4:12], "big"), int(segment.stem)
+            assert made_ms <= CLOCK_MS + 1000 * (first_id // 3), "no record is older than its segment"
     store.close()
 
 
@@ -249,6 +254,18 @@ def test_what_a_killed_run_left_is_believed_only_after_a_look(tmp_path: Path) ->
     assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 60))
 
 
+def test_a_short_piece_of_a_killed_run_does_not_stay_in_the_middle(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 50, 1: 0, 2: 0}
+    source.lock_lost = True
+    with pytest.raises(CoordinationError):
+        run(source, target)
+    source.lock_lost, source.ends[0] = False, 80
+    assert run(source, target).pieces_resumed == 2
+    pieces = newest(target).partitions[0].pieces
+    assert all(piece.size >= SMALL.piece_bytes for piece in pieces[:-1])
+
+
 def flip(path: Path, at: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1
@@ -332,6 +349,18 @@ def test_a_space_that_goes_while_it_is_read_is_gone_in_the_backup(tmp_path: Path
     assert newest(target).spaces.gone == {2}
     assert not any(name.startswith("pieces/2/") for name in target.names()), "with all its records, for ever"
     assert sorted(restored_bytes(target, tmp_path / "r")) == [0, 1]
+
+
+def test_a_space_that_goes_before_it_is_read_is_left_out(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 5, 1: 0}
+
+    def deleted() -> None:
+        source.state = SpaceState.GONE
+
+    source.before_hold = deleted
+    run(source, target)
+    assert sorted(newest(target).partitions) == [0, 1]
 
 
 def test_what_cannot_be_read_ends_the_run(tmp_path: Path) -> None:
@@ -495,7 +524,7 @@ def test_a_torn_newest_manifest_is_told_and_the_one_before_counts(tmp_path: Path
 def test_a_restore_that_did_not_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = backed_up(tmp_path / "b")
     monkeypatch.setattr("waltz_ray.backup.restore._write_partition", fail)
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFull, match=r"/r: no space left on the disk; remove it, make room and restore again"):
         restore(target, str(tmp_path / "r"), Quiet())
     with pytest.raises(
         StorageError, match=r"the restore of .*/b into .*/r did not come to its end; remove the directory"

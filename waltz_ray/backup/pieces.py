@@ -19,9 +19,9 @@ from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.storage.layout import HEADER_BYTES, SegmentHeader
 from waltz_ray.storage.time_index import TIME_ENTRY_BYTES, TimeEntry
 
-__all__ = ["PieceBuilder", "described", "encode_times", "parse_piece", "parse_times"]
+__all__ = ["UNKNOWN_MS", "PieceBuilder", "described", "encode_times", "parse_piece", "parse_times"]
 
-_UNKNOWN_MS = 1
+UNKNOWN_MS = 1
 """Nobody knows when the first record was appended: not before this."""
 
 Part = bytes | memoryview
@@ -46,8 +46,8 @@ class PieceBuilder:
     def finish(self, times: TimeMarks) -> tuple[BackupPiece, list[Part]]:
         """What the manifest says of it, and its bytes in parts. ``times``: of its records, as far as they are known."""
         known = bool(times) and times[0][0] <= self.first_id
-        created_ms = times[0][1] if known else _UNKNOWN_MS
-        header = SegmentHeader(max(created_ms, _UNKNOWN_MS), self._cluster_key, self._partition_id, self.first_id)
+        created_ms = times[0][1] if known else UNKNOWN_MS
+        header = SegmentHeader(max(created_ms, UNKNOWN_MS), self._cluster_key, self._partition_id, self.first_id)
         parts = [header.encode(), *self._parts, encode_times(times)]
         return described(self.first_id, self.next_id, self.size, parts, times), parts
 

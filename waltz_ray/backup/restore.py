@@ -17,16 +17,17 @@ from typing import Any
 
 from waltz_ray.backup.catalogue import finished_backup
 from waltz_ray.backup.format import Manifest, PartitionBackup
-from waltz_ray.backup.pieces import parse_times
+from waltz_ray.backup.pieces import UNKNOWN_MS, parse_times
 from waltz_ray.backup.restored import RestoredCluster, write_restored
 from waltz_ray.backup.run import Shown
 from waltz_ray.backup.target import Target
 from waltz_ray.backup.verify import damages_of, load_piece
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
-from waltz_ray.errors import Corruption, InvalidInput, StorageError
+from waltz_ray.errors import Corruption, DiskFull, InvalidInput, StorageError
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
@@ -99,6 +100,8 @@ def restore(
         write_restored(into, restored.finished)
     except OSError as error:
         raise StorageError(f"{into} cannot be written: {error.strerror}; remove it and restore again") from error
+    except DiskFull as error:
+        raise DiskFull(f"{into}: no space left on the disk; remove it, make room and restore again") from error
     count = sum(ends[p] - backup.first_id for p, backup in manifest.partitions.items())
     return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, ends)
 
@@ -197,23 +200,39 @@ def _write_partition(
     target: Target, manifest: Manifest, p: int, end: int, logs: list[tuple[DatedDisk, PartitionLog]], shown: Shown
 ) -> None:
     backup = manifest.partitions[p]
-    for disk, log in logs:
-        disk.dated_ms = next((piece.first_ms for piece in backup.pieces if piece.first_ms is not None), None)
-        log.open_session(SEED_SESSION)
-        if backup.first_id:
-            log.begin_at(SEED_SESSION, backup.first_id)
-    for piece in backup.pieces:
-        if piece.first_id < end:
-            records = load_piece(target, manifest, p, piece).slice(0, end - piece.first_id)
-            for disk, log in logs:
-                for batch in dated(records):
-                    disk.dated_ms = batch.times[0][1] if batch.times else disk.dated_ms
-                    log.append(SEED_SESSION, batch)
-            shown.done(len(records))
+    pieces = [piece for piece in backup.pieces if piece.first_id < end]
+    if not pieces:
+        _begin(logs, backup.first_id)
+    for piece in pieces:
+        records = load_piece(target, manifest, p, piece).slice(0, end - piece.first_id)
+        batches = dated(records)
+        if piece is pieces[0]:
+            _date(logs, batches[0].times)
+            _begin(logs, backup.first_id)
+        for batch in batches:
+            _date(logs, batch.times)
+            for _, log in logs:
+                log.append(SEED_SESSION, batch)
+        shown.done(len(records))
     for disk, log in logs:
         log.set_low_water_mark(SEED_SESSION, log.last_id, log.last_id)
         log.close()
         disk.dated_ms = None
+
+
+def _begin(logs: list[tuple[DatedDisk, PartitionLog]], first_id: int) -> None:
+    """Make the first segments."""
+    for _, log in logs:
+        log.open_session(SEED_SESSION)
+        if first_id:
+            log.begin_at(SEED_SESSION, first_id)
+
+
+def _date(logs: list[tuple[DatedDisk, PartitionLog]], times: TimeMarks) -> None:
+    """Segments that are made next begin with records of this time; where nobody knows it, of any."""
+    for disk, _ in logs:
+        if times or disk.dated_ms is None:
+            disk.dated_ms = times[0][1] if times else UNKNOWN_MS
 
 
 def dated(records: RecordBatch) -> list[RecordBatch]:

@@ -148,9 +148,8 @@ class _Run:
                 self._left.setdefault(place[:2], []).append((place[2], name))
 
     def run(self, check_lock: Callable[[], None], made_ms: int) -> Summary:
-        table = self._source.spaces()
         try:
-            ends, begins = self._held(table)
+            table, ends, begins = self._held()
             counters = self._source.counters()  # after the ends: no record below them has a higher one
             known = self._before.partitions if self._before is not None else {}
             news = sum(ends[p] - (known[p].next_id if p in known else begins[p]) for p in ends)
@@ -183,8 +182,27 @@ class _Run:
             raise
         return self._summary
 
-    def _held(self, table: SpaceTable) -> tuple[dict[int, int], dict[int, int]]:
-        """(where each partition ends now, from where on it will be read), and what is in between is held."""
+    def _held(self) -> tuple[SpaceTable, dict[int, int], dict[int, int]]:
+        """(the spaces, where each partition ends now, from where on it will be read); what is in between is held."""
+        while True:
+            table = self._source.spaces()
+            begins = self._hold_from(table)
+            try:
+                ends = {p: self._source.end(p) for p in table.kept}
+            except DataUnavailable:
+                if self._source.spaces().gone == table.gone:
+                    raise
+                continue  # a space was deleted meanwhile
+            for p, end in ends.items():
+                if end < begins[p]:
+                    raise DataUnavailable(
+                        f"partition {p} ends with transaction {end - 1}, and the backup has {begins[p] - 1} already: "
+                        "no server answers for it just now, or the cluster has lost records"
+                    )
+            return table, ends, begins
+
+    def _hold_from(self, table: SpaceTable) -> dict[int, int]:
+        """By partition the first record that is not in the backup, or the first there is; from there on all is held."""
         known = self._before.partitions if self._before is not None else {}
         while True:
             trimmed = self._source.trim_marks()
@@ -199,15 +217,7 @@ class _Run:
                 self._source.hold(self._hold, begins, self._why)
             except Trimmed:
                 continue  # since the marks were read
-            break
-        ends = {p: self._source.end(p) for p in table.kept}
-        for p, end in ends.items():
-            if end < begins[p]:
-                raise DataUnavailable(
-                    f"partition {p} ends with transaction {end - 1}, and the backup has {begins[p] - 1} already: "
-                    "no server answers for it just now, or the cluster has lost records"
-                )
-        return ends, begins
+            return begins
 
     def _partition(
         self, p: int, known: PartitionBackup | None, begin: int, end: int, generation: int

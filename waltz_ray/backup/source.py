@@ -98,7 +98,10 @@ class RunningCluster:
         return self._store.spaces.table()
 
     def end(self, partition_id: int) -> int:
-        return self._marks.high_water_mark(partition_id) + 1
+        try:
+            return self._marks.high_water_mark(partition_id) + 1
+        except NoNode:
+            return 0  # its space is being made
 
     def trim_marks(self) -> dict[int, int]:
         return self._trims.marks()
