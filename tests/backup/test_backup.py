@@ -17,7 +17,7 @@ from waltz_ray.backup.format import Identity, Manifest, piece_of
 from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.restore import Cut, restore
 from waltz_ray.backup.restored import read_restored
-from waltz_ray.backup.run import Choices, Summary, back_up, hold_name
+from waltz_ray.backup.run import BackupChoices, Summary, back_up, hold_name
 from waltz_ray.backup.target import Target
 from waltz_ray.backup.verify import verify_backup
 from waltz_ray.config import StorageConfig
@@ -36,11 +36,11 @@ from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.verify import compare_reports, verify_directory
 
-SMALL = Choices(piece_bytes=1000)
+SMALL = BackupChoices(piece_bytes=1000)
 FULL_SPEED = Pace(None)
 
 
-def run(source: MemorySource, target: Target, choices: Choices = SMALL) -> Summary:
+def run(source: MemorySource, target: Target, choices: BackupChoices = SMALL) -> Summary:
     shown = Quiet()
     done = back_up(source, target, choices, FULL_SPEED, shown, lambda: CLOCK_MS)
     assert shown.stages == [["transactions", done.transactions, done.transactions]]

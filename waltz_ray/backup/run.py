@@ -46,7 +46,7 @@ from waltz_ray.backup.format import (
 )
 from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.pieces import PieceBuilder, described, parse_piece
-from waltz_ray.backup.source import Source
+from waltz_ray.backup.source import BackupSource
 from waltz_ray.backup.target import Target
 from waltz_ray.errors import ClusterMismatch, CoordinationError, Corruption, DataUnavailable, InvalidInput, Trimmed
 from waltz_ray.protocol.records import RecordBatch
@@ -54,7 +54,7 @@ from waltz_ray.protocol.spaces import SpaceState, SpaceTable
 from waltz_ray.protocol.times import joined_times
 from waltz_ray.storage.layout import HEADER_BYTES
 
-__all__ = ["PIECE_BYTES", "Choices", "Shown", "Summary", "back_up", "hold_name"]
+__all__ = ["PIECE_BYTES", "BackupChoices", "Shown", "Summary", "back_up", "hold_name"]
 
 PIECE_BYTES = 64 * 1024 * 1024
 """A piece is finished by the batch of records that takes it past this size; it is held in memory until then."""
@@ -69,7 +69,7 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True)
-class Choices:
+class BackupChoices:
     """``keep_hold``: what this run has not backed up stays held when it ends, for the next one."""
 
     piece_bytes: int = PIECE_BYTES
@@ -98,9 +98,9 @@ def hold_name(backup: uuid.UUID) -> str:
 
 
 def back_up(
-    source: Source,
+    source: BackupSource,
     target: Target,
-    choices: Choices,
+    choices: BackupChoices,
     pace: Pace,
     shown: Shown,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -117,7 +117,7 @@ def back_up(
         return _Run(source, target, choices, pace, shown, identity).run(check_lock, now_ms())
 
 
-def _identity(source: Source, target: Target) -> Identity:
+def _identity(source: BackupSource, target: Target) -> Identity:
     found = read_catalogue(target).identity
     if found is None:
         found = Identity(uuid.uuid4(), source.cluster, source.cluster_key)
@@ -132,7 +132,7 @@ def _identity(source: Source, target: Target) -> Identity:
 
 class _Run:
     def __init__(
-        self, source: Source, target: Target, choices: Choices, pace: Pace, shown: Shown, identity: Identity
+        self, source: BackupSource, target: Target, choices: BackupChoices, pace: Pace, shown: Shown, identity: Identity
     ) -> None:
         self._source, self._target, self._choices = source, target, choices
         self._pace, self._shown, self._identity = pace, shown, identity

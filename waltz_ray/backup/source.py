@@ -22,7 +22,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.protocol.times import TimeMarks
 
-__all__ = ["Counters", "RunningCluster", "Source"]
+__all__ = ["Counters", "RunningCluster", "BackupSource"]
 
 _READ_BYTES = 1024 * 1024
 
@@ -36,7 +36,7 @@ class Counters:
     generations: Mapping[int, int]
 
 
-class Source(Protocol):
+class BackupSource(Protocol):
     """What is backed up. Partitions have their numbers in the cluster."""
 
     @property

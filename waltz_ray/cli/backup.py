@@ -111,10 +111,10 @@ def run(
     it was, and the same command goes on from what is there.
     """
     from waltz_ray.backup.pace import Pace
-    from waltz_ray.backup.run import Choices, back_up
+    from waltz_ray.backup.run import BackupChoices, back_up
     from waltz_ray.backup.target import Target
 
-    choices = Choices(parsed_bytes("--piece-size", piece_size), hold)
+    choices = BackupChoices(parsed_bytes("--piece-size", piece_size), hold)
     pace = Pace(parsed_bytes("--rate", rate) if rate else None)
     place, begin_s = Target.at(target), time.monotonic()
     try:
