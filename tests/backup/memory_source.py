@@ -38,7 +38,10 @@ class MemorySource:
         self.on_read: Callable[[], None] = lambda: None
 
     def spaces(self) -> SpaceTable:
-        log, orders = Space("log", "log", 0, 2, SpaceState.READY), Space("orders", "kv", 2, 1, self.state, {"x": 1})
+        log, orders = (
+            Space("log", "log", 0, 2, SpaceState.READY),
+            Space("orders", "kv", 2, 1, self.state, {"retention_ms": 1}),
+        )
         return SpaceTable(3, {"log": log, "orders": orders})
 
     def end(self, partition_id: int) -> int:

@@ -21,6 +21,7 @@ from waltz_ray.backup.run import BackupChoices, Summary, back_up, hold_name
 from waltz_ray.backup.target import Target
 from waltz_ray.backup.verify import verify_backup
 from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION
 from waltz_ray.errors import (
     ClusterMismatch,
@@ -123,6 +124,7 @@ def test_full_then_incremental_then_restored_byte_for_byte(tmp_path: Path) -> No
     assert (known.seed.last_client_id, known.seed.last_server_id) == (17, 4)
     assert known.seed.generations == {0: 3, 1: 2, 2: 1}
     assert known.seed.spaces == source.spaces()
+    assert known.seed.hold == Hold("backup.restored", {2: 0}, f"restored from {target.shown}"), "orders has a setting"
 
 
 def test_nothing_new_is_another_run_all_the_same(tmp_path: Path) -> None:

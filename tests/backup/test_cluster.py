@@ -113,6 +113,9 @@ def test_backed_up_under_load_restored_and_brought_up(
         with waltz_ray.Spaces("again", zookeeper=zookeeper) as spaces:
             found = spaces.describe("orders").space
             assert (found.first, found.count, found.kind, found.settings) == (2, 1, "kv", {"retention_ms": 86_400_000})
+        own("backup", "holds", "--cluster", "again", "--zookeeper", zookeeper, "--json")
+        (hold,) = json.loads(capsys.readouterr().out)
+        assert (hold["name"], hold["positions"]) == ("backup.restored", {"2": 0})
     finally:
         take_down_in(Path(into))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from waltz_ray.backup.restored import RestoredCluster, write_restored
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.hold_store import Hold, HoldStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
+from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, StorageError, ZooKeeperUnreachable
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import Roster
@@ -41,12 +44,13 @@ def test_what_the_nodes_say() -> None:
     assert store.info() == info
     assert store.spaces.table() == SPACES
     roster, _ = store.roster(0)
-    assert (roster.last_published_session, roster.members, roster.generation) == (SEED_SESSION, {0, 1, 2}, 3)
+    assert (roster.last_published_session, roster.members, roster.generation) == (SEED_SESSION, frozenset(REPLICAS), 3)
     assert roster.published_quorum == 2
     assert store.roster(2)[0] == Roster.initial(REPLICAS), "of a deleted space nobody has anything"
     assert store.assignment()[0] == Assignment({}, {0: 3, 3: 1})
     assert store.last_ids() == (17, 5)
     assert store.next_client_id() == 18
+    assert HoldStore(client, "c").all() == {}
     assert json.loads(client.get("/c/store/trims")[0])["marks"] == {"1": 12}
 
 
@@ -78,6 +82,12 @@ def test_another_cluster_of_that_name_is_left_alone() -> None:
     with pytest.raises(ClusterMismatch):
         ClusterStore(server.client(), "c").plant(SEED, REPLICAS, {})
     assert snapshot(server) == before
+
+
+def test_a_hold_is_there_from_the_beginning() -> None:
+    client = MemoryZooKeeperServer().client()
+    ClusterStore(client, "c").plant(replace(SEED, hold=Hold("backup.restored", {1: 12, 3: 0}, "why")), REPLICAS, {})
+    assert TrimStore(client, "c").raise_marks({1: 20, 3: 5, 0: 2}) == {1: 12, 3: 0, 0: 2}
 
 
 def restored(directory: Path) -> RestoredCluster:

@@ -18,11 +18,12 @@ from typing import Any
 from waltz_ray.backup.catalogue import finished_backup
 from waltz_ray.backup.format import Manifest, PartitionBackup
 from waltz_ray.backup.pieces import UNKNOWN_MS, parse_times
-from waltz_ray.backup.restored import RestoredCluster, write_restored
+from waltz_ray.backup.restored import RESTORED_HOLD, RestoredCluster, write_restored
 from waltz_ray.backup.run import Shown
 from waltz_ray.backup.target import Target
 from waltz_ray.backup.verify import damages_of, load_piece
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
+from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
 from waltz_ray.errors import Corruption, DiskFull, InvalidInput, StorageError
 from waltz_ray.protocol.records import RecordBatch
@@ -33,6 +34,9 @@ from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
 
 __all__ = ["Cut", "RestoreSummary", "restore"]
+
+
+_RETENTION = {"retention_bytes", "retention_ms"}
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,15 @@ class Cut:
 
 @dataclass
 class RestoreSummary:
-    """``next_ids``: by partition, the first ID that is not there."""
+    """``hold``: what keeps retention from trimming what is old, "" if no space has one. ``next_ids``: by partition, the
+    first ID that is not there."""
 
     directory: str
     name: str
     cluster_key: str
     replicas: int
     transactions: int = 0
+    hold: str = ""
     next_ids: dict[int, int] = field(default_factory=dict)
 
 
@@ -91,7 +97,7 @@ def restore(
     generations = {p: backup.generation for p, backup in manifest.partitions.items()}
     trim_marks = {p: backup.first_id for p, backup in manifest.partitions.items() if backup.first_id}
     ids = manifest.last_client_id, manifest.last_server_id
-    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks)
+    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, _hold(manifest, target.shown))
     restored = RestoredCluster(config, seed, ends, target.shown)
     try:
         os.makedirs(into, exist_ok=True)
@@ -103,7 +109,15 @@ def restore(
     except DiskFull as error:
         raise DiskFull(f"{into}: no space left on the disk; remove it, make room and restore again") from error
     count = sum(ends[p] - backup.first_id for p, backup in manifest.partitions.items())
-    return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, ends)
+    held = "" if seed.hold is None else seed.hold.name
+    return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, held, ends)
+
+
+def _hold(manifest: Manifest, origin: str) -> Hold | None:
+    """Everything of the spaces that have a retention: old as they are, these records would be trimmed at once."""
+    spaces = [space for space in manifest.spaces.present() if _RETENTION & space.settings.keys()]
+    positions = {p: manifest.partitions[p].first_id for space in spaces for p in space.partitions}
+    return Hold(RESTORED_HOLD, positions, f"restored from {origin}") if positions else None
 
 
 def _check_empty(into: str) -> None:

@@ -17,13 +17,17 @@ from typing import Any
 
 from waltz_ray.backup.format import space_fields, space_of
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
+from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import Seed
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, SpaceTable
 
-__all__ = ["RESTORED", "RestoredCluster", "forget_restored", "read_restored", "write_restored"]
+__all__ = ["RESTORED", "RESTORED_HOLD", "RestoredCluster", "forget_restored", "read_restored", "write_restored"]
 
 RESTORED = "waltz-restored.json"
+RESTORED_HOLD = "backup.restored"
+"""The hold that a restored cluster begins with where its spaces have a retention: what is old would go at once."""
+
 _USED = "waltz-restored.used.json"
 _KIND = "waltz restored cluster"
 _VERSION = 1
@@ -62,6 +66,7 @@ class RestoredCluster:
             "partition_count": seed.spaces.partitions,
             "spaces": [space_fields(each) for each in seed.spaces.spaces.values()],
             "generations": {str(p): generation for p, generation in sorted(seed.generations.items())},
+            "hold": None if seed.hold is None else {str(p): first for p, first in seed.hold.positions.items()},
             "trim_marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())},
             "next_ids": {str(p): next_id for p, next_id in sorted(self.next_ids.items())},
         }
@@ -79,6 +84,8 @@ class RestoredCluster:
             storage=build(StorageConfig, fields["storage"]),
             server=build(ServerConfig, fields["server"]),
         )
+        origin, held = str(fields["origin"]), fields["hold"]
+        hold = None if held is None else Hold(RESTORED_HOLD, _by_partition(held), f"restored from {origin}")
         seed = Seed(
             uuid.UUID(fields["cluster_key"]),
             SpaceTable(int(fields["partition_count"]), spaces),
@@ -86,9 +93,10 @@ class RestoredCluster:
             int(fields["last_server_id"]),
             _by_partition(fields["generations"]),
             _by_partition(fields["trim_marks"]),
+            hold,
         )
         next_ids = _by_partition(fields["next_ids"])
-        return cls(config, seed, next_ids, str(fields["origin"]), fields["complete"] is True)
+        return cls(config, seed, next_ids, origin, fields["complete"] is True)
 
 
 def _by_partition(numbers: Mapping[str, Any]) -> dict[int, int]:

@@ -241,3 +241,5 @@ def restore(
         f"{done.directory}: {done.transactions:,} transactions of {len(done.next_ids)} partitions on {done.replicas} "
         f"replicas, in {seconds:.1f} s; start it with: waltz up --dir {done.directory}"
     )
+    if done.hold:
+        typer.echo(f"its retention trims nothing of this until you say: waltz backup holds --release {done.hold}")

@@ -19,14 +19,14 @@ is left, as one does that is forgotten, until it is released.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.coordination.cluster_nodes import naming, to_fields, to_json
 from waltz_ray.errors import InvalidInput, NodeExists, NoNode, Trimmed, VersionConflict
 from waltz_ray.protocol.value import value
 
-__all__ = ["Hold", "HoldStore", "read_marks"]
+__all__ = ["Hold", "HoldStore", "first_hold_nodes", "read_marks"]
 
 _NAME = re.compile("[A-Za-z0-9_.-]{1,200}")
 _MOST_BYTES = 768 * 1024  # of the 1 MiB that a node may have
@@ -170,6 +170,11 @@ class HoldStore:
         with naming(path):
             positions = {int(p): int(first_id) for p, first_id in fields["positions"].items()}
             return Hold(name, positions, str(fields["why"])), version
+
+
+def first_hold_nodes(holds: Iterable[Hold]) -> dict[str, bytes]:
+    """The nodes of a new cluster that begins with these holds: path below its root -> content. InvalidInput."""
+    return {"/store/holds": to_json({"changes": 0}), **{f"/store/holds/{hold.name}": _to_node(hold) for hold in holds}}
 
 
 def _to_node(hold: Hold) -> bytes:

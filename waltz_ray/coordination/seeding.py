@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from waltz_ray.coordination.cluster_nodes import partition_path, to_json
+from waltz_ray.coordination.hold_store import Hold, first_hold_nodes
 from waltz_ray.coordination.space_store import space_nodes
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
@@ -28,7 +29,8 @@ SEED_SESSION = 1
 
 @dataclass(frozen=True)
 class Seed:
-    """``generations`` and ``trim_marks`` by partition, of those that have one. ``spaces`` has N, and who is gone."""
+    """``generations`` and ``trim_marks`` by partition, of those that have one. ``spaces`` has N, and who is gone.
+    ``hold``: what retention must leave alone until somebody releases it."""
 
     cluster_key: uuid.UUID
     spaces: SpaceTable
@@ -36,6 +38,7 @@ class Seed:
     last_server_id: int
     generations: Mapping[int, int]
     trim_marks: Mapping[int, int]
+    hold: Hold | None = None
 
 
 def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
@@ -52,6 +55,8 @@ def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
     }
     if seed.trim_marks:
         nodes["/store/trims"] = to_json({"marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())}})
+    if seed.hold is not None:
+        nodes |= first_hold_nodes([seed.hold])
     for p in seed.spaces.kept:
         nodes[partition_path("", p)] = Roster(SEED_SESSION, generations.get(p, 0), members).to_json().encode()
     return nodes
