@@ -398,7 +398,20 @@ def test_another_clusters_backup_and_other_things_are_refused(tmp_path: Path) ->
     with pytest.raises(InvalidInput, match=r"is no backup, and has a.txt in it; give a place that is empty"):
         run(source, local(tmp_path / "things"))
     with pytest.raises(InvalidInput, match=r"^what://x is no place that pyarrow can write to"):
-        Target.at("what://x")
+        Target.at("what://me:secret@x?key=1")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/b/backup.json cannot be written: .*Not a directory"):
+        run(source, local(tmp_path / "file" / "b"))
+    with pytest.raises(StorageError, match=r"/proc/x/backup.json cannot be written: .*No such file"):
+        run(source, local(Path("/proc/x")))
+
+
+def test_a_url(tmp_path: Path) -> None:
+    source, target = MemorySource(), Target.at(f"file://{tmp_path}/b")
+    source.ends = {0: 30, 1: 0, 2: 0}
+    run(source, target)
+    assert target.shown == f"file://{tmp_path}/b"
+    assert verify_backup(local(tmp_path / "b"), Quiet()).ok
 
 
 def test_two_runs_at_once_do_not_both_count(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -48,8 +49,10 @@ class Target:
         try:
             file_system, root = fs.FileSystem.from_uri(where)
         except (ValueError, OSError, ImportError, NotImplementedError) as error:
-            raise InvalidInput(f"{where} is no place that pyarrow can write to: {_told(error)}") from error
-        return cls(file_system, root, where)
+            raise InvalidInput(
+                f"{_without_secrets(where)} is no place that pyarrow can write to: {_told(error)}"
+            ) from error
+        return cls(file_system, root, _without_secrets(where))
 
     def place(self, name: str) -> str:
         """The object as people call it."""
@@ -137,15 +140,21 @@ class Target:
         place = self.place(name) if name else self.shown
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and what == "read":
+                raise
             if error.errno in _NO_SPACE or "No space left" in str(error):
                 raise DiskFull(
                     f"{place}: no space left where the backup is written; make room and give the same command again: "
                     "it goes on from what is there, and the last backup that was finished stays good"
                 ) from error
             raise StorageError(f"{place} cannot be {what}: {_told(error)}") from error
+
+
+def _without_secrets(url: str) -> str:
+    """What may be shown and kept: a URL may have a password, and options behind a question mark."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _told(error: BaseException) -> str:
