@@ -534,6 +534,11 @@ def test_a_torn_newest_manifest_is_told_and_the_one_before_counts(tmp_path: Path
     assert newest(target).number == 0
     (damage,) = verify_backup(target, Quiet()).damages
     assert damage.file.endswith("manifests/0000000001.json")
+    source = MemorySource()
+    source.ends = {0: 60, 1: 20, 2: 1}
+    assert run(source, target).manifest == 2
+    assert [name for name in target.names() if name.startswith("manifests/")] == ["manifests/0000000002.json"]
+    assert verify_backup(target, Quiet()).ok
 
 
 def test_a_restore_that_did_not_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

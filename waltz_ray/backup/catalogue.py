@@ -1,14 +1,18 @@
-"""What a place has of a backup: whose it is, and the newest run that came to its end."""
+"""What a place has of a backup: whose it is, the newest run that came to its end, and its pieces."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
-from waltz_ray.backup.format import ASIDE, IDENTITY, Identity, Manifest, manifest_name, manifest_number
+from waltz_ray.backup.format import ASIDE, IDENTITY, BackupPiece, Identity, Manifest, manifest_name, manifest_number
+from waltz_ray.backup.pieces import parse_piece
 from waltz_ray.backup.target import Target
 from waltz_ray.errors import Corruption, InvalidInput
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage.layout import HEADER_BYTES
 
-__all__ = ["Catalogue", "finished_backup", "read_catalogue"]
+__all__ = ["Catalogue", "finished_backup", "load_piece", "read_catalogue"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,11 @@ class Catalogue:
     identity: Identity | None = None
     newest: Manifest | None = None
     damaged: tuple[Corruption, ...] = ()
+
+    @property
+    def next_number(self) -> int:
+        """No manifest has such a high one, damaged or not."""
+        return 1 + max((number for name in self.sizes if (number := manifest_number(name)) is not None), default=-1)
 
 
 def read_catalogue(target: Target) -> Catalogue:
@@ -61,3 +70,17 @@ def finished_backup(target: Target) -> tuple[Catalogue, Manifest]:
             f"{target.shown}: no run of this backup has come to its end; go on with: waltz backup {target.shown}"
         )
     return catalogue, catalogue.newest
+
+
+def load_piece(target: Target, identity: Identity, partition_id: int, piece: BackupPiece) -> RecordBatch:
+    """The records of a piece, with their times, after every checksum has been looked at. Corruption."""
+    name = piece.name(partition_id)
+    place = target.place(name)
+    try:
+        raw = target.read(name)
+    except FileNotFoundError as error:
+        raise Corruption(place, 0, "the piece is missing") from error
+    batch = parse_piece(raw, place, identity.cluster_key, partition_id, piece.first_id, piece.next_id)
+    if hashlib.sha256(raw).hexdigest() != piece.sha256 or HEADER_BYTES + batch.size_bytes != piece.record_bytes:
+        raise Corruption(place, 0, "its checksum is not the one in the manifest")
+    return batch

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from waltz_ray.backup.catalogue import finished_backup
+from waltz_ray.backup.catalogue import finished_backup, load_piece
 from waltz_ray.backup.format import Manifest, PartitionBackup
 from waltz_ray.backup.pieces import UNKNOWN_MS, parse_times
 from waltz_ray.backup.restored import RESTORED_HOLD, RestoredCluster, write_restored
 from waltz_ray.backup.run import Shown
 from waltz_ray.backup.target import Target
-from waltz_ray.backup.verify import damages_of, load_piece
+from waltz_ray.backup.verify import damages_of
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
 from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
@@ -218,7 +218,7 @@ def _write_partition(
     if not pieces:
         _begin(logs, backup.first_id)
     for piece in pieces:
-        records = load_piece(target, manifest, p, piece).slice(0, end - piece.first_id)
+        records = load_piece(target, manifest.identity, p, piece).slice(0, end - piece.first_id)
         batches = dated(records)
         if piece is pieces[0]:
             _date(logs, batches[0].times)

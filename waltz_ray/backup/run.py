@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from waltz_ray.backup.catalogue import Catalogue, read_catalogue
+from waltz_ray.backup.catalogue import Catalogue, load_piece, read_catalogue
 from waltz_ray.backup.format import (
     ASIDE,
     IDENTITY,
@@ -152,8 +152,7 @@ class _Run:
             table, ends, begins = self._held()
             counters = self._source.counters()  # after the ends: no record below them has a higher one
             known = self._before.partitions if self._before is not None else {}
-            news = sum(ends[p] - (known[p].next_id if p in known else begins[p]) for p in ends)
-            self._shown.begin("transactions", news)
+            self._shown.begin("transactions", sum(ends[p] - begins[p] for p in ends))
             partitions: dict[int, PartitionBackup] = {}
             for p in table.kept:
                 try:
@@ -164,7 +163,7 @@ class _Run:
             table = _without(table, partitions)
             partitions = {p: each for p, each in partitions.items() if p not in table.gone}
             manifest = Manifest(
-                0 if self._before is None else self._before.number + 1,
+                self._catalogue.next_number,
                 made_ms,
                 self._identity,
                 self._source.replica_count,
@@ -255,7 +254,7 @@ class _Run:
         key = self._identity.cluster_key
         builder, before = PieceBuilder(key, p, at), None
         if short is not None:
-            before = self._loaded(short, p)
+            before = load_piece(self._target, self._identity, p, short)
             builder = PieceBuilder(key, p, short.first_id)
             builder.add(before)
         for batch in self._source.read(p, at, end):
@@ -275,14 +274,6 @@ class _Run:
         self._summary.pieces_written += 1
         self._summary.written_bytes += piece.size
         return piece
-
-    def _loaded(self, piece: BackupPiece, p: int) -> RecordBatch:
-        name = piece.name(p)
-        try:
-            raw = self._target.read(name)
-        except FileNotFoundError as error:
-            raise Corruption(self._target.place(name), 0, "the piece is missing") from error
-        return parse_piece(raw, self._target.place(name), self._identity.cluster_key, p, piece.first_id, piece.next_id)
 
     def _finish(self, manifest: Manifest, check_lock: Callable[[], None]) -> None:
         """The manifest counts; what it does not name goes; the hold is let go."""

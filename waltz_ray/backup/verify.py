@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from waltz_ray.backup.catalogue import Catalogue, finished_backup
-from waltz_ray.backup.format import BackupPiece, Manifest
-from waltz_ray.backup.pieces import parse_piece
+from waltz_ray.backup.catalogue import Catalogue, finished_backup, load_piece
+from waltz_ray.backup.format import Manifest
 from waltz_ray.backup.run import Shown
 from waltz_ray.backup.target import Target
 from waltz_ray.errors import Corruption
-from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.storage.layout import HEADER_BYTES
 
-__all__ = ["BackupReport", "damages_of", "load_piece", "verify_backup"]
+__all__ = ["BackupReport", "damages_of", "verify_backup"]
 
 
 @dataclass
@@ -57,21 +53,7 @@ def damages_of(target: Target, catalogue: Catalogue, manifest: Manifest, shown: 
             yield Corruption(target.place(name), min(size, piece.size), f"it has {size} bytes, not {piece.size}")
     for p, piece in there:
         try:
-            load_piece(target, manifest, p, piece)
+            load_piece(target, manifest.identity, p, piece)
         except Corruption as damage:
             yield damage
         shown.done(piece.size)
-
-
-def load_piece(target: Target, manifest: Manifest, partition_id: int, piece: BackupPiece) -> RecordBatch:
-    """The records of a piece, with their times, after every checksum has been looked at. Corruption."""
-    name = piece.name(partition_id)
-    place = target.place(name)
-    try:
-        raw = target.read(name)
-    except FileNotFoundError as error:
-        raise Corruption(place, 0, "the piece is missing") from error
-    batch = parse_piece(raw, place, manifest.identity.cluster_key, partition_id, piece.first_id, piece.next_id)
-    if hashlib.sha256(raw).hexdigest() != piece.sha256 or HEADER_BYTES + batch.size_bytes != piece.record_bytes:
-        raise Corruption(place, 0, "its checksum is not the one in the manifest")
-    return batch
