@@ -32,7 +32,7 @@ _LOG_EVERY_S = 60.0
 _LOOKS_AT_AN_AGE = 50
 
 
-class Host(Protocol):
+class RetentionHost(Protocol):
     """What it needs of its server."""
 
     server_id: int
@@ -48,7 +48,7 @@ class Host(Protocol):
 class Retention:
     """One server's. ``follow`` tells it of the spaces; ``keep_looking`` runs until it is cancelled."""
 
-    def __init__(self, host: Host, interval_s: float) -> None:
+    def __init__(self, host: RetentionHost, interval_s: float) -> None:
         self._host = host
         self._interval_s = interval_s
         self._table: SpaceTable | None = None
