@@ -274,16 +274,18 @@ class ClientAhead(ClientError):
 
 class Trimmed(ClientError):
     """Transaction ``wanted_id`` of the partition was asked for, or is needed next, and may be gone: records below the
-    trim mark, ``first_id``, were given up (retention). Not retriable: they do not come back."""
+    trim mark, ``first_id``, were given up (retention). Not retriable: they do not come back. ``follows``: what
+    comes of it, if that is not plain."""
 
-    def __init__(self, partition_id: int, wanted_id: int, first_id: int) -> None:
-        super().__init__(partition_id, wanted_id, first_id)
-        self.partition_id, self.wanted_id, self.first_id = partition_id, wanted_id, first_id
+    def __init__(self, partition_id: int, wanted_id: int, first_id: int, follows: str = "") -> None:
+        super().__init__(partition_id, wanted_id, first_id, follows)
+        self.partition_id, self.wanted_id, self.first_id, self.follows = partition_id, wanted_id, first_id, follows
 
     def __str__(self) -> str:
         return (
             f"partition {self.partition_id}: transaction {self.wanted_id} was trimmed away; "
             f"the first that can be read is {self.first_id} (start='earliest' begins there)"
+            f"{self.follows and '; '}{self.follows}"
         )
 
 

@@ -26,6 +26,8 @@ from waltz_ray.protocol.messages.client import (
     FeedCredit,
     FeedMode,
     FeedRecords,
+    FirstIdAtRequest,
+    FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
     LockFailureBatch,
@@ -111,6 +113,7 @@ class Script:
     drop_before_admitting: int = 0  # cut the connection; the batch is lost
     queue_full: int = 0  # answer a batch QUEUE_FULL
     not_ready_mounts: int = 0  # answer a mount NOT_READY
+    trim_mark: int = 0  # records below it are gone
     reject_code: RejectionCode | None = None  # for the next batch
     lose_first: int = 0  # of the next batch, so many records vanish without an answer
     hold_mounts: bool = False  # never answer a mount
@@ -314,6 +317,9 @@ class Connection(asyncio.Protocol):
             log = self.server.logs[message.partition_id]
             state = PartitionStateResponse(message.request_id, log.partition_id, 1, 1, log.mark, MountState.READY)
             self.send(state)
+        elif isinstance(message, FirstIdAtRequest):
+            assert message.time_ms == 0, "nothing here has a time"
+            self.send(FirstIdAtResponse(message.request_id, 0, None))
         elif isinstance(message, HindranceRequest):
             self.send(HindranceResponse(message.request_id, message.partition_id, self.server.script.hindrance))
         else:
@@ -330,6 +336,8 @@ class Connection(asyncio.Protocol):
             self.send(Mounted(message.req_id, MountState.NOT_READY, generation, -1))
         elif message.client_mark > mark:
             self.send(Mounted(message.req_id, MountState.CLIENT_AHEAD, generation, mark))
+        elif message.client_mark != -2 and message.client_mark + 1 < server.script.trim_mark:
+            self.send(Mounted(message.req_id, MountState.TRIMMED, generation, server.script.trim_mark - 1))
         else:
             sent = mark if message.client_mark == -2 else message.client_mark
             ready = Mounted(message.req_id, MountState.READY, generation, mark)

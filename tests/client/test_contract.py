@@ -33,6 +33,7 @@ from waltz_ray.errors import (
     OutboxFull,
     PartitionNotReady,
     PartlyAppended,
+    Trimmed,
     WaltzError,
 )
 from waltz_ray.protocol.ids import LockId
@@ -469,11 +470,21 @@ def test_a_client_ahead_of_the_log_is_an_error_for_a_person(server: FakeServer, 
     assert recorder.applied == []
 
 
+def test_what_became_of_an_append_may_have_been_trimmed_away(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"known").result(PATIENCE_S)
+    server.script.drop_after_admitting, server.script.trim_mark = 1, 2
+    with pytest.raises(Trimmed, match=r"transaction 1 was trimmed away.*may or may not be in the log"):
+        client.append(0, b"in the log, and nobody can tell").result(PATIENCE_S)
+    assert client.append(0, b"it goes on").result(PATIENCE_S) == 2
+    assert server.mount_marks == [-2, 0, -2]
+
+
 # ---- a bug of ours
 
 
 def goes_where_no_line_leads(machine: Mounting[Any], message: Any, frame_bytes: int) -> Any:
-    return machine._enter(MountingState.AHEAD)
+    return machine._enter(MountingState.GIVEN_UP)
 
 
 def breaks_an_invariant(machine: Mounting[Any], message: Any, frame_bytes: int) -> Any:
@@ -484,7 +495,7 @@ def breaks_an_invariant(machine: Mounting[Any], message: Any, frame_bytes: int) 
 @pytest.mark.parametrize(
     ("bug", "why"),
     [
-        (goes_where_no_line_leads, "READY is never followed by AHEAD"),
+        (goes_where_no_line_leads, "READY is never followed by GIVEN_UP"),
         (breaks_an_invariant, "-1 bytes of the feed are held"),
     ],
 )

@@ -18,9 +18,10 @@ import pytest
 
 from tests.simulation.mutations import WALKED
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead, PartitionNotReady
+from waltz_ray.errors import ClientAhead, PartitionNotReady, Trimmed
 from waltz_ray.protocol.ids import Endpoint, Location
 from waltz_ray.protocol.messages.client import (
+    FROM_NOW,
     AppendedBatch,
     FeedBatch,
     FeedCredit,
@@ -44,8 +45,9 @@ from waltz_ray.protocol.mounting_types import (
     Event,
     ExpireAppends,
     FailAppends,
-    FoundAhead,
+    GaveUp,
     Located,
+    LoseAppends,
     MountingState,
     MountTimerFired,
     OpenFailed,
@@ -189,7 +191,7 @@ class Walk:
         assert (self.machine.broken() or self.machine.monitor.broken()) is None
 
     def carry_out(self, effect: Any) -> None:
-        assert not isinstance(effect, (StreamBroken, FoundAhead)), effect
+        assert not isinstance(effect, (StreamBroken, GaveUp)), effect
         if isinstance(effect, OpenStream):
             assert not self.opening
             self.opening = True
@@ -421,8 +423,8 @@ def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) ->
 class Bench:
     """A machine and what it answered last."""
 
-    def __init__(self, mode: FeedMode = FeedMode.HEADERS, position: int = -1) -> None:
-        self.machine: Mounting[str] = Mounting(0, CLIENT, mode, position, CONFIG)
+    def __init__(self, mode: FeedMode = FeedMode.HEADERS, position: int = -1, earliest: bool = False) -> None:
+        self.machine: Mounting[str] = Mounting(0, CLIENT, mode, position, CONFIG, earliest)
 
     def tell(self, event: Event) -> list[Any]:
         effects = [*self.machine.step(event)]
@@ -434,6 +436,13 @@ class Bench:
 
     def mounting(self) -> Mount:
         self.tell(Started(Location(1, 1, ENDPOINT)))
+        mount = self.tell(StreamOpened())[-1]
+        assert isinstance(mount, SendMount)
+        return mount.message
+
+    def again(self) -> Mount:
+        """The next attempt, after the back-off."""
+        self.tell(MountTimerFired(Timer.RETRY))
         mount = self.tell(StreamOpened())[-1]
         assert isinstance(mount, SendMount)
         return mount.message
@@ -523,7 +532,7 @@ def test_a_client_that_is_ahead_stays_so() -> None:
     bench = Bench(position=17)
     mount = bench.mounting()
     effects = bench.tell(Received(Mounted(mount.req_id, MountState.CLIENT_AHEAD, 1, 3), 0))
-    assert [type(effect) for effect in effects] == [StateChanged, SendUnmount, FoundAhead]
+    assert [type(effect) for effect in effects] == [StateChanged, SendUnmount, GaveUp]
     assert isinstance(bench.machine.not_ready_error(0), ClientAhead)
     later: list[Event] = [
         Located(Location(2, 2, ENDPOINT)),
@@ -533,7 +542,75 @@ def test_a_client_that_is_ahead_stays_so() -> None:
     ]
     for event in later:
         assert bench.tell(event) == []
-    assert bench.machine.state is MountingState.AHEAD
+    assert bench.machine.state is MountingState.GIVEN_UP
+
+
+def trimmed(mount: Mount, lowest_mark: int) -> Received:
+    return Received(Mounted(mount.req_id, MountState.TRIMMED, 1, lowest_mark), 0)
+
+
+def headers(first_id: int, count: int = 1) -> Received:
+    zeros = np.zeros(count, np.int32)
+    return Received(FeedBatch(0, first_id, zeros, zeros, zeros, zeros), FRAME_BYTES)
+
+
+def test_a_client_whose_next_transaction_is_gone_is_given_up_and_its_appends_are_left_open() -> None:
+    bench = Bench(position=4)
+    bench.ready()
+    bench.tell(AppendsTaken("batch", 3))
+    bench.tell(Received(NotReady(0, 1), 0))
+    lost, _, _, gave_up = bench.tell(trimmed(bench.again(), 8))
+    assert isinstance(lost, LoseAppends)
+    assert [piece[:3] for piece in lost.pieces] == [("batch", 0, 3)]
+    assert "may or may not be in the log" in str(lost.error)
+    assert isinstance(gave_up, GaveUp)
+    error = bench.machine.not_ready_error(0)
+    assert gave_up.error is error
+    assert isinstance(error, Trimmed)
+    assert error.args == (0, 5, 9, "")
+    assert bench.tell(Rewound(3, 1)) == bench.tell(Located(Location(2, 2, ENDPOINT))) == []
+    assert bench.machine.state is MountingState.GIVEN_UP
+
+
+def test_who_wants_the_earliest_begins_at_what_there_is_however_often_that_moves() -> None:
+    bench = Bench(earliest=True)
+    mount = bench.mounting()
+    for mark in (8, 20):
+        effects = bench.tell(trimmed(mount, mark))
+        assert [type(effect) for effect in effects] == [SendUnmount, StateChanged, SetTimer]
+        mount = bench.again()
+        assert mount.client_mark == mark
+    bench.tell(headers(21))
+    assert bench.machine.position == 21
+    # It has something now: from here on it is like any other.
+    effects = bench.tell(trimmed(mount, 30))
+    assert [type(effect) for effect in effects] == [StateChanged, SendUnmount, GaveUp]
+    assert effects[-1].error.args == (0, 22, 31, "")
+
+
+def test_an_application_that_went_back_does_not_begin_further_on() -> None:
+    bench = Bench(earliest=True)
+    bench.mounting()
+    bench.tell(Rewound(3, 1))
+    assert isinstance(bench.tell(trimmed(bench.again(), 8))[-1], GaveUp)
+
+
+def test_who_only_appends_goes_on_but_cannot_know_what_became_of_what_was_under_way() -> None:
+    bench = Bench(FeedMode.OWN)
+    bench.ready()
+    bench.tell(Received(AppendedBatch(0, 5, np.zeros(0, np.int32), np.zeros(0, np.int64)), 0))
+    bench.tell(AppendsTaken("batch", 2))
+    bench.tell(StreamLost(ConnectionResetError("gone")))
+    mount = bench.again()
+    assert mount.client_mark == 5
+    lost, *rest = bench.tell(trimmed(mount, 8))
+    assert isinstance(lost, LoseAppends)
+    assert lost.error.args[:3] == (0, 6, 9)
+    assert [type(effect) for effect in rest] == [SendUnmount, StateChanged, SetTimer]
+    mount = bench.again()
+    assert mount.client_mark == FROM_NOW
+    assert bench.names(Received(Mounted(mount.req_id, MountState.READY, 1, 9), 0)) == ["StateChanged", "SendWaiting"]
+    assert bench.machine.room == CONFIG.outstanding_appends
 
 
 def test_a_feed_with_a_gap_breaks_the_stream() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 from waltz_ray.client.application import Transaction
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition, check_read
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.feeds import transactions_of
@@ -19,7 +19,7 @@ from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.times import in_milliseconds, time_of
-from waltz_ray.errors import ClientClosed, DataUnavailable
+from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed
 from waltz_ray.protocol.times import TimeMarks
 
 __all__ = ["AsyncReads", "not_here", "times_not_here"]
@@ -53,7 +53,8 @@ class AsyncReads(ABC):
         return partition_for(key, self.partitions)
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
-        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
+        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read, Trimmed
+        where the next one is gone."""
         check_read(partition_id, first_id, self.partitions)
         return self._read(partition_id, first_id, end_id)
 
@@ -126,35 +127,42 @@ class AsyncReads(ABC):
         check_partition(partition_id, self.partitions)
         return await self._asked(self._engine.rpc.high_water_mark(partition_id))
 
-    async def _read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
+    async def _read(
+        self, partition_id: int, first_id: int, end_id: int, earliest: bool = False
+    ) -> AsyncIterator[Transaction]:
         while first_id < end_id:
-            batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
+            try:
+                batch = await self._asked(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
+            except Trimmed as gone:
+                first_id = begun_further_on(gone, earliest)
+                continue
             if not len(batch):
                 return
+            earliest = False
             for transaction in transactions_of(batch, first_id - 1, self._engine.origin):
                 yield transaction
             first_id = batch.end_id
 
-    async def _located(self, plan: FeedPlan) -> FeedPlan:
+    async def _located(self, plan: FeedPlan, follow: bool) -> FeedPlan:
         """With the IDs of the time at which it begins."""
-        if plan.time_ms is None:
+        rpc, time_ms = self._engine.rpc, plan.asked_ms(follow)
+        if time_ms is None:
             return plan
-        rpc, time_ms = self._engine.rpc, plan.time_ms
         return plan.started_at({p: await self._asked(rpc.first_id_at(p, time_ms)) for p in plan.partitions})
 
     async def _feed(self, plan: FeedPlan) -> AsyncIterator[Transaction]:
-        plan = await self._located(plan)
+        plan = await self._located(plan, follow=False)
         marks = await self._server_marks(plan.partitions)
         for partition_id, first_id in plan.first_ids(marks).items():
-            async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1):
+            async for transaction in self._read(partition_id, first_id, marks[partition_id] + 1, plan.earliest):
                 yield transaction
 
     async def _follow(self, plan: FeedPlan, put: Callable[[FeedItem], None]) -> Subscription:
         self._engine.check_open()
-        plan = await self._located(plan)
+        plan = await self._located(plan, follow=True)
         marks = await self._server_marks(plan.partitions) if plan.needs_marks else {}
         client_id = await asyncio.to_thread(self._directory.next_client_id)
-        return self._engine.follow(client_id, plan.first_ids(marks), put)
+        return self._engine.follow(client_id, plan.first_ids(marks), put, earliest=plan.earliest)
 
     async def _server_marks(self, partitions: Sequence[int]) -> dict[int, int]:
         return {partition: await self.server_high_water_mark(partition) for partition in partitions}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.keys import Key, lock_of
-from waltz_ray.errors import DataUnavailable, DecodingFailed, InvalidInput
+from waltz_ray.errors import DataUnavailable, DecodingFailed, InvalidInput, Trimmed
 from waltz_ray.protocol.ids import LockId, ReqId
 
 __all__ = ["Callbacks", "SubmitResult", "Transaction", "TransactionBuilder", "TransactionContext", "TransactionSource"]
@@ -133,7 +133,7 @@ class Transaction:
         if not hasattr(self, "_value"):
             try:
                 self._value = codec.decode(self.data)
-            except DataUnavailable:
+            except (DataUnavailable, Trimmed):
                 raise
             except Exception as error:
                 reason = f"{type(codec).__name__}: {' '.join(str(error).split())}"

@@ -101,4 +101,5 @@ class Attachment:
         self._home.runner.again(append.run)
 
     def never_ready(self, error: WaltzError) -> None:
+        self._home.runner.give_up(self.lines, error)
         self._home.applier.report(self.queue.partition_id, self.queue.mark, error)

@@ -9,9 +9,18 @@ from typing import Literal
 
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.times import in_milliseconds
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, Trimmed
 
-__all__ = ["Bound", "FeedPlan", "Partitions", "at_time", "check_partition", "check_read", "resolved"]
+__all__ = [
+    "Bound",
+    "FeedPlan",
+    "Partitions",
+    "at_time",
+    "begun_further_on",
+    "check_partition",
+    "check_read",
+    "resolved",
+]
 
 Bound = Literal["earliest", "latest"] | int | datetime | Mapping[int, int]
 """Where a read starts or stops: the log's ends, one transaction ID for all partitions, or one for each; or a point in
@@ -35,6 +44,14 @@ def check_read(partition_id: int, first_id: int, count: int) -> None:
     check_partition(partition_id, count)
     if first_id < 0:
         raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
+
+
+def begun_further_on(gone: Trimmed, earliest: bool) -> int:
+    """The first ID of a read that found what it wanted to be ``gone``: only who wanted the ``earliest`` there is, and
+    has had nothing yet, begins further on. Anybody else is told."""
+    if not earliest or gone.first_id <= gone.wanted_id:
+        raise gone
+    return gone.first_id
 
 
 def at_time(name: str, bound: Bound, partitions: Iterable[int], first_id_at: Callable[[int, int], int]) -> Bound:
@@ -73,6 +90,8 @@ class FeedPlan:
     partitions: tuple[int, ...]
     start: Bound
     last: int | None
+    earliest: bool
+    """It begins at the first transaction that is left, where those before it were trimmed away: no ID was given."""
 
     @classmethod
     def of(cls, partitions: Partitions, count: int, start: Bound, last: int | None) -> FeedPlan:
@@ -86,7 +105,9 @@ class FeedPlan:
             chosen: Sequence[int] = range(count)
         else:
             chosen = [partitions] if isinstance(partitions, int) else partitions
-        plan = cls(tuple(sorted({check_partition(partition, count) for partition in chosen})), start, last)
+        ids = tuple(sorted({check_partition(partition, count) for partition in chosen}))
+        earliest = start == "earliest" or isinstance(start, datetime)
+        plan = cls(ids, start, last, earliest)
         if not plan.partitions:
             raise InvalidInput("a feed needs a partition; name one, several, or none at all for all of them")
         if plan.time_ms is None:
@@ -95,12 +116,21 @@ class FeedPlan:
 
     @property
     def time_ms(self) -> int | None:
-        """The point in time at which it begins: then ``started_at`` has to be told the IDs. None if it is no time."""
+        """The point in time at which it begins. None if it is no time."""
         return in_milliseconds("start", self.start) if isinstance(self.start, datetime) else None
 
     def started_at(self, first_ids: Mapping[int, int]) -> FeedPlan:
         """The same with its point in time looked up."""
         return replace(self, start=first_ids)
+
+    def asked_ms(self, follow: bool) -> int | None:
+        """The time of which the servers have to be asked where it begins: then ``started_at`` has to be told the IDs.
+
+        At 0 begins what there is; who follows is told that when it mounts.
+        """
+        if self.start == "earliest" and self.last is None and not follow:
+            return 0
+        return self.time_ms
 
     @property
     def needs_marks(self) -> bool:

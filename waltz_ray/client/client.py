@@ -26,7 +26,7 @@ from waltz_ray.client.application import (
     Transaction,
     TransactionContext,
 )
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, check_partition, check_read
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
@@ -44,7 +44,7 @@ from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_appe
 from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendTimeout, InvalidInput
+from waltz_ray.errors import AppendTimeout, InvalidInput, Trimmed
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.protocol.times import TimeMarks
 
@@ -118,7 +118,7 @@ class WaltzClient:
 
         Blocks while the partition has ``outstanding_appends`` or ``outstanding_bytes`` without a fate. The future
         raises LockConflict if a lock was refused; PartitionNotReady if it could not be sent in time; AppendFailed
-        (with ``retry=False``) where it would otherwise have been sent again; ClientAhead; ClientClosed.
+        (with ``retry=False``) where it would otherwise have been sent again; ClientAhead; Trimmed; ClientClosed.
         ``client_mark`` is the high-water mark the locks are checked against: what the application had applied when
         it read what it bases this transaction on. The default is this client's own mark.
 
@@ -208,7 +208,8 @@ class WaltzClient:
     # ---- reading
 
     def read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
-        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read."""
+        """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read, Trimmed
+        where the next one is gone."""
         check_read(partition_id, first_id, self._count)
         return self._read(partition_id, first_id, end_id)
 
@@ -242,22 +243,26 @@ class WaltzClient:
     ) -> Iterator[Transaction]:
         """Transactions of one partition, of several, or of all (None), beside the callbacks.
 
-        They begin at ``start``: a transaction ID, one for each partition, a point in time (``first_id_at``), or
-        "latest": what commits from now on; or with the ``last`` n of each partition. They end at the servers' marks,
-        one partition after the other; or never (``follow``), as they come: then a ``Follower``, which holds a
-        connection until it is stopped.
+        They begin at ``start``: "earliest", the first there is; a transaction ID, one for each partition, a point in
+        time (``first_id_at``), or "latest": what commits from now on; or with the ``last`` n of each partition. They
+        end at the servers' marks, one partition after the other; or never (``follow``), as they come: then a
+        ``Follower``, which holds a connection until it is stopped. Trimmed where what comes next is gone.
         """
         plan = FeedPlan.of(partitions, self._count, start, last)
-        if plan.time_ms is not None:
-            plan = plan.started_at({p: self._first_id_at(p, plan.time_ms) for p in plan.partitions})
+        asked_ms = plan.asked_ms(follow)
+        if asked_ms is not None:
+            plan = plan.started_at({p: self._first_id_at(p, asked_ms) for p in plan.partitions})
         marks = {}
         if plan.needs_marks or not follow:
             marks = {partition: self.server_high_water_mark(partition) for partition in plan.partitions}
         first_ids = plan.first_ids(marks)
         if not follow:
-            return chain.from_iterable(self._read(p, first_ids[p], mark + 1) for p, mark in marks.items())
+            return chain.from_iterable(
+                self._read(p, first_ids[p], mark + 1, plan.earliest) for p, mark in marks.items()
+            )
         items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
-        subscription = self._engine.follow(self._directory.next_client_id(), first_ids, items.put)
+        client_id = self._directory.next_client_id()
+        subscription = self._engine.follow(client_id, first_ids, items.put, earliest=plan.earliest)
         return Follower(subscription, items, self._engine.origin)
 
     def fetch(self, transaction: Transaction) -> bytes:
@@ -307,8 +312,8 @@ class WaltzClient:
     def wait_ready(self, timeout: float | None = None) -> None:
         """Until every partition of this client is mounted and, with callbacks, applied up to the server's mark.
 
-        That mark is the one of the mount. ClientAhead; after ``timeout`` seconds PartitionNotReady, or NotApplied,
-        which says how far it came and why not further.
+        That mark is the one of the mount. ClientAhead; Trimmed; after ``timeout`` seconds PartitionNotReady, or
+        NotApplied, which says how far it came and why not further.
         """
         self._wait(self._engine.readiness(), timeout, "wait_ready")
 
@@ -439,11 +444,17 @@ class WaltzClient:
     def _times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
         return self._threads.call(self._engine.rpc.times(partition_id, first_id, end_id))
 
-    def _read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
+    def _read(self, partition_id: int, first_id: int, end_id: int, earliest: bool = False) -> Iterator[Transaction]:
+        """``earliest``: from the first there is, if that is further on."""
         while first_id < end_id:
-            batch = self._threads.call(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
+            try:
+                batch = self._threads.call(self._engine.rpc.read(partition_id, first_id, end_id, READ_BYTES))
+            except Trimmed as gone:
+                first_id = begun_further_on(gone, earliest)
+                continue
             if not len(batch):
                 return
+            earliest = False
             yield from transactions_of(batch, first_id - 1, self._engine.origin)
             first_id = batch.end_id
 

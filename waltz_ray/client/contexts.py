@@ -143,6 +143,12 @@ class ContextRunner:
         """End without commit because of ``error``."""
         self._shell.run_context(self._end_in_error, run, error)
 
+    def give_up(self, lines: LockLines, error: BaseException) -> None:
+        """Nothing more will be applied: end those that stand in line for it."""
+        for run in self.open_runs():
+            if run.place is not None and run.lines is lines:
+                self.fail(run, error)
+
     def cancel(self, run: ContextRun, error: BaseException) -> None:
         """Nobody waits for it any more: no further attempt. One that is under way may still commit."""
         self._end_in_error(run, error)

@@ -37,9 +37,10 @@ from waltz_ray.protocol.mounting_types import (
     Event,
     ExpireAppends,
     FailAppends,
-    FoundAhead,
+    GaveUp,
     Hindered,
     Located,
+    LoseAppends,
     MountingState,
     MountMessage,
     MountTimerFired,
@@ -105,11 +106,13 @@ class Sink(ContextFates, Protocol):
 class PartitionShell:
     """One mounted partition. ``position``: the sink has the transactions up to this one."""
 
-    def __init__(self, mounter: Mounter, partition_id: int, position: int, sink: Sink) -> None:
+    def __init__(self, mounter: Mounter, partition_id: int, position: int, sink: Sink, earliest: bool = False) -> None:
+        """``earliest``: what is delivered may begin further on, where what follows ``position`` was trimmed away."""
         config = mounter.config
         self.partition_id = partition_id
         self._number = partition_id  # in the cluster, as the location says
-        self.machine: Mounting[Sending] = Mounting(partition_id, mounter.client_id, mounter.mode, position, config)
+        client_id, mode = mounter.client_id, mounter.mode
+        self.machine: Mounting[Sending] = Mounting(partition_id, client_id, mode, position, config, earliest)
         self.error: WaltzError | None = None
         """Why it never will be ready (again)."""
         self._driver = Driver[Event, Effect[Sending]](
@@ -147,7 +150,8 @@ class PartitionShell:
             FailAppends: lambda effect: self.fates.failed(effect.pieces, effect.reason),
             RefuseAppends: lambda effect: self.fates.refused(effect.pieces, effect.reason, effect.code),
             ExpireAppends: self._expire,
-            FoundAhead: self._found_ahead,
+            LoseAppends: lambda effect: self.fates.unknown(effect.pieces, effect.error),
+            GaveUp: lambda effect: self._end(effect.error),
             StateChanged: lambda effect: sink.ready_changed(),
             StreamBroken: self._broken,
         }
@@ -319,9 +323,6 @@ class PartitionShell:
         for append in old:
             append.fail(effect.error)
         self.outbox.forget(old)
-
-    def _found_ahead(self, effect: FoundAhead) -> None:
-        self._end(effect.error)
 
     def _end(self, error: WaltzError) -> None:
         self.error = error

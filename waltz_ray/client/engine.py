@@ -292,12 +292,16 @@ class Engine:
         first_ids: Mapping[int, int],
         put: Callable[[FeedItem], None],
         ready_changed: Callable[[], None] = lambda: None,
+        earliest: bool = False,
     ) -> Subscription:
-        """A feed that follows, from the first ID of each partition on; ``shut_down`` ends it otherwise."""
+        """A feed that follows, from the first ID of each partition on; ``shut_down`` ends it otherwise.
+
+        ``earliest``: from the first there is, where those were trimmed away.
+        """
         mounter = self._mounter(client_id, FeedMode.RECORDS)
         with self._lock:
             self.check_open()
-            subscription = Subscription(mounter, first_ids, put, self._abandon, ready_changed)
+            subscription = Subscription(mounter, first_ids, put, self._abandon, ready_changed, earliest)
             self._shell.post(self._subscribe, subscription)
         return subscription
 

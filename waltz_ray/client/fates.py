@@ -7,7 +7,7 @@ from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
-from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict
+from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.messages.client import RejectionCode
 from waltz_ray.protocol.records import Int64s
@@ -80,13 +80,20 @@ class Fates:
                 append.fail(LockConflict(self._partition_id, transaction_id))
         self._outbox.forget(appends)
 
+    def unknown(self, pieces: Sequence[Piece[Sending]], error: WaltzError) -> None:
+        """Nobody can tell any more whether these are in the log; they are not sent again."""
+        self._end(pieces, error)
+
     def refused(self, pieces: Sequence[Piece[Sending]], reason: str, code: RejectionCode) -> None:
         """Fail these appends for good: they are not in the log and would be refused again. Too large is invalid."""
         kind = InvalidInput if code is RejectionCode.TOO_LARGE else AppendFailed
+        self._end(pieces, kind(reason))
+
+    def _end(self, pieces: Sequence[Piece[Sending]], error: WaltzError) -> None:
         appends = _still_open(_of_appends(pieces))
         self._outbox.free(appends)
         for append in appends:
-            append.fail(kind(reason))
+            append.fail(error)
         self._outbox.forget(appends)
 
     def failed(self, pieces: Sequence[Piece[Sending]], reason: str) -> None:

@@ -28,7 +28,8 @@ _NONE = Transactions([])
 class Follower(Iterator[Transaction]):
     """A feed without an end, for one thread at a time; ``stop`` is for any. Also a context manager, which stops it.
 
-    Raises ClientClosed, or ClientAhead (``start`` is behind the log's end); then it is over.
+    Raises ClientClosed, ClientAhead (``start`` is behind the log's end) or Trimmed (what comes next is gone); then it
+    is over.
     """
 
     def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], origin: Origin) -> None:

@@ -17,7 +17,7 @@ class Awaited(Protocol):
     """``reached`` may have become true whenever ``ready_changed`` is called."""
 
     def reached(self, closed: bool) -> bool:
-        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client is ``closed`` before."""
+        """ClientAhead, Trimmed or InvariantBroken if it never will be, ClientClosed if it is ``closed`` before."""
 
     def error(self, waited_s: float) -> WaltzError:
         """Why it is not reached, for who has waited as long as he wanted."""
@@ -59,7 +59,7 @@ class ReadyWait:
             self._apply_up_to(transaction_id)
 
     def reached(self, closed: bool) -> bool:
-        """ClientAhead or InvariantBroken if it never will be, ClientClosed if the client is ``closed`` before."""
+        """ClientAhead, Trimmed or InvariantBroken if it never will be, ClientClosed if it is ``closed`` before."""
         machine, error = self._attachment.partition.machine, self._attachment.partition.error
         if error is not None:
             raise error

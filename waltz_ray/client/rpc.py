@@ -14,7 +14,7 @@ from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.times import WantedTimes
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import DataUnavailable, SpaceGone, WireError
+from waltz_ray.errors import DataUnavailable, SpaceGone, Trimmed, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
@@ -26,6 +26,7 @@ from waltz_ray.protocol.messages.client import (
     HindranceResponse,
     PartitionStateRequest,
     PartitionStateResponse,
+    RecordsTrimmed,
     TimesRequest,
     TimesResponse,
 )
@@ -39,16 +40,22 @@ __all__ = ["READ_BYTES", "Answer", "Question", "Rpc", "checked_batch", "checked_
 READ_BYTES = 1024 * 1024  # of records in one answer
 
 Question = DataRangeRequest | PartitionStateRequest | HindranceRequest | TimesRequest | FirstIdAtRequest
-Answer = DataRangeResponse | PartitionStateResponse | HindranceResponse | TimesResponse | FirstIdAtResponse
+Answer = (
+    DataRangeResponse | RecordsTrimmed | PartitionStateResponse | HindranceResponse | TimesResponse | FirstIdAtResponse
+)
 
 T = TypeVar("T")
 
 
-def checked_batch(answer: DataRangeResponse, partition_id: int, first_id: int, number: int) -> RecordBatch:
-    """The records of an answer, each verified by its CRC; DataUnavailable says what is wrong with them.
+def checked_batch(answer: object, partition_id: int, first_id: int, number: int) -> RecordBatch:
+    """The records of an answer, each verified by its CRC; DataUnavailable says what is wrong with them. Trimmed.
 
     The partition has ``number`` in the cluster.
     """
+    if isinstance(answer, RecordsTrimmed):
+        raise Trimmed(partition_id, first_id, answer.first_id)
+    if not isinstance(answer, DataRangeResponse):
+        raise WireError(f"the server answered a read with {type(answer).__name__}")
     if answer.batch is None:
         raise DataUnavailable(f"partition {partition_id}: transaction {first_id} could not be read: {answer.error}")
     batch = answer.batch
@@ -134,14 +141,11 @@ class Rpc:
         self._ids = count()
 
     async def read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
-        """Transactions from ``first_id`` on, possibly fewer than asked; empty if none of them exists yet."""
+        """Transactions from ``first_id`` on, possibly fewer than asked; empty if none of them exists yet. Trimmed."""
 
         async def ask(stream: _RpcStream, number: int) -> RecordBatch:
             request = DataRangeRequest(self._next_id(), number, first_id, end_id, max_bytes)
-            answer = await stream.ask(request)
-            if not isinstance(answer, DataRangeResponse):
-                raise WireError(f"the server answered a read with {type(answer).__name__}")
-            return checked_batch(answer, partition_id, first_id, number)
+            return checked_batch(await stream.ask(request), partition_id, first_id, number)
 
         return await self._until_answered(partition_id, ask)
 

@@ -34,15 +34,17 @@ class Subscription:
         put: Callable[[FeedItem], None],
         abandoned: Callable[[Subscription], None],
         ready_changed: Callable[[], None] = lambda: None,
+        earliest: bool = False,
     ) -> None:
-        """``first_ids``: of each partition. ``abandoned`` is called on the loop after ``abandon``."""
+        """``first_ids``: of each partition; with ``earliest`` it begins at what there is, if those were trimmed away.
+        ``abandoned`` is called on the loop after ``abandon``."""
         self._marks = {partition_id: first_id - 1 for partition_id, first_id in first_ids.items()}
         self._mounter = mounter
         self._put = put
         self._abandoned = abandoned
         self._ready_changed = ready_changed
         self.stopped = False
-        self.partitions = {p: PartitionShell(mounter, p, mark, self) for p, mark in self._marks.items()}
+        self.partitions = {p: PartitionShell(mounter, p, mark, self, earliest) for p, mark in self._marks.items()}
 
     async def stop(self) -> None:
         """Leave, and close the connections. Idempotent."""

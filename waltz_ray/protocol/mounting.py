@@ -5,13 +5,16 @@
     LOCATING --stream opened--> MOUNTING --MOUNTED(READY)--> READY
        ^                            |                          |
        +------ back-off ------------+----- stream lost, NOT_READY, moved, rewind
-                                    +--MOUNTED(CLIENT_AHEAD)--> AHEAD (for a person; nothing is appended any more)
+                                    +--MOUNTED(CLIENT_AHEAD or TRIMMED)--> GIVEN_UP (for a person)
 
     any of them --Stopped--> CLOSED
 
 Appends are sent in READY only. What was sent and has no fate when a mount ends stays with the monitor until the
 next MOUNTED(READY), which fails the rest: only then is it known what is in the log. A partition is mounted from
-``position``, the last transaction delivered, so nothing is skipped and nothing delivered twice.
+``position``, the last transaction delivered, so nothing is skipped and nothing delivered twice. If what follows it was
+trimmed away, the partition is given up, rather than a gap delivered. Two kinds go on: who asked for the earliest there
+is and has nothing yet begins at it, and who is told of its own appends only (OWN mode) mounts from now on, but will
+never know what became of those under way.
 
 ``step`` is told what has happened and answers what is to be done, in that order. Who carries it out
 (``client/core.py``) has the loop, the clock and the chance; ``OpenStream`` and ``SetTimer`` are the only effects that
@@ -32,7 +35,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead, PartitionNotReady, WaltzError, WireError
+from waltz_ray.errors import ClientAhead, PartitionNotReady, Trimmed, WaltzError, WireError
 from waltz_ray.protocol import mounting_rules as rules
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
@@ -62,9 +65,10 @@ from waltz_ray.protocol.mounting_types import (
     Event,
     ExpireAppends,
     FailAppends,
-    FoundAhead,
+    GaveUp,
     Hindered,
     Located,
+    LoseAppends,
     MountingState,
     MountTimerFired,
     OpenFailed,
@@ -115,7 +119,16 @@ _MAY_RECOVER = (*_MOUNTED, MountingState.LOCATING)
 class Mounting(Generic[Token]):
     """The machine of one partition of one client. ``Token``: a batch of appends, as whoever sends it has it."""
 
-    def __init__(self, partition_id: int, client_id: int, mode: FeedMode, position: int, config: ClientConfig) -> None:
+    def __init__(
+        self,
+        partition_id: int,
+        client_id: int,
+        mode: FeedMode,
+        position: int,
+        config: ClientConfig,
+        earliest: bool = False,
+    ) -> None:
+        """``earliest``: it may begin behind ``position``, where what follows was trimmed away."""
         self.partition_id = partition_id
         self.client_id = client_id
         self.state = MountingState.LOCATING
@@ -123,7 +136,7 @@ class Mounting(Generic[Token]):
         """ID of the last transaction delivered (RECORDS and HEADERS modes)."""
         self.trouble: Exception | None = None
         """Why it is not ready, as far as is known."""
-        self.error: ClientAhead | None = None
+        self.error: ClientAhead | Trimmed | None = None
         """Why it never will be."""
         self.hindrance = ""
         """What keeps it from taking appends, as its server has said when it was asked; "" = nothing that is known."""
@@ -131,6 +144,7 @@ class Mounting(Generic[Token]):
         """Mounts ever sent."""
         self.monitor: ClientMonitor[Token] = ClientMonitor(config.outstanding_appends)
         self._mode = mode
+        self._earliest = earliest  # until something is delivered
         self._config = config
         self._location: Location | None = None
         self._opening: Location | None = None  # a stream to there is awaited
@@ -188,7 +202,7 @@ class Mounting(Generic[Token]):
         elif state is MountingState.LOCATING:
             if not self._pausing and opening is None and self._endpoint_of(self._location) is not None:
                 return "nothing will ever make it go on"
-        elif state is MountingState.AHEAD and (self._pausing or opening is not None):
+        elif state is MountingState.GIVEN_UP and (self._pausing or opening is not None):
             return f"it is {state.value} and on its way to {opening}"
         return None
 
@@ -217,7 +231,7 @@ class Mounting(Generic[Token]):
         return self._end(ConnectionResetError(f"partition {self.partition_id} has moved to {where}"))
 
     def _rewound(self, event: Rewound) -> Sequence[Effect[Token]]:
-        self.position = event.position
+        self.position, self._earliest = event.position, False
         self._epoch = event.epoch
         reason = ConnectionResetError(f"the application went back to transaction {event.position}")
         if self._mounted_at is None:
@@ -232,7 +246,7 @@ class Mounting(Generic[Token]):
 
     def _try_at_once(self) -> Sequence[Effect[Token]]:
         """Not mounted, and something has changed."""
-        if self.state is MountingState.AHEAD:
+        if self.state is MountingState.GIVEN_UP:
             return ()
         if self._opening is not None:
             self._hurry = True
@@ -349,6 +363,8 @@ class Mounting(Generic[Token]):
             return [StreamBroken(WireError(f"partition {self.partition_id}: the server answered one mount twice"))]
         if message.state == MountState.CLIENT_AHEAD:
             return self._client_ahead(message.high_water_mark)
+        if message.state == MountState.TRIMMED:
+            return self._trimmed(message.high_water_mark)
         self._pause_s = _FIRST_PAUSE_S
         self.trouble, self.hindrance = None, ""
         failed = self.monitor.mounted_ready(message.high_water_mark)
@@ -356,12 +372,29 @@ class Mounting(Generic[Token]):
         return [*fates, *self._enter(MountingState.READY), _SEND_WAITING]
 
     def _client_ahead(self, server_mark: int) -> Sequence[Effect[Token]]:
-        self.trouble = self.error = ClientAhead(
+        error = ClientAhead(
             f"partition {self.partition_id}: the application's high-water mark is {self.position}, the log ends at "
             f"{server_mark}; the application has applied what this log never had: restore one or the other"
         )
         self.monitor.drain()
-        return [*self._enter(MountingState.AHEAD), *self._leave(), FoundAhead(self.error)]
+        return self._given_up(error)
+
+    def _trimmed(self, lowest_mark: int) -> Sequence[Effect[Token]]:
+        """What this mount began with is gone; from ``lowest_mark`` on one may mount."""
+        what = self.partition_id, max(self.position, self._mount_mark) + 1, lowest_mark + 1
+        if rules.may_begin_further_on(self._earliest, self.position, lowest_mark):
+            self.position = lowest_mark
+            return self._end(Trimmed(*what))
+        lost = self.monitor.drain()
+        unknown = Trimmed(*what, "the append was under way, and may or may not be in the log")
+        effects: list[Effect[Token]] = [LoseAppends(lost, unknown)] if lost else []
+        if rules.needs_no_past(self._mode):
+            return [*effects, *self._end(Trimmed(*what))]
+        return [*effects, *self._given_up(Trimmed(*what))]
+
+    def _given_up(self, error: ClientAhead | Trimmed) -> Sequence[Effect[Token]]:
+        self.trouble = self.error = error
+        return [*self._enter(MountingState.GIVEN_UP), *self._leave(), GaveUp(error)]
 
     def _on_not_ready(self, message: NotReady, frame_bytes: int) -> Sequence[Effect[Token]]:
         return self._end(PartitionNotReady(f"partition {self.partition_id} is leaving its server"))
@@ -390,7 +423,7 @@ class Mounting(Generic[Token]):
         self._mount_bytes += frame_bytes
         self._held_bytes += frame_bytes
         last_id = first_id + len(feed) - 1
-        self.position = max(self.position, last_id)
+        self.position, self._earliest = max(self.position, last_id), False
         if not len(own):
             self.monitor.mark_seen(last_id)
             return [Deliver(feed, (), own, (), "", frame_bytes, self._epoch)]

@@ -7,9 +7,16 @@ They look and decide; what follows from it is ``mounting.py``'s, and which appen
 from __future__ import annotations
 
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import Mounted
+from waltz_ray.protocol.messages.client import FeedMode, Mounted
 
-__all__ = ["answers_newest_mount", "begins_newest_feed", "has_moved", "mount_credit_bytes"]
+__all__ = [
+    "answers_newest_mount",
+    "begins_newest_feed",
+    "has_moved",
+    "may_begin_further_on",
+    "mount_credit_bytes",
+    "needs_no_past",
+]
 
 
 def has_moved(mounted_at: Location, location: Location | None) -> bool:
@@ -38,3 +45,16 @@ def begins_newest_feed(first_id: int, mount_mark: int) -> bool:
     What has come since the mount was sent for an earlier one then, and its credit has ended with that.
     """
     return first_id == mount_mark + 1
+
+
+def may_begin_further_on(earliest: bool, position: int, lowest_mark: int) -> bool:
+    """Whether a feed whose next transaction was trimmed away begins behind ``lowest_mark``, where it can.
+
+    Only who asked for the ``earliest`` there is and has had nothing yet: anybody else would be served a gap.
+    """
+    return earliest and lowest_mark > position
+
+
+def needs_no_past(mode: FeedMode) -> bool:
+    """Whether a client that has nothing under way mounts from now on, whatever was trimmed away."""
+    return mode is FeedMode.OWN

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from waltz_ray.errors import ClientAhead, WaltzError, WireError
+from waltz_ray.errors import ClientAhead, Trimmed, WaltzError, WireError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.messages.client import (
@@ -36,9 +36,10 @@ __all__ = [
     "Event",
     "ExpireAppends",
     "FailAppends",
-    "FoundAhead",
+    "GaveUp",
     "Hindered",
     "Located",
+    "LoseAppends",
     "MountMessage",
     "MountingState",
     "OpenFailed",
@@ -73,17 +74,17 @@ class MountingState(Enum):
     LOCATING = "locating"
     MOUNTING = "mounting"
     READY = "ready"
-    AHEAD = "client ahead"
+    GIVEN_UP = "given up"
     CLOSED = "closed"
 
 
 TRANSITIONS: Mapping[MountingState, frozenset[MountingState]] = {
     MountingState.LOCATING: frozenset({MountingState.MOUNTING, MountingState.CLOSED}),
     MountingState.MOUNTING: frozenset(
-        {MountingState.READY, MountingState.LOCATING, MountingState.AHEAD, MountingState.CLOSED}
+        {MountingState.READY, MountingState.LOCATING, MountingState.GIVEN_UP, MountingState.CLOSED}
     ),
     MountingState.READY: frozenset({MountingState.LOCATING, MountingState.CLOSED}),
-    MountingState.AHEAD: frozenset({MountingState.CLOSED}),
+    MountingState.GIVEN_UP: frozenset({MountingState.CLOSED}),
     MountingState.CLOSED: frozenset(),
 }
 """State -> the states that may follow it; any other step is a bug and raises."""
@@ -310,11 +311,19 @@ class ExpireAppends:
     error: WaltzError
 
 
+@value(eq=False)
+class LoseAppends(Generic[Token]):
+    """Say of these appends that nobody can tell any more whether they are in the log."""
+
+    pieces: Sequence[Piece[Token]]
+    error: Trimmed
+
+
 @value()
-class FoundAhead:
+class GaveUp:
     """The partition will not be served before a person has looked at it: everything ends with ``error``."""
 
-    error: ClientAhead
+    error: ClientAhead | Trimmed
 
 
 @value()
@@ -345,7 +354,8 @@ Effect = (
     | FailAppends[Token]
     | RefuseAppends[Token]
     | ExpireAppends
-    | FoundAhead
+    | LoseAppends[Token]
+    | GaveUp
     | StateChanged
     | StreamBroken
 )
@@ -353,7 +363,7 @@ Effect = (
 HEAVY: frozenset[type] = frozenset(
     (
         *(Received, AppendsTaken, OpenFailed, StreamLost),
-        *(Deliver, SendAppends, FailAppends, RefuseAppends, RefuseLocks, StreamBroken),
+        *(Deliver, SendAppends, FailAppends, RefuseAppends, RefuseLocks, LoseAppends, StreamBroken),
     )
 )
 """Those that hold records, columns or a traceback."""
