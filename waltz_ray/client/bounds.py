@@ -62,13 +62,14 @@ def at_time(name: str, bound: Bound, partitions: Iterable[int], first_id_at: Cal
     return {partition_id: first_id_at(partition_id, time_ms) for partition_id in partitions}
 
 
-def resolved(name: str, bound: Bound, partition_id: int, mark: int) -> int:
+def resolved(name: str, bound: Bound, partition_id: int, mark: int, beginning: int = 0) -> int:
     """The transaction ID that ``bound``, which is no time, means for a partition that ends with transaction ``mark``.
 
+    ``beginning``: of the first there is.
     InvalidInput for a negative ID, a partition missing from a mapping, or another word.
     """
     if bound == "earliest":
-        return 0
+        return beginning
     if bound == "latest":
         return mark + 1
     if isinstance(bound, Mapping):

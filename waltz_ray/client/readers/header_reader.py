@@ -14,7 +14,7 @@ import numpy as np
 
 from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.readers.sockets import open_stream
-from waltz_ray.errors import DataUnavailable, InvalidInput, WireError, ZooKeeperUnreachable
+from waltz_ray.errors import DataUnavailable, InvalidInput, Trimmed, WireError, ZooKeeperUnreachable
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint, ReqId
@@ -43,7 +43,7 @@ class HeaderReader:
     """Reads from whichever server ``resolve(partition_id)`` names. ``client_id()`` gives an ID nobody else uses.
 
     A server that is lost in the middle is followed: the next mount goes on behind the last header. DataUnavailable
-    after ``timeout_s`` without progress.
+    after ``timeout_s`` without progress; Trimmed where the next header is gone.
     """
 
     def __init__(
@@ -120,6 +120,8 @@ class HeaderReader:
                 if used >= _CREDIT_STEP_BYTES:
                     _send(stream, FeedCredit(self._first + partition_id, used))
                     used = 0
+            elif isinstance(message, Mounted) and message.state is MountState.TRIMMED:
+                raise Trimmed(partition_id, first_id, message.high_water_mark + 1)
             elif isinstance(message, NotReady) or (
                 isinstance(message, Mounted) and message.state is not MountState.READY
             ):

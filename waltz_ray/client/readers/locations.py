@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, NoNode, Trimmed
 from waltz_ray.finding.find import check_key, find_cluster
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
@@ -54,13 +54,15 @@ class ReplicaView(NamedTuple):
     """The replicas of one partition as ZooKeeper has them now.
 
     ``members`` of the last published session ``session_id``; at least ``quorum`` of them hold whatever that session
-    has committed. ``endpoints``: of every replica that was ever announced, member or not.
+    has committed. ``endpoints``: of every replica that was ever announced, member or not. ``trim_mark``: what is below
+    may be gone, here and there.
     """
 
     session_id: int
     members: frozenset[int]
     quorum: int
     endpoints: Mapping[int, Endpoint]
+    trim_mark: int = 0
 
 
 class Locations:
@@ -134,7 +136,33 @@ class Locations:
         record, _ = self.store.roster(self.first + partition_id)
         announced = {number: each.endpoint for number, each in self.store.replicas().items()}
         endpoints = {number: announced[number] for number in record.replicas if number in announced}
-        return ReplicaView(record.last_published_session, record.members, record.published_quorum, endpoints)
+        session_id, mark = record.last_published_session, self.trim_marks().get(partition_id, 0)
+        return ReplicaView(session_id, record.members, record.published_quorum, endpoints, mark)
+
+    def trim_marks(self) -> dict[int, int]:
+        """Partition -> its trim mark, if it has one; needs ZooKeeper."""
+        return {number - self.first: mark for number, mark in self.store.trims.marks().items()}
+
+    def hold(self, name: str, positions: Mapping[int, int], why: str) -> None:
+        """Nothing is trimmed from ``positions`` (partition -> ID) on; needs ZooKeeper. Trimmed if it has been.
+
+        A hold of that name that was there is moved, and no record between is free to go meanwhile.
+        """
+        holds = self.store.trims.holds
+        numbered = {self.first + p: first_id for p, first_id in positions.items()}
+        before = holds.all().get(name)
+        try:
+            if before is not None and all(
+                before.positions.get(number, first_id + 1) <= first_id for number, first_id in numbered.items()
+            ):
+                holds.advance(name, numbered)
+                return
+        except NoNode:  # somebody has released it since: it is made anew
+            before = None
+        try:
+            holds.hold(name, numbered, why)
+        except Trimmed as gone:
+            raise Trimmed(gone.partition_id - self.first, gone.wanted_id, gone.first_id) from None
 
     def close(self) -> None:
         if self._zookeeper is not None:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from waltz_ray.client.bounds import Bound, at_time, resolved
 from waltz_ray.client.times import parsed_time
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, Trimmed
 
-__all__ = ["Bound", "Range", "at_time", "bounds_of", "first_ids", "parsed_time", "split_ranges"]
+__all__ = [
+    "Bound",
+    "Range",
+    "at_time",
+    "bounds_of",
+    "checked_ranges",
+    "first_ids",
+    "parsed_time",
+    "split_ranges",
+]
+
+NOTHING_TRIMMED: Mapping[int, int] = MappingProxyType({})
 
 
 class Range(NamedTuple):
@@ -21,24 +33,38 @@ class Range(NamedTuple):
     end_id: int
 
 
-def bounds_of(start: Bound, stop: Bound, high_water_marks: Mapping[int, int]) -> list[Range]:
+def bounds_of(
+    start: Bound, stop: Bound, high_water_marks: Mapping[int, int], beginnings: Mapping[int, int] = NOTHING_TRIMMED
+) -> list[Range]:
     """One range per partition in ``high_water_marks`` (inclusive marks), empty ones left out.
 
-    ``stop`` is exclusive; "latest" is behind the high-water mark, and nothing beyond that mark is read. InvalidInput
-    for a negative ID, a partition missing from a mapping, or another word.
+    ``stop`` is exclusive; "latest" is behind the high-water mark, and nothing beyond that mark is read. ``beginnings``:
+    partition -> the first transaction there is, if that is not 0. InvalidInput for a negative ID, a partition missing
+    from a mapping, or another word; Trimmed for a range that begins before its partition.
     """
     ranges = []
     for partition_id, mark in sorted(high_water_marks.items()):
-        first_id = resolved("start", start, partition_id, mark)
-        end_id = min(resolved("stop", stop, partition_id, mark), mark + 1)
+        beginning = beginnings.get(partition_id, 0)
+        first_id = resolved("start", start, partition_id, mark, beginning)
+        end_id = min(resolved("stop", stop, partition_id, mark, beginning), mark + 1)
         if first_id < end_id:
             ranges.append(Range(partition_id, first_id, end_id))
+    return checked_ranges(ranges, beginnings)
+
+
+def checked_ranges(ranges: list[Range], beginnings: Mapping[int, int]) -> list[Range]:
+    """The same. Trimmed if one begins before the first transaction there is of its partition."""
+    for partition_id, first_id, _ in ranges:
+        if first_id < beginnings.get(partition_id, 0):
+            raise Trimmed(partition_id, first_id, beginnings[partition_id])
     return ranges
 
 
-def first_ids(start: Bound, high_water_marks: Mapping[int, int]) -> dict[int, int]:
+def first_ids(
+    start: Bound, high_water_marks: Mapping[int, int], beginnings: Mapping[int, int] = NOTHING_TRIMMED
+) -> dict[int, int]:
     """Partition -> the ID at which a read from ``start`` begins, also behind the log's end. InvalidInput as above."""
-    return {p: resolved("start", start, p, mark) for p, mark in sorted(high_water_marks.items())}
+    return {p: resolved("start", start, p, mark, beginnings.get(p, 0)) for p, mark in sorted(high_water_marks.items())}
 
 
 def split_ranges(ranges: list[Range], record_bytes: Mapping[int, float], bytes_per_task: int) -> list[Range]:

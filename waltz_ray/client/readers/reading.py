@@ -15,7 +15,7 @@ is pushed down to where:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,7 +119,8 @@ class Reading:
         return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder, space)
 
     def batches(self, ranges: Sequence[Range]) -> Iterator[Any]:
-        """``pyarrow.RecordBatch``es with the rows of the ranges, in order. DataUnavailable if a range ends early."""
+        """``pyarrow.RecordBatch``es with the rows of the ranges, in order. DataUnavailable if a range ends early, and
+        Trimmed if what comes next in it has gone meanwhile."""
         with ExitStack() as stack:
             locations = stack.enter_context(Locations(self.where, self.cluster, self.space))
             read = self._reader(locations, stack)
@@ -200,11 +201,27 @@ class Marks:
                 return self._replica.committed_mark(partition_id)
         return self._replica.committed_mark(partition_id)
 
+    def beginnings(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Partition -> ID of the first transaction there is, or will be: its trim mark, 0 = nothing was trimmed."""
+        if not self.locations.has_zookeeper:
+            return {p: self._server.first_id_at(p, 0) for p in partitions}
+        marks = self.locations.trim_marks()
+        return {p: marks.get(p, 0) for p in partitions}
+
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the next one there will be."""
         if self._replica is None:
             return self._server.first_id_at(partition_id, time_ms)
-        return self._replica.first_id_at(partition_id, time_ms)
+        found = self._replica.first_id_at(partition_id, time_ms)
+        return max(found, self.locations.trim_marks().get(partition_id, 0))
+
+    def hold(self, name: str, positions: Mapping[int, int], why: str) -> None:
+        """Nothing is trimmed from ``positions`` (partition -> ID) on, under this name, which only these readers use.
+
+        Trimmed if it has been. Without ZooKeeper nothing can be held.
+        """
+        if self.locations.has_zookeeper:
+            self.locations.hold(name, positions, why)
 
     def appended_ms(self, partition_id: int, transaction_id: int) -> int | None:
         """When a committed transaction was appended, ms since 1970; None if that is not known."""
@@ -242,14 +259,17 @@ def plan_reading(
     stop: Bound = "latest",
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> list[Range]:
-    """The ranges of a read as of now, each for one task. InvalidInput for a partition or a bound that cannot be."""
+    """The ranges of a read as of now, each for one task. "earliest" is what has not been trimmed away.
+
+    InvalidInput for a partition or a bound that cannot be; Trimmed for a start that is gone.
+    """
     with Marks(reading) as marks:
         ends = {p: marks.high_water_mark(p) for p in marks.locations.checked(_listed(partitions))}
         first, end = (
             at_time(name, _known(bound, ends, name), ends, marks.first_id_at)
             for name, bound in (("start", start), ("stop", stop))
         )
-        wanted = bounds_of(first, end, ends)
+        wanted = bounds_of(first, end, ends, marks.beginnings(ends))
         return split_ranges(wanted, marks.record_bytes(wanted), bytes_per_task)
 
 

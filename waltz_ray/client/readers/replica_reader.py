@@ -24,7 +24,7 @@ from waltz_ray.client.persist import persist
 from waltz_ray.client.readers.locations import ReplicaView
 from waltz_ray.client.readers.sockets import open_stream
 from waltz_ray.client.times import WantedTimes
-from waltz_ray.errors import DataUnavailable, InvalidInput, ReplicaRefused, WireError
+from waltz_ray.errors import BelowTheLog, DataUnavailable, InvalidInput, ReplicaRefused, Trimmed, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
@@ -78,8 +78,9 @@ def proven_mark(view: ReplicaView, states: dict[int, StateReply]) -> int | None:
 class ReplicaReader:
     """Reads from whichever replica can: ``resolve(partition_id)`` says where they are. One thread at a time.
 
-    One that is dead, refuses (damaged, fenced, no session open) or has less than is wanted is passed over, and
-    ``resolve`` is asked again when all were; after ``timeout_s`` DataUnavailable names the partition and the reason.
+    One that is dead, refuses (damaged, fenced, no session open), has less than is wanted, or none of it any more, is
+    passed over, and ``resolve`` is asked again when all were; after ``timeout_s`` DataUnavailable names the partition
+    and the reason. Trimmed when one said that what is wanted is gone, and no other has it.
     """
 
     def __init__(self, resolve: Callable[[int], ReplicaView], timeout_s: float = 30.0, first: int = 0) -> None:
@@ -124,16 +125,16 @@ class ReplicaReader:
         wanted, number = WantedTimes(first_id, end_id), self._first + partition_id
         while wanted.missing:
             question = partial(ReadTimes, number, first_id=wanted.first_id, end_id=wanted.end_id)
-            answer = self._told(partition_id, question, Times)
+            answer = self._told(partition_id, wanted.first_id, question, Times)
             wanted.take(answer.end_id, answer.times)
         return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
         question = partial(FindTime, self._first + partition_id, time_ms=time_ms)
-        return self._told(partition_id, question, TimeFound).first_id
+        return self._told(partition_id, 0, question, TimeFound).first_id
 
-    def _told(self, partition_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
+    def _told(self, partition_id: int, wanted_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
         """``question`` lacks the session."""
 
         def ask(number: int, view: ReplicaView, left_s: float) -> A:
@@ -142,7 +143,7 @@ class ReplicaReader:
                 raise WireError(f"a question about times was answered with {type(answer).__name__}")
             return answer
 
-        return self._from_any(f"the times of partition {partition_id}", partition_id, ask)
+        return self._from_any(f"the times of partition {partition_id}", partition_id, wanted_id, ask)
 
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
@@ -163,20 +164,26 @@ class ReplicaReader:
         batch = self._from_any(
             f"partition {partition_id}, transaction {first_id}",
             partition_id,
+            first_id,
             lambda number, view, left_s: self._read_from(number, view, wanted, left_s),
         )
         return feed_in_space(batch, partition_id)
 
-    def _from_any(self, what: str, partition_id: int, ask: Callable[[int, ReplicaView, float], T]) -> T:
-        """What the first replica answers that can; ``ask`` gets its number, the view it is of, and the seconds left."""
+    def _from_any(self, what: str, partition_id: int, wanted_id: int, ask: Callable[[int, ReplicaView, float], T]) -> T:
+        """What the first replica answers that can; ``ask`` gets its number, the view it is of, and the seconds left.
+        ``wanted_id``: the first that is asked about."""
 
         def attempt(left_s: float) -> T:
             view = self._views.get(partition_id) or self._resolve(partition_id)
             self._views.pop(partition_id, None)  # asked again unless this one works
             reasons = []
+            begins: list[BelowTheLog] = []
             for number in self._order(partition_id, view):
                 try:
                     answer = ask(number, view, left_s)
+                except BelowTheLog as gone:  # the others' logs may begin before
+                    begins.append(gone)
+                    continue
                 except (OSError, WireError, ReplicaRefused, DataUnavailable) as error:
                     self._passed_over.add(view.endpoints[number])
                     reasons.append(f"replica {number}: {error}")
@@ -184,6 +191,8 @@ class ReplicaReader:
                 self._views[partition_id] = view
                 return answer
             self._passed_over.clear()
+            if begins:
+                raise Trimmed(partition_id, wanted_id, max(view.trim_mark, *(gone.first_id for gone in begins)))
             raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
 
         return persist(what, self._timeout_s, attempt)
@@ -248,6 +257,8 @@ class ReplicaReader:
             self._forget(endpoint)  # an answer that comes late must not be taken for the next one's
             raise
         if isinstance(answer, Refused) and not may_refuse:
+            if answer.code is RefusalCode.TRIMMED:
+                raise BelowTheLog(answer.partition_id, answer.last_id + 1)
             raise ReplicaRefused(answer.message)
         return answer
 
