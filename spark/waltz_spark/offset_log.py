@@ -103,9 +103,9 @@ class OffsetLog:
     """
 
     def __init__(
-        self, directory: Path, of: StreamOf, start: Callable[[], Mapping[int, int]], files: OffsetFiles | None = None
+        self, directory: Path, of: StreamOf, start: Callable[[str], Mapping[int, int]], files: OffsetFiles | None = None
     ) -> None:
-        """``start()`` is asked only when the checkpoint is new.
+        """``start(stream ID)`` is asked only when the checkpoint is new.
 
         StorageLocked: another runner has it. ForeignStorage: it is of another cluster or other partitions, or the
         directory holds something else. Corruption: a file of it is damaged or missing.
@@ -133,12 +133,13 @@ class OffsetLog:
             each.mkdir(exist_ok=True)
             self._files.sync_directory(each.parent)
 
-    def _identify(self, of: StreamOf, start: Callable[[], Mapping[int, int]]) -> tuple[str, dict[int, int]]:
+    def _identify(self, of: StreamOf, start: Callable[[str], Mapping[int, int]]) -> tuple[str, dict[int, int]]:
         path = self._directory / "metadata"
         if not path.exists():
             if os.listdir(self._offsets) or os.listdir(self._commits):
                 raise Corruption(str(path), 0, "it is missing; start with a new checkpoint")
-            fields = {"format": _FORMAT, "stream_id": str(uuid.uuid4()), **of._asdict(), "start": _keyed(start())}
+            stream_id = str(uuid.uuid4())
+            fields = {"format": _FORMAT, "stream_id": stream_id, **of._asdict(), "start": _keyed(start(stream_id))}
             self._files.write_whole(path, _encoded(fields))
         fields = _decoded(path)
         if fields.get("format") != _FORMAT:

@@ -83,6 +83,8 @@ def stream_feed(
     ``max_records_per_trigger`` transactions and about ``max_bytes_per_trigger`` bytes of records.
     ``start``: where a new checkpoint begins, an old one goes on where it was. The other options are ``read_feed``'s;
     they may differ from run to run, but a batch that is replayed is identical only if they (and the decoder) are.
+    What it has not committed is not trimmed: it keeps a hold, ``spark.<space>.<stream ID>``, until somebody releases
+    that (``docs/retention.md``, "Holds"). Trimmed, when it begins, if its checkpoint or ``start`` is below the rest.
 
     ``on_progress`` gets a BatchProgress after each commit, in the thread that runs the stream; what it raises ends the
     stream. InvalidInput and ClusterNotFound at once; ForeignStorage, StorageLocked and Corruption for the checkpoint
@@ -105,6 +107,7 @@ def stream_feed(
         start,
         bytes_per_task,
         mark_is_final=source == "server",
+        space=space,
     )
 
     def prepare(stream_id: str) -> Callable[[Sequence[Range], int], None]:

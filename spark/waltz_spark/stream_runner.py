@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from waltz_ray.client.readers.ranges import Bound, Range, at_time, first_ids, split_ranges
-from waltz_ray.errors import ClientAhead, InvalidInput
+from waltz_ray.client.readers.reading import DEFAULT_SPACE
+from waltz_ray.errors import ClientAhead, InvalidInput, Trimmed
 from waltz_spark.offset_log import OffsetFiles, OffsetLog, StreamBatch, StreamOf
 from waltz_spark.progress import BatchProgress, publish
 from waltz_spark.rate_limits import Limits
@@ -31,6 +33,8 @@ class LogEnds(Protocol):
     """What the loop asks of the log (``waltz_ray.client.readers.reading.Marks``)."""
 
     def high_water_mark(self, partition_id: int) -> int: ...
+    def beginnings(self, partitions: Iterable[int]) -> dict[int, int]: ...
+    def hold(self, name: str, positions: Mapping[int, int], why: str) -> None: ...
     def first_id_at(self, partition_id: int, time_ms: int) -> int: ...
     def record_bytes(self, ranges: Sequence[Range]) -> dict[int, float]: ...
     def close(self) -> None: ...
@@ -47,6 +51,7 @@ class RunSettings:
     start: Bound = "earliest"
     bytes_per_task: int = 32 * 1024 * 1024
     mark_is_final: bool = True
+    space: str = DEFAULT_SPACE
 
     def __post_init__(self) -> None:
         trigger = self.trigger
@@ -57,6 +62,10 @@ class RunSettings:
             raise InvalidInput(f"bytes_per_task must be at least 1, not {self.bytes_per_task}")
         # What makes no sense is said now.
         first_ids(self.start_at(lambda partition_id, time_ms: 0), dict.fromkeys(self.of.partitions, -1))
+
+    def hold_name(self, stream_id: str) -> str:
+        """Of the hold with which the stream keeps what it has not read."""
+        return f"spark.{self.space}.{stream_id}"
 
     def start_at(self, first_id_at: Callable[[int, int], int]) -> Bound:
         """``start``, with the transaction ID of each partition in place of a time."""
@@ -150,15 +159,35 @@ class FeedStream:
             offsets = OffsetLog(
                 self._settings.checkpoint,
                 self._settings.of,
-                lambda: first_ids(self._settings.start_at(ends.first_id_at), self._marks(ends)),
+                lambda stream_id: self._begin(ends, stream_id),
                 self._files,
             )
             try:
+                self._hold(ends, offsets.stream_id, offsets.ends)
                 self._batches(ends, offsets, self._prepare(offsets.stream_id))
             finally:
                 offsets.close()
         finally:
             ends.close()
+
+    def _begin(self, ends: LogEnds, stream_id: str) -> Mapping[int, int]:
+        """Where a new stream begins. Held before it is written down: a checkpoint never has what is gone already."""
+        settings = self._settings
+        while True:
+            beginnings = ends.beginnings(settings.of.partitions)
+            begin = first_ids(settings.start_at(ends.first_id_at), self._marks(ends), beginnings)
+            try:
+                self._hold(ends, stream_id, begin)
+            except Trimmed:
+                if isinstance(settings.start, int | Mapping):
+                    raise
+                continue  # the log was trimmed between the two: look again
+            return begin
+
+    def _hold(self, ends: LogEnds, stream_id: str, positions: Mapping[int, int]) -> None:
+        """What this stream has not committed is not trimmed. Trimmed if it has been."""
+        checkpoint = f"{platform.node()}:{self._settings.checkpoint}"
+        ends.hold(self._settings.hold_name(stream_id), positions, f"Spark stream with checkpoint {checkpoint}")
 
     def _batches(self, ends: LogEnds, offsets: OffsetLog, run_batch: RunBatch) -> None:
         trigger = self._settings.trigger
@@ -189,6 +218,7 @@ class FeedStream:
         run_batch(batch.ranges, batch.batch_id)
         records = sum(each.end_id - each.first_id for each in batch.ranges)
         offsets.commit(records=records)
+        self._hold(ends, offsets.stream_id, offsets.ends)
         self._report(batch, records, record_bytes, marks, time.monotonic() - begin, replayed)
         return True
 

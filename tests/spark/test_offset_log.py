@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from waltz_spark.stream_runner import FeedStream, RunBatch, RunSettings
 
 from tests.spark.crashing import CrashingFiles, Killed
 from waltz_ray.client.readers.ranges import Range
-from waltz_ray.errors import ClientAhead, Corruption, ForeignStorage, InvalidInput, StorageLocked
+from waltz_ray.errors import ClientAhead, Corruption, ForeignStorage, InvalidInput, StorageLocked, Trimmed
 
 OF = StreamOf("bank", "a-key", 3, (0, 2))
 MARKS = {0: 24, 2: 9}
@@ -35,8 +35,22 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class FakeLog:
     """What ``Marks`` is to the loop."""
 
-    def __init__(self, marks: dict[int, int]) -> None:
+    def __init__(self, marks: dict[int, int], trim_marks: dict[int, int] | None = None) -> None:
         self.marks = marks
+        self.trim_marks = trim_marks or {}
+        self.trimmed_next: list[dict[int, int]] = []  # marks that rise just before something is held
+        self.holds: dict[str, dict[int, int]] = {}
+
+    def beginnings(self, partitions: Iterable[int]) -> dict[int, int]:
+        return {p: self.trim_marks.get(p, 0) for p in partitions}
+
+    def hold(self, name: str, positions: Mapping[int, int], why: str) -> None:
+        if self.trimmed_next:
+            self.trim_marks = self.trimmed_next.pop()
+        for p, first_id in positions.items():
+            if first_id < self.trim_marks.get(p, 0):
+                raise Trimmed(p, first_id, self.trim_marks[p])
+        self.holds[name] = dict(positions)
 
     def high_water_mark(self, partition_id: int) -> int:
         return self.marks[partition_id]
@@ -86,6 +100,41 @@ def stream(directory: Path, sink: RunBatch, files: OffsetFiles | None = None, **
 
 
 EVERYTHING = [(p, i) for p, mark in MARKS.items() for i in range(mark + 1)]
+
+
+def test_a_stream_holds_what_it_has_not_committed(tmp_path: Path) -> None:
+    """Before its first batch, after each one; a batch whose sink did not return keeps its transactions."""
+    log, sink = FakeLog(MARKS, {0: 4}), Sink()
+    held: list[dict[int, int]] = []
+
+    def spy(ranges: Sequence[Range], batch_id: int) -> None:
+        held.extend(log.holds.values())
+        sink(ranges, batch_id)
+
+    sink.fail_at = 1
+    with pytest.raises(Killed):
+        stream(tmp_path, spy, log=log).run()
+    assert held == [{0: 4, 2: 0}, {0: 8, 2: 4}]
+    log.holds.clear()  # as if its process had died before it was written
+    stream(tmp_path, spy, log=log).run()
+    assert held[2] == held[1], "the second batch again"
+    [(name, last)] = log.holds.items()
+    assert name == f"spark.log.{json.loads((tmp_path / 'metadata').read_text())['stream_id']}"
+    assert last == {0: 25, 2: 10}
+    assert sink.transactions() == [(p, i) for p, i in EVERYTHING if p or i >= 4]
+
+
+def test_a_stream_whose_transactions_are_gone_ends_with_trimmed(tmp_path: Path) -> None:
+    log, sink = FakeLog({0: 7, 2: 1}), Sink()
+    stream(tmp_path / "old", sink, log=log).run()
+    log.marks, log.trim_marks = MARKS, {0: 9}
+    with pytest.raises(Trimmed, match="partition 0: transaction 8 was trimmed away; the first that can be read is 9"):
+        stream(tmp_path / "old", sink, log=log).run()
+    with pytest.raises(Trimmed):
+        stream(tmp_path / "new", sink, log=log, start=8).run()
+    log.trimmed_next = [{0: 12}, {0: 11}]  # each time that it is about to hold what it found
+    stream(tmp_path / "late", again := Sink(), log=log).run()
+    assert again.transactions() == [(p, i) for p, i in EVERYTHING if p or i >= 12]
 
 
 def test_everything_once_in_limited_batches(tmp_path: Path) -> None:
@@ -181,7 +230,7 @@ class NoDirectorySync(CrashingFiles):
 def test_the_tests_notice_a_name_that_was_not_synced(tmp_path: Path) -> None:
     """A batch runs, its name in the log is lost, and it comes again as another one."""
     sink, files = Sink(), NoDirectorySync()
-    OffsetLog(tmp_path / "checkpoint", OF, lambda: {0: 0, 2: 0}).close()
+    OffsetLog(tmp_path / "checkpoint", OF, lambda stream_id: {0: 0, 2: 0}).close()
 
     def lose(ranges: Sequence[Range], batch_id: int) -> None:
         sink(ranges, batch_id)

@@ -126,6 +126,13 @@ class HoldStore:
         except NoNode:
             return
 
+    def find(self, name: str) -> Hold | None:
+        """The hold of that name, if there is one."""
+        try:
+            return self._read(name)[0]
+        except NoNode:
+            return None
+
     def all(self) -> dict[str, Hold]:
         """Every hold by its name."""
         return self.all_as_of()[0]

@@ -150,17 +150,16 @@ class Locations:
         """
         holds = self.store.trims.holds
         numbered = {self.first + p: first_id for p, first_id in positions.items()}
-        before = holds.all().get(name)
+        before = holds.find(name)
+        if before is not None and before.positions == numbered:
+            return
         try:
-            if before is not None and all(
-                before.positions.get(number, first_id + 1) <= first_id for number, first_id in numbered.items()
-            ):
+            if before is not None and _is_kept(numbered, before.positions):
                 holds.advance(name, numbered)
-                return
-        except NoNode:  # somebody has released it since: it is made anew
-            before = None
-        try:
-            holds.hold(name, numbered, why)
+            else:
+                holds.hold(name, numbered, why)
+        except NoNode:  # somebody has released it since
+            self.hold(name, positions, why)
         except Trimmed as gone:
             raise Trimmed(gone.partition_id - self.first, gone.wanted_id, gone.first_id) from None
 
@@ -175,6 +174,10 @@ class Locations:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_kept(wanted: Mapping[int, int], held: Mapping[int, int]) -> bool:
+    return all(number in held and held[number] <= first_id for number, first_id in wanted.items())
 
 
 def _parsed(partition_id: int, endpoint: str) -> Endpoint:
