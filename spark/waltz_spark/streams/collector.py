@@ -155,6 +155,13 @@ class Written(NamedTuple):
 class Feed(Protocol):
     """What a collector reads its transactions from."""
 
+    def hold(self, position: Mapping[int, int]) -> dict[int, int]:
+        """``position``, and of each partition that it does not name the first transaction there is.
+
+        From there on nothing is trimmed from now on. Trimmed if something has been.
+        """
+        ...
+
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         """All committed transactions from ``position`` (partition -> ID, 0 where it says nothing) on, in ranges of
         one file each, those of a partition in order. DataUnavailable if the log ends before the position."""
@@ -233,7 +240,7 @@ class Collector(ThreadRun):
         """Recover if this begins a run, then collect what is over.
 
         StorageError for what a file system refuses, VersionConflict if another run has taken over,
-        ZooKeeperUnreachable, DataUnavailable, CoordinationError. All of them end the run: the next begins with
+        ZooKeeperUnreachable, DataUnavailable, CoordinationError, Trimmed. All of them end the run: the next begins with
         recovery, as after a crash.
         """
         with self.ending_on_error(f"collector {self.settings.name}"):
@@ -297,6 +304,8 @@ class Collector(ThreadRun):
         if last is not None and over <= last:
             return Collected()
         self._size_bytes = 0
+        # What is below is in files, and marked. The first minute ever begins with what is left of the log.
+        self.node = replace(self.node, position=self._feed.hold(self.node.position))
         if last is None:
             minute, ranges = over, self._feed.plan(self.node.position)
         else:

@@ -27,7 +27,7 @@ from waltz_ray.client.readers.arrow import ARROW_SCHEMA, COLUMNS, SPARK_SCHEMA
 from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.client.readers.reading import Marks, Reading
-from waltz_ray.errors import DataUnavailable, StorageError
+from waltz_ray.errors import DataUnavailable, StorageError, Trimmed
 from waltz_spark.streams.collector import CollectorSettings, Written
 from waltz_spark.streams.collector_states import Format, next_minute
 from waltz_spark.streams.files import FilesOf, directory_of, local_files
@@ -54,6 +54,20 @@ class ClusterFeed:
         """Partition -> the server's high-water mark, now. ClusterNotFound, InvalidInput, DataUnavailable."""
         with Marks(self._reading) as marks:
             return self._ends(marks)
+
+    def hold(self, position: Mapping[int, int]) -> dict[int, int]:
+        settings = self._settings
+        with Marks(self._reading) as marks:
+            partitions = marks.locations.checked(list(settings.partitions) or None)
+            while True:
+                wanted = {**marks.beginnings(partitions), **position}
+                try:
+                    marks.hold(f"collector.{settings.name}", wanted, f"collector {settings.name} of {settings.root}")
+                except Trimmed as gone:
+                    if gone.partition_id in position:
+                        raise
+                    continue  # it was trimmed between the two: look again
+                return wanted
 
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         with Marks(self._reading) as marks:

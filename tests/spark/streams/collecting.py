@@ -22,7 +22,7 @@ from tests.spark.streams.world import walk
 from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import Trimmed, WaltzError
 
 __all__ = ["BEGIN", "MINUTE", "ListFeed", "MakeCollector", "Place", "problems_of", "record", "settings_of"]
 
@@ -40,6 +40,15 @@ class ListFeed:
 
     def __init__(self, marks: Mapping[int, int], files: Files) -> None:
         self.marks, self.files = marks, files
+        self.trim_marks: Mapping[int, int] = {}
+        self.held: list[dict[int, int]] = []
+
+    def hold(self, position: Mapping[int, int]) -> dict[int, int]:
+        for p, first_id in position.items():
+            if first_id < self.trim_marks.get(p, 0):
+                raise Trimmed(p, first_id, self.trim_marks[p])
+        self.held.append({**{p: self.trim_marks.get(p, 0) for p in self.marks}, **position})
+        return self.held[-1]
 
     def plan(self, position: Mapping[int, int]) -> list[Range]:
         wanted = bounds_of({p: position.get(p, 0) for p in self.marks}, "latest", self.marks)

@@ -49,6 +49,7 @@ from waltz_ray.errors import (
     DataUnavailable,
     InvalidInput,
     StorageError,
+    Trimmed,
     VersionConflict,
 )
 
@@ -130,6 +131,26 @@ def test_files_that_are_short_are_never_marked(tmp_path: Path, zookeeper: Memory
         assert again.node.records == 20
     assert not list((tmp_path / "data/bank/c1").glob("202611211549.0-2*")), "the plan was not kept"
     assert (tmp_path / "data/bank/c1/202611211549.0-0-1.parquet").exists()
+
+
+def test_what_is_in_no_file_yet_is_held(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
+    """The first minute begins with what is left of the log; a later one does not leave out what is gone."""
+    feed = ListFeed({0: 5, 1: -1}, LocalFiles())
+    feed.trim_marks = {0: 3}
+    with collector(tmp_path, zookeeper, feed) as one:
+        one.run_once()
+        assert one.node.records == 3
+    feed.marks = {0: 9, 1: 2}
+    with collector(tmp_path, zookeeper, feed, BEGIN + MINUTE) as one:
+        one.run_once()
+        assert one.node.records == 10
+    assert feed.held == [{0: 3, 1: 0}, {0: 6, 1: 0}]
+    feed.trim_marks = {0: 11}
+    with (
+        collector(tmp_path, zookeeper, feed, BEGIN + 2 * MINUTE) as one,
+        pytest.raises(Trimmed, match="partition 0: transaction 10 was trimmed away; the first that can be read is 11"),
+    ):
+        one.run_once()
 
 
 class Skipping(ListFeed):
