@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from waltz_ray.client.readers.ranges import Range, at_time, bounds_of, split_ranges
+from waltz_ray.client.readers.ranges import Range, at_time, bounds_of, checked_ranges, split_ranges
 from waltz_ray.client.readers.reading import Marks
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark4.offsets import Offsets, admitted, offsets_of, partitions_of, same_partitions
@@ -92,7 +92,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._last_reached
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """Exactly [start, end). InvalidInput or ClientAhead if that is not of these partitions or this log."""
+        """Exactly [start, end). InvalidInput or ClientAhead if that is not of these partitions or this log, Trimmed if
+        its beginning is gone."""
         first_ids, end_ids = partitions_of(start), partitions_of(end)
         same_partitions(first_ids, end_ids)
         behind = [partition_id for partition_id, first_id in first_ids.items() if first_id > end_ids[partition_id]]
@@ -106,6 +107,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         ranges = [
             Range(each, first_id, end_ids[each]) for each, first_id in first_ids.items() if first_id < end_ids[each]
         ]
+        checked_ranges(ranges, self._open_marks().beginnings(first_ids))
         # Not cut to where the log ends now: if it has lost what the checkpoint names, the task must fail.
         pieces = split_ranges(ranges, self._open_marks().record_bytes(ranges), self._options.bytes_per_task)
         return [InputPartition(each) for each in pieces]
@@ -138,7 +140,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if self._began is None:  # asked once: of a time that is still to come the log's end would be told each time
             start = at_time("start", start, partitions, self._open_marks().first_id_at)
             endless = dict.fromkeys(partitions, _EVER)  # so that no partition is left out as empty
-            self._began = {each.partition_id: each.first_id for each in bounds_of(start, "latest", endless)}
+            begun = bounds_of(start, "latest", endless, self._open_marks().beginnings(partitions))
+            self._began = {each.partition_id: each.first_id for each in begun}
         return self._began
 
     def _reached(self) -> dict[int, int]:

@@ -68,6 +68,7 @@ _TRAFFIC: tuple[_Figure[EndpointStatistics], ...] = (
     ),
 )
 _STORED: tuple[_Figure[StoredPartition], ...] = (
+    _Figure("waltz_replica_first_id", "ID with which the replica's log begins", lambda p: p.first_id),
     _Figure("waltz_replica_last_id", "ID of the replica's last valid transaction", lambda p: p.last_id),
     _Figure("waltz_replica_low_water_mark", "the replica's low-water mark", lambda p: p.low_water_mark),
     _Figure("waltz_replica_session", "highest session the replica has accepted", lambda p: p.session),
@@ -95,6 +96,7 @@ _SERVED: tuple[_Figure[ServedPartition], ...] = (
         lambda p: p.state is Readiness.READY,
     ),
     _Figure("waltz_partition_high_water_mark", "ID of the last committed transaction", lambda p: p.high_water_mark),
+    _Figure("waltz_partition_trim_mark", "ID of the first transaction that must be there", lambda p: p.trim_mark),
     _Figure("waltz_partition_session", "session that is running", lambda p: p.session),
     _Figure("waltz_partition_generation", "generation of the assignment", lambda p: p.generation),
     _Figure("waltz_partition_members", "replicas whose acknowledgements count", lambda p: len(p.members)),

@@ -280,4 +280,5 @@ def _served(driver: PartitionDriver) -> ServedPartition:
         in_flight_bytes=machine.in_flight_bytes,
         subscribers=machine.subscribers,
         hindrance=driver.hindrance(),
+        trim_mark=machine.trim_mark,
     )

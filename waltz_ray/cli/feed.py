@@ -21,6 +21,7 @@ from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 if TYPE_CHECKING:
     from waltz_ray.client.application import Transaction
+    from waltz_ray.client.bounds import Bound
 
 __all__ = ["as_object", "as_line", "data_text", "print_feed", "register"]
 
@@ -32,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 def feed(
     partition: Annotated[int, typer.Option("--partition", "-p", help="Which partition.")],
-    start: Annotated[int | None, typer.Option("--from", min=0, help="ID of the first transaction.")] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="ID of the first transaction. \\[default: earliest, the first there is]")
+    ] = "",
     since: Annotated[str, typer.Option(help=f"Begin with what was appended then: {MOMENT_HELP}.")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
     limit: Annotated[int | None, typer.Option(min=0, help="Stop after so many.")] = None,
@@ -45,15 +48,23 @@ def feed(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print committed transactions in their order: ID, client, header, and the data (as text, or in hexadecimal)."""
-    if since and start is not None:
+    if since and start:
         raise InvalidInput("a feed begins with --from or with --since: give one of them")
-    begin = moment("--since", since) if since else start or 0
+    begin = moment("--since", since) if since else _first_id(start)
     with open_client(directory, cluster, address, zookeeper, space=space) as client:
         try:
             feed = islice(client.feed(partition, begin, follow), limit)
             print_feed(feed, sys.stdout, as_json, _width(), follow, times)
         except BrokenPipeError:  # whoever read this has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
+
+
+def _first_id(start: str) -> Bound:
+    if start in ("", "earliest"):
+        return "earliest"
+    if not start.isdecimal():
+        raise typer.BadParameter(f"it must be a transaction ID or earliest, not {start!r}", param_hint="--from")
+    return int(start)
 
 
 def print_feed(

@@ -71,7 +71,7 @@ def _spaces(view: ClusterStatus) -> Table:
 
 
 def _partitions(view: ClusterStatus) -> Table:
-    table = table_of("partition", "server", "generation", "session", "state", "high-water mark", "members")
+    table = table_of("partition", "server", "generation", "session", "state", "trim mark", "high-water mark", "members")
     for each in view.partitions:
         now = view.served(each)
         table.add_row(
@@ -80,6 +80,7 @@ def _partitions(view: ClusterStatus) -> Table:
             str(each.generation),
             _text(each.session if now is None or now.session is None else now.session),
             Readiness.NOT_READY if now is None else now.state,
+            _text(None if now is None else now.trim_mark),
             _text(None if now is None else now.high_water_mark),
             " ".join(map(str, each.members)) or "-",
         )
@@ -95,13 +96,14 @@ def _servers(view: ClusterStatus) -> Table:
 
 
 def _replicas(view: ClusterStatus) -> Table:
-    table = table_of("replica", "state", "endpoint", "last IDs", "low-water marks", "disk use")
+    table = table_of("replica", "state", "endpoint", "first IDs", "last IDs", "low-water marks", "disk use")
     for replica_id, replica in view.replicas.items():
         partitions = replica.partitions.values()
         table.add_row(
             str(replica_id),
             replica.state,
             _text(replica.endpoint),
+            " ".join(_text(stored.first_id) for stored in partitions) or "-",
             " ".join(_text(stored.last_id) for stored in partitions) or "-",
             " ".join(_text(stored.low_water_mark) for stored in partitions) or "-",
             _size(replica.disk_use_bytes),

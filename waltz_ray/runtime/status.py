@@ -147,7 +147,8 @@ class ServedPartition:
     """A partition on the server that has it. ``session``, ``low_water_mark``: None while no session is open.
 
     ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
-    committed; ``subscribers``: mounted clients; ``hindrance``: what keeps it from taking appends, "" = nothing.
+    committed; ``subscribers``: mounted clients; ``hindrance``: what keeps it from taking appends, "" = nothing;
+    ``trim_mark``: what is below may be gone.
     """
 
     generation: int
@@ -161,6 +162,7 @@ class ServedPartition:
     in_flight_bytes: int
     subscribers: int
     hindrance: str = ""
+    trim_mark: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
