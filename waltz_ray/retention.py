@@ -21,7 +21,7 @@ from waltz_ray.protocol import trimming as rules
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 
-__all__ = ["KeptFor", "Retention", "Trimming"]
+__all__ = ["KeptFor", "RetentionByHand", "Trimming"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KeptFor:
 
 @dataclass(frozen=True)
 class Trimming:
-    """What ``Retention.trim`` did, or would do. ``mark_before``, ``mark``: the trim mark then, and now.
+    """What ``RetentionByHand.trim`` did, or would do. ``mark_before``, ``mark``: the trim mark then, and now.
 
     ``wanted_id``: the mark that was asked for; ``held_by``: what keeps it from being that.
     """
@@ -51,8 +51,8 @@ class Trimming:
         return self.mark - self.mark_before
 
 
-class Retention:
-    """``with Retention("demo") as retention: retention.trim(0, 5000)``. The cluster is found as by ``connect``."""
+class RetentionByHand:
+    """``with RetentionByHand("demo") as retention: retention.trim(0, 5000)``; it finds the cluster as ``connect`` does."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Retention:
         """Let go of ZooKeeper."""
         self._zookeeper.close()
 
-    def __enter__(self) -> Retention:
+    def __enter__(self) -> RetentionByHand:
         return self
 
     def __exit__(

@@ -13,7 +13,7 @@ from waltz_spark4.options import Options
 
 from tests.cluster.harness import Cluster, wait_until
 from tests.spark4.feeds import Row, append, options, rows_of
-from waltz_ray.errors import ClientAhead, InvalidInput
+from waltz_ray.errors import ClientAhead, InvalidInput, Trimmed
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -238,6 +238,25 @@ def test_latest_after_a_crash_in_the_first_batch(cluster: Cluster) -> None:
             after.partitions({"0": 1}, end)
     finally:
         after.stop()
+
+
+def test_a_stream_begins_with_what_is_left_and_says_what_its_checkpoint_lacks(cluster: Cluster) -> None:
+    append(cluster, {0: 30, 1: 5})
+    cluster.store.trims.raise_marks({0: 20})
+    earliest, below = reader(cluster), reader(cluster, start="0=19,1=0,2=0")
+    try:
+        begin = earliest.initialOffset()
+        assert begin == {"0": 20, "1": 0, "2": 0}
+        assert ids_of(earliest, begin, earliest.latestOffset(begin)) == (
+            {(0, i) for i in range(20, 30)} | {(1, i) for i in range(5)}
+        )
+        with pytest.raises(Trimmed, match=r"partition 0: transaction 19 was trimmed away; the first .* is 20"):
+            earliest.partitions({"0": 19, "1": 0, "2": 0}, {"0": 30, "1": 5, "2": 0})
+        with pytest.raises(Trimmed):
+            below.initialOffset()
+    finally:
+        earliest.stop()
+        below.stop()
 
 
 def test_a_start_for_a_partition_that_is_not_read(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 if TYPE_CHECKING:
-    from waltz_ray.retention import KeptFor, Retention
+    from waltz_ray.retention import KeptFor, RetentionByHand
 
 __all__ = ["register"]
 
@@ -26,10 +26,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_holds, name="holds", no_args_is_help=True)
 
 
-def _open(directory: str, cluster: str, address: str, zookeeper: str) -> Retention:
-    from waltz_ray.retention import Retention
+def _open(directory: str, cluster: str, address: str, zookeeper: str) -> RetentionByHand:
+    from waltz_ray.retention import RetentionByHand
 
-    return Retention(cluster, directory=directory, address=address, zookeeper=zookeeper)
+    return RetentionByHand(cluster, directory=directory, address=address, zookeeper=zookeeper)
 
 
 def trim(
