@@ -52,7 +52,7 @@ class Trimming:
 
 
 class RetentionByHand:
-    """``with RetentionByHand("demo") as retention: retention.trim(0, 5000)``; it finds the cluster as ``connect`` does."""
+    """``with RetentionByHand("demo") as retention: retention.trim(0, 5000)``; it finds the cluster as ``connect``."""
 
     def __init__(
         self,
