@@ -50,7 +50,10 @@ REPLICA: dict[str, Any] = {"state": ActorState.SERVING, "disk_use_bytes": 10, "d
 
 
 def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
-    partitions = {3: StoredPartition(session=5, last_id=0, low_water_mark=-1), 4: StoredPartition(damaged="rot")}
+    partitions = {
+        3: StoredPartition(session=5, first_id=0, last_id=0, low_water_mark=-1),
+        4: StoredPartition(damaged="rot"),
+    }
     traffic = EndpointStatistics(connections=1, turns=2, records=3, record_bytes=4)
     Gauges("c", "0").replica(ReplicaStatus(**REPLICA, partitions=partitions, traffic=traffic))
     assert of(values, cluster="c", replica="0") == {
@@ -65,6 +68,7 @@ def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
         "replica_record_bytes": 4,
     }
     assert of(values, cluster="c", replica="0", partition="3") == {
+        "replica_first_id": 0,
         "replica_last_id": 0,
         "replica_low_water_mark": -1,
         "replica_session": 5,
@@ -95,6 +99,7 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
     }
     assert of(values, cluster="c", server="1", partition="0") == {
         "partition_ready": 1,
+        "partition_trim_mark": 3,
         "partition_high_water_mark": 7,
         "partition_session": 3,
         "partition_generation": 4,

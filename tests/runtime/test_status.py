@@ -44,6 +44,7 @@ SERVED = ServedPartition(
     replicas={0: ReplicaProgress(Phase.MEMBER, 7)},
     in_flight_bytes=11,
     subscribers=1,
+    trim_mark=3,
 )
 CLUSTER = ClusterStatus(
     cluster="c",
