@@ -382,15 +382,14 @@ class Mounting(Generic[Token]):
     def _trimmed(self, lowest_mark: int) -> Sequence[Effect[Token]]:
         """What this mount began with is gone; from ``lowest_mark`` on one may mount."""
         what = self.partition_id, max(self.position, self._mount_mark) + 1, lowest_mark + 1
-        if rules.may_begin_further_on(self._earliest, self.position, lowest_mark):
-            self.position = lowest_mark
+        fed = not rules.needs_no_past(self._mode)
+        if fed and rules.may_begin_further_on(self._earliest, lowest_mark, self.position):
+            self.position = max(self.position, lowest_mark)
             return self._end(Trimmed(*what))
         lost = self.monitor.drain()
         unknown = Trimmed(*what, "the append was under way, and may or may not be in the log")
         effects: list[Effect[Token]] = [LoseAppends(lost, unknown)] if lost else []
-        if rules.needs_no_past(self._mode):
-            return [*effects, *self._end(Trimmed(*what))]
-        return [*effects, *self._given_up(Trimmed(*what))]
+        return [*effects, *(self._given_up(Trimmed(*what)) if fed else self._end(Trimmed(*what)))]
 
     def _given_up(self, error: ClientAhead | Trimmed) -> Sequence[Effect[Token]]:
         self.trouble = self.error = error

@@ -47,12 +47,13 @@ def begins_newest_feed(first_id: int, mount_mark: int) -> bool:
     return first_id == mount_mark + 1
 
 
-def may_begin_further_on(earliest: bool, position: int, lowest_mark: int) -> bool:
-    """Whether a feed whose next transaction was trimmed away begins behind ``lowest_mark``, where it can.
+def may_begin_further_on(earliest: bool, lowest_mark: int, position: int) -> bool:
+    """Whether a feed whose mount began with what was trimmed away goes on behind ``lowest_mark``, where it can.
 
-    Only who asked for the ``earliest`` there is and has had nothing yet: anybody else would be served a gap.
+    Only who asked for the ``earliest`` there is and has had nothing yet, and who has had what is gone from an earlier
+    mount, in the meantime: anybody else would be served a gap.
     """
-    return earliest and lowest_mark > position
+    return earliest or position >= lowest_mark
 
 
 def needs_no_past(mode: FeedMode) -> bool:
