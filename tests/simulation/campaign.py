@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.simulation import mutations_spaces
+from tests.simulation import mutations_spaces, mutations_trimming
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.trimming import TRIMS
 from tests.simulation.world import World
 
 __all__ = ["Caught", "Passed", "hunt", "one_seed"]
@@ -18,6 +19,9 @@ __all__ = ["Caught", "Passed", "hunt", "one_seed"]
 SEEDS_TO_CATCH = 500
 """A broken rule must be noticed within so many seeds."""
 
+
+_ONLY_WITH = {GROWS: mutations_spaces.__all__, TRIMS: mutations_trimming.__all__}
+"""The bit of the seeds that can notice a mutation, where others cannot."""
 
 _NOT_A_RULE = ("TypeError", "AttributeError", "NameError")
 """What a mutation leads to that was written for other code: it proves nothing."""
@@ -64,7 +68,7 @@ def hunt(mutation: str, seeds: int = SEEDS_TO_CATCH, first: int | None = None) -
     """The first history that notices ``mutation``, beginning with its known seed; None if none of ``seeds`` does."""
     known = KNOWN_SEEDS.get(mutation) if first is None or first == 0 else None
     order = [] if known is None else [known]
-    begin = first or (GROWS if mutation in mutations_spaces.__all__ else 0)
+    begin = first or next((bit for bit, names in _ONLY_WITH.items() if mutation in names), 0)
     order += [seed for seed in range(begin, begin + seeds - len(order)) if seed != known]
     for seed in order:
         with pytest.MonkeyPatch.context() as patch:

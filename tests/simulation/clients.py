@@ -28,6 +28,7 @@ from waltz_ray.errors import (
     PartitionNotReady,
     PartlyAppended,
     SpaceGone,
+    Trimmed,
 )
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.messages.client import FeedMode
@@ -80,6 +81,11 @@ class Application(Callbacks):
         self._client.world.history.counts["databases restored"] += 1
         self._feed_anew(partition_id)
 
+    def take_over(self, partition_id: int, mark: int) -> None:
+        """What it would have to be told was trimmed: it takes a database that has all of that."""
+        self.marks[partition_id] = max(mark, self.marks[partition_id])
+        self._client.world.history.counts["databases taken over"] += 1
+
     def apply_transaction(self, transaction: Transaction) -> None:
         p, transaction_id = transaction.partition_id, transaction.transaction_id
         who = str(tuple(transaction.req_id._replace(partition_id=self._client.first + p)))
@@ -93,6 +99,8 @@ class Application(Callbacks):
     def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         if isinstance(error, ClientAhead):
             self._client.world.history.blame("no_loss", f"{self._client.loop.name}: {error}")
+        elif isinstance(error, Trimmed):
+            self._client.is_left_behind(partition_id, error)
 
 
 class _Context(TransactionContext):
@@ -212,6 +220,20 @@ class SimClient(Process):
             for logical in list(self._open.values()):
                 self._told(logical, Fate("unknown"))
 
+    def is_left_behind(self, partition_id: int, error: Trimmed) -> None:
+        """It cannot go on from its mark: another process begins where it can."""
+        life = self.life
+
+        def restart() -> None:
+            if self.up and self.life == life:
+                self.kill(f"{error}")
+                self.application.take_over(partition_id, error.first_id - 1)
+                self.start_later(0.1)
+
+        if error.wanted_id >= error.first_id:
+            self.world.history.blame("trims", f"{self.loop.name} is told: {error}")
+        self.world.scheduler.after(0.0, restart)
+
     def trace(self, partition_id: int, what: str, about: int | str) -> None:
         """The application is told something."""
         self._trace.events.append((self.first + partition_id, what, about))
@@ -295,7 +317,7 @@ class SimClient(Process):
                 retry=self.random.random() < 0.8,
                 **options,  # type: ignore[arg-type]
             )
-        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone, Trimmed) as error:
             self._failed([logical], error)
         else:
             future.add_done_callback(lambda done: self._appended(logical, done))
@@ -326,16 +348,16 @@ class SimClient(Process):
 
         try:
             self.client.append_many(p, datas).add_done_callback(done)
-        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone) as error:
+        except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone, Trimmed) as error:
             self._failed(logicals, error)
 
     def _failed(self, logicals: list[Logical], error: BaseException) -> None:
         if isinstance(error, ClientAhead):
             self.world.history.blame("no_loss", f"{self.loop.name}: {error}")
-        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed, PartlyAppended, SpaceGone)):
+        elif not isinstance(error, (*_NOT_IN_THE_LOG, ClientClosed, PartlyAppended, SpaceGone, Trimmed)):
             self.world.scheduler.fail(error)
         # Of several, those that have been sent may be in the log: the error says how many.
-        unknown = isinstance(error, ClientClosed | PartlyAppended | SpaceGone)
+        unknown = isinstance(error, ClientClosed | PartlyAppended | SpaceGone | Trimmed)
         kind = "unknown" if unknown else "absent"
         for logical in logicals:
             self._told(logical, Fate(kind))
@@ -360,7 +382,7 @@ class SimClient(Process):
         first_id = self.random.randint(0, 40)
         try:
             batch = await self.client._engine.rpc.read(p, first_id, first_id + self.random.randint(1, 60), 3000)
-        except (DataUnavailable, InvalidInput, ClientClosed, SpaceGone):
+        except (DataUnavailable, InvalidInput, ClientClosed, SpaceGone, Trimmed):
             return
         offsets = batch.offsets.tolist()
         for index in range(len(batch)):

@@ -70,7 +70,7 @@ class Trace:
     |---|---|
     | ``proposed``, ``completed`` | the uid of a single append or a context |
     | ``lock refused``, ``applied`` | a transaction ID |
-    | ``went back`` | the application's mark now: it has restored an older database |
+    | ``went back`` | the application's mark now: it has another database, an older one, or as new as it must be |
     | ``closed`` | 0 |
     """
 

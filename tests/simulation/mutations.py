@@ -21,6 +21,7 @@ from tests.simulation import (
     mutations_spaces,
     mutations_storage,
     mutations_threads,
+    mutations_trimming,
 )
 
 __all__ = ["FILES", "MUTATIONS", "WALKED", "Mutation"]
@@ -35,6 +36,7 @@ _SIMULATED = (
     mutations_storage,
     mutations_threads,
     mutations_spaces,
+    mutations_trimming,
 )
 FILES = (*_SIMULATED, mutations_mounting)
 

@@ -26,6 +26,7 @@ __all__ = ["Nemesis"]
 _WEIGHTS = {
     **{"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2},
     **{"space created": 2, "space deleted": 2},
+    **{"log trimmed": 6, "hold changed": 4, "retention changed": 2},
 }
 """What needs some luck to do harm is tried more often."""
 
@@ -83,6 +84,12 @@ class Nemesis:
         self.kinds = {name: do for name, do in self.everything.items() if random.random() < share}
         if world.growth is not None:
             self.kinds |= {"space created": world.growth.create, "space deleted": world.growth.delete}
+        if world.trimming is not None:
+            self.kinds |= {
+                "log trimmed": world.trimming.trim,
+                "hold changed": world.trimming.change_a_hold,
+                "retention changed": world.trimming.change_what_is_kept,
+            }
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 

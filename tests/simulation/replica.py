@@ -37,6 +37,7 @@ from waltz_ray.errors import (
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     Appended,
+    Begun,
     Open,
     Read,
     RefusalCode,
@@ -58,6 +59,7 @@ __all__ = ["DIRECTORY", "SimReplica"]
 
 _RETRY_S, _REFUSED_RETRY_S = 0.2, 2.0
 _LOOKS = 8
+_TRIM_S = 0.3
 _NORMAL, _ABANDONED = Pace(), Pace((0.005, 0.5), (0.005, 0.5))
 _COPIES, _COPIES_NEWEST = Pace((1e-4, 0.02), (1e-4, 0.02)), Pace(None, (0.005, 0.1))
 _COPIED = Pace((1e-3, 0.03), (1e-3, 0.03))
@@ -162,6 +164,8 @@ class SimReplica(Process):
                 self.tell(f"serves at {endpoint}")
                 if self.world.growth is not None:
                     self._follow(cluster)
+                if self.world.trimming is not None:
+                    self._keep_trimming(cluster)
                 return
 
     def open_store(self, cluster: ClusterStore) -> ReplicaStore:
@@ -199,6 +203,63 @@ class SimReplica(Process):
 
         cluster.spaces.watch(look)
         cluster.watch_assignment(look)
+
+    def _keep_trimming(self, cluster: ClusterStore) -> None:
+        """As ``ReplicaHost``: what marks and settings say is done in a thread, from time to time and after each change.
+        What is known of both may be old."""
+        known: tuple[SpaceTable, dict[int, int]] = SpaceTable(0, {}), {}
+        under_way = False
+
+        def of_spaces(table: SpaceTable) -> None:
+            nonlocal known
+            known = table, known[1]
+
+        def of_marks(marks: dict[int, int]) -> None:
+            nonlocal known
+            known = known[0], marks
+            do()
+
+        def do() -> None:
+            nonlocal under_way
+            if self.service is not None and not under_way:
+                under_way = True
+                self.threads.start(lambda: self._retaining(*known, done), _NORMAL)
+
+        def done() -> None:
+            nonlocal under_way
+            under_way = False
+
+        def again() -> None:
+            do()
+            self.loop.call_later(_TRIM_S, again)
+
+        cluster.spaces.watch(of_spaces)
+        cluster.trims.watch(of_marks)
+        self.loop.call_later(_TRIM_S, again)
+
+    def _retaining(self, table: SpaceTable, marks: dict[int, int], done: Callable[[], None]) -> Afterwards:
+        service = self.service
+        assert service is not None
+        before = {p: service.store.partition(p).first_id for p in service.store.served_ids}
+        try:
+            service.retain(table, marks)
+        except Crashed:
+            return lambda: self.lose_power(self.survival())
+        except SyncFailed as error:
+            self.threads.point()
+            return partial(self._fatal, error)
+        except (DiskFull, OutOfResources) as error:
+            self.tell(f"does not trim yet: {error}")
+            return done
+        after = {p: service.store.partition(p).first_id for p in service.store.served_ids}
+
+        def tell() -> None:
+            done()
+            if after != before:
+                self.world.history.counts["trims"] += 1
+                self.tell(f"its logs begin with {after} now")
+
+        return tell
 
     def _unless_away(self, look: Callable[[], None]) -> None:
         with contextlib.suppress(ZooKeeperUnreachable):  # then the watch calls again
@@ -367,6 +428,8 @@ class SimReplica(Process):
         for reply in replies:
             if isinstance(reply, Appended):
                 self._acknowledges(turn, reply)
+            elif isinstance(reply, Begun):
+                self.world.history.counts["logs begun anew"] += 1
             elif isinstance(reply, Truncated):
                 for other in self._undecided():
                     if other.number < turn.number:  # else it may append to what has been cut, in a later session
@@ -414,6 +477,9 @@ class SimReplica(Process):
             )
             history.blame("one_writer", f"partition {partition_id}: {what}")
         assert self.store is not None
+        log = self.log(partition_id)
+        if log is not None and reply.last_id < log.first_id:
+            return  # it has been trimmed since
         if partition_id in turn.cut or partition_id in self.store.removed:
             return
         self.acknowledged[partition_id] = reply.last_id

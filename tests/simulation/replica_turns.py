@@ -7,9 +7,11 @@ from itertools import groupby
 from typing import Protocol
 
 from tests.simulation.disk_threads import Pace
+from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
+    Begin,
     Open,
     ReplicaReply,
     ReplicaRequest,
@@ -61,7 +63,8 @@ class Turn:
 
     def cuts(self) -> dict[int, int]:
         """Partition -> the last ID that is to be left of it."""
-        return {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+        cut = {request.partition_id: request.last_id for request in self.requests if isinstance(request, Truncate)}
+        return cut | {request.partition_id: NO_TRANSACTION for request in self.requests if isinstance(request, Begin)}
 
     def opens(self, partition_id: int) -> bool:
         return any(type(request) is Open and request.partition_id == partition_id for request in self.requests)

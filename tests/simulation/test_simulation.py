@@ -17,6 +17,7 @@ from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.regressions import REGRESSIONS
+from tests.simulation.trimming import TRIMS
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 CHUNKS = 6
@@ -50,6 +51,16 @@ def test_histories_in_which_spaces_come_and_go() -> None:
     for seed in range(GROWS, GROWS + SEEDS // 20):
         faults.update(passed(seed).faults)
     assert min(faults["space created"], faults["space deleted"]) > 0, faults
+
+
+def test_histories_in_which_records_are_given_up() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(TRIMS, TRIMS + SEEDS // 10):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+    assert min(counts["trims"], counts["databases taken over"], counts["logs begun anew"]) > 0, counts
+    assert min(faults["log trimmed"], faults["hold changed"], faults["retention changed"]) > 0, faults
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)

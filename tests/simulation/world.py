@@ -31,6 +31,7 @@ from tests.simulation.replica import DIRECTORY, SimReplica
 from tests.simulation.servers import SimManager, SimServer
 from tests.simulation.story import Story, StoryHandler
 from tests.simulation.threads import simulated_threads
+from tests.simulation.trimming import TRIMS, Trimming
 from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
@@ -104,6 +105,8 @@ class World:
         ]
         self.growth = Growth(self, Random(seed + 1)) if seed & GROWS else None
         """Who adds and deletes spaces, where that is done at all."""
+        self.trimming = Trimming(self, Random(seed + 2)) if seed & TRIMS else None
+        """Who gives records up, where that is done at all."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -137,7 +140,7 @@ class World:
             replica_timeout_ms=choose([300, 1_000, 3_000]),
             max_frame_bytes=choose([60_000, 1 << 20]),
             zookeeper_session_ms=choose([1_000, 3_000]),
-            retention_interval_ms=0,
+            retention_interval_ms=200 if self.seed & TRIMS else 0,
         )
 
     def now_ms(self) -> int:
@@ -186,6 +189,8 @@ class World:
     def _run(self) -> None:
         for process in self.processes():
             self.scheduler.after(self.random.uniform(0.0, 0.3), process.start)
+        if self.trimming is not None:
+            self.trimming.begin()
         self.nemesis.begin()
         self._until(self.safety_s)
         self.nemesis.heal()
@@ -211,6 +216,9 @@ class World:
             self._wait("the files of deleted spaces are removed", deadline, self.growth.files_removed)
             for partition_id in self.growth.gone:
                 self.history.forget(partition_id)
+        if self.trimming is not None:
+            self._wait("what was trimmed is dropped", deadline, self.trimming.dropped)
+            self.trimming.check()
         living, count = set(self.living()), len(self.history.committed)
         nothing: dict[int, list[bytes]] = {0: []}
         every = [self._read_logs(p) if p in living else nothing for p in range(count)]
@@ -355,7 +363,10 @@ class World:
             replica.threads.finish()
             log = replica.log(partition_id)
             assert log is not None
-            found[replica.replica_id] = _records_of(log)
+            before = [] if self.trimming is None else self.trimming.gone(partition_id, log.first_id)
+            found[replica.replica_id] = before + _records_of(log)
+        if self.history.violation is not None:
+            raise self.history.violation
         return found
 
     def _times(self, partition_id: int) -> dict[int, TimeLookup]:
@@ -396,8 +407,8 @@ class World:
 
 def _records_of(log: PartitionLog) -> list[bytes]:
     records: list[bytes] = []
-    while len(records) <= log.last_id:
-        batch = log.read(len(records), log.last_id + 1, 1 << 20)
+    while (next_id := log.first_id + len(records)) <= log.last_id:
+        batch = log.read(next_id, log.last_id + 1, 1 << 20)
         offsets = batch.offsets.tolist()
         raw = bytes(batch.records)
         records += [raw[start:end] for start, end in itertools.pairwise(offsets)]
@@ -418,9 +429,12 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
-        if world.growth is None:
+        if world.growth is None and world.trimming is None:
             stack.enter_context(mock.patch.object(SpaceStore, "watch", _unwatched))
-        stack.enter_context(mock.patch.object(TrimStore, "watch", _unwatched))
+        if world.trimming is None:
+            stack.enter_context(mock.patch.object(TrimStore, "watch", _unwatched))
+        else:
+            stack.enter_context(mock.patch.object(PartitionLog, "_drop", _dropping_observed(world, world.trimming)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -491,6 +505,18 @@ def _joining_observed(world: World) -> Callable[[Session, frozenset[int]], None]
         original(self, joined)
 
     return write
+
+
+def _dropping_observed(world: World, trimming: Trimming) -> Callable[[PartitionLog, int], None]:
+    """``PartitionLog._drop`` whose records are kept for the checkers."""
+    original = PartitionLog._drop
+
+    def drop(self: PartitionLog, first_id: int) -> None:
+        [replica] = [each for each in world.replicas if each.store is not None and each.log(self.partition_id) is self]
+        trimming.keep(replica, self.partition_id, self.first_id, first_id)
+        original(self, first_id)
+
+    return drop
 
 
 def _looked_at_closely() -> Callable[[Mounting[Any]], str | None]:

@@ -36,6 +36,7 @@ def _check(outcome: Outcome, trace: Trace) -> None:
                 raise Violation("callbacks", f"{where}: a context runs again before {about} has been applied")
         elif what == "went back":
             marks[partition_id] = int(about)
+            furthest[partition_id] = max(furthest[partition_id], int(about))  # somebody else's database
         elif what == "closed":
             closed = True
         else:

@@ -25,8 +25,9 @@ def check(outcome: Outcome) -> None:
 
 
 def _problem(lookup: TimeLookup, count: int, latest_ms: int) -> str | None:
-    end_id, marks = lookup.marks(0, count)
-    if count and (end_id != count or not marks or marks[0][0] != 0):
+    first_id = lookup._segments[0] if lookup._segments else 0
+    end_id, marks = lookup.marks(first_id, count)
+    if count > first_id and (end_id != count or not marks or marks[0][0] != first_id):
         return f"of {count} records it knows the times of [{marks[:1]}, {end_id})"
     if any(before[0] >= after[0] or before[1] > after[1] for before, after in pairwise(marks)):
         return f"times fall: {marks}"
