@@ -105,7 +105,10 @@ class Trimming:
     def check(self) -> None:
         """No mark is above what was committed, or what a hold keeps."""
         history = self.world.history
+        living = set(self.world.living())
         for p, mark in self.store.trims.marks().items():
+            if p not in living:
+                continue
             highest = max(history.committed[p], default=-1) + 1
             if mark > highest:
                 history.blame("trims", f"partition {p} is trimmed up to {mark}, {highest} are committed")
