@@ -83,6 +83,10 @@ MINUTES ?= 2
 smoke: $(STAMP)
 	$(BIN)/waltz bench smoke --minutes $(MINUTES) $(ARGS)
 
+# A log that keeps 16 MB a partition, under load for minutes, everything killed in turn; docs/retention.md. MINUTES=3
+retention: $(STAMP)
+	$(BIN)/waltz bench retention --minutes $(if $(filter command line,$(origin MINUTES)),$(MINUTES),3) $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

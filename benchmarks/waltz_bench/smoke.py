@@ -34,7 +34,7 @@ from waltz_ray.errors import ClusterNotFound, DataUnavailable
 from waltz_ray.protocol.messages.replica import RefusalCode
 from waltz_ray.runtime.status import ClusterStatus, ServerStatus
 
-__all__ = ["SmokeOptions", "smoke"]
+__all__ = ["SmokeOptions", "smoke", "wait_for_all"]
 
 _PARTITIONS = 4
 _BACK_S = 60.0
@@ -191,7 +191,7 @@ def smoke(waltz: Waltz, options: SmokeOptions, progress: Callable[[str], None] =
             load.pause_s()
             os.kill(pid, signal.SIGKILL)
             pauses[victim.split("-")[0]].append(_calm(load, options.kill_every_s))
-            _wait_for_all(waltz)
+            wait_for_all(waltz)
         load.end()
         seconds = perf_counter() - begin
         taken = _sessions(waltz) - sessions
@@ -229,7 +229,7 @@ def _calm(load: _Load, seconds: float) -> float:
     return load.pause_s()
 
 
-def _wait_for_all(waltz: Waltz) -> None:
+def wait_for_all(waltz: Waltz) -> None:
     """Until everything serves again: the next kill must leave a quorum."""
     deadline = time.monotonic() + _BACK_S
     trouble: Any = "no answer"

@@ -155,7 +155,7 @@ def test_a_cut_goes_down_to_the_first_record_and_no_further() -> None:
     append(log, 60)
     log.trim(40)
     begin = log.first_id
-    with pytest.raises(InvalidInput, match=f"cannot be cut to transaction {begin - 2}, the log begins with {begin}"):
+    with pytest.raises(Trimmed, match=f"transaction {begin - 1} was trimmed away; the first .* is {begin}"):
         log.truncate(1, begin - 2)
     log.truncate(1, begin - 1)
     assert (log.first_id, log.last_id) == (begin, begin - 1)
@@ -305,6 +305,7 @@ def test_a_session_may_begin_a_log_anew_and_nobody_else() -> None:
     assert service.handle([Begin(0, 1, 90)]) == [Begun(0, 1, 90)], "an order that comes again"
     (cut,) = service.handle([Truncate(0, 1, 20)])
     assert isinstance(cut, Refused)
+    assert cut.code is RefusalCode.TRIMMED
 
 
 def test_excess_is_told_by_the_replicas_own_clock_and_to_strangers_of_what_is_committed() -> None:

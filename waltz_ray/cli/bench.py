@@ -320,6 +320,27 @@ def smoke(
     _run(directory, as_json, run)
 
 
+@_bench.command()
+def retention(
+    directory: DirOption = "",
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 3.0,
+    kill_every: Annotated[float, typer.Option(min=1, help="Seconds between two kills.")] = 12.0,
+    kept_mb: Annotated[float, typer.Option("--kept-mb", min=1, help="Megabytes each partition keeps.")] = 16.0,
+    rate_mb: Annotated[float, typer.Option("--rate-mb", min=0.1, help="Megabytes a second into each.")] = 1.5,
+    as_json: JsonOption = False,
+) -> None:
+    """A log that keeps little, under load, everything killed in turn: disk use, gaps, and what is left compared."""
+    part, cluster = _part("retention"), _part("cluster")
+    options = part.RetentionOptions(minutes, kill_every, int(kept_mb * 1e6), int(rate_mb * 1e6))
+
+    def run(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+        with cluster.waltz_cluster(place, "", progress, part.PARTITIONS) as waltz:
+            found: dict[str, Any] = part.retention(waltz, options, progress)
+            return found
+
+    _run(directory, as_json, run)
+
+
 @_bench.command("all")
 def everything(
     directory: DirOption = "",

@@ -444,16 +444,16 @@ class PartitionLog:
     def truncate(self, session_id: int, last_id: int) -> None:
         """Keep records with IDs <= ``last_id`` only; durable, marks included. Damage above ``last_id`` is gone with it.
 
-        Fenced; Corruption if records up to ``last_id`` are damaged themselves. No effect if the log is shorter.
+        Fenced; Corruption if records up to ``last_id`` are damaged themselves; Trimmed if the log begins further on
+        (whoever orders this does not know yet what was trimmed). No effect if the log is shorter.
         """
         with self._quiet():
             self._disk.check()
             rules.check_session(self, session_id)
+            if last_id < -1:
+                raise InvalidInput(f"partition {self.partition_id}: cannot be cut to transaction {last_id}")
             if last_id < self.first_id - 1:
-                raise InvalidInput(
-                    f"partition {self.partition_id}: cannot be cut to transaction {last_id}, "
-                    f"the log begins with {self.first_id}"
-                )
+                raise Trimmed(self.partition_id, last_id + 1, self.first_id)
             if last_id > self.last_id or (last_id == self.last_id and self.damaged is None and self._active):
                 self._sync_here()
                 return
