@@ -58,7 +58,7 @@ class _Part(threading.Thread):
     def run(self) -> None:
         try:
             self.work()
-        except Exception as error:  # told by who joins it
+        except Exception as error:  # noqa: BLE001 - told by who joins it
             self.error = error
             self.stopping.set()
 
@@ -67,7 +67,7 @@ class _Part(threading.Thread):
 
 
 class _Writer(_Part):
-    """Appends to one partition, one batch at a time and never faster than it should; ``written``: ID -> number of the record."""
+    """Appends to one partition, a batch at a time, never faster than it should; ``written``: ID -> number of a record."""
 
     def __init__(
         self, client: WaltzClient, partition_id: int, options: RetentionOptions, stop: threading.Event
