@@ -67,7 +67,7 @@ class _Part(threading.Thread):
 
 
 class _Writer(_Part):
-    """Appends to one partition, a batch at a time, never faster than it should; ``written``: ID -> number of a record."""
+    """Appends to one partition, a batch at a time, at a steady rate; ``written``: ID -> number of the record."""
 
     def __init__(
         self, client: WaltzClient, partition_id: int, options: RetentionOptions, stop: threading.Event
