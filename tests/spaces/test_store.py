@@ -69,7 +69,7 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
             InvalidInput,
             "has 3 partitions, deleted ones counted, and cannot have 65536",
         ),
-        (lambda s: s.create("a", 1, settings={"x": 1}), InvalidInput, "has no setting 'x'; it has: compact, retention_bytes"),
+        (lambda s: s.create("a", 1, settings={"x": 1}), InvalidInput, "has no setting 'x'; it has: compact"),
         (lambda s: s.set("log", {"retention_ms": -1}), InvalidInput, "must be a whole number >= 0, or none, not -1"),
         (lambda s: s.set("log", {"retention_ms": "1"}), InvalidInput, "must be a whole number"),
         (lambda s: s.set("none", {}), SpaceNotFound, "cluster 'c' has no space 'none'; it has: log"),
