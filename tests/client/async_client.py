@@ -89,9 +89,9 @@ class AsyncClient:
         return self.client.partition_for(key)
 
     def append_many(
-        self, partition_id: int, datas: Sequence[bytes], headers: Any = 0, timeout: float | None = None
+        self, partition_id: int, datas: Sequence[bytes], headers: Any = 0, timeout: float | None = None, **options: Any
     ) -> Future[Int64s]:
-        return self._start(self.client.append_many(partition_id, datas, headers, timeout))
+        return self._start(self.client.append_many(partition_id, datas, headers, timeout, **options))
 
     def submit(self, context: TransactionContext, timeout: float | None = None) -> Future[SubmitResult]:
         return self._start(self.client.submit(context, timeout))

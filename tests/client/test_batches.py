@@ -44,6 +44,8 @@ def appends(draw: st.DrawFn) -> AppendCall:
 @st.composite
 def pieces(draw: st.DrawFn) -> Piece[ManyAppend]:
     append = many(draw(st.lists(st.binary(max_size=20), min_size=1, max_size=6)), draw(INT32))
+    if draw(st.booleans()):
+        append.take_locks(draw(st.integers(-1, 1 << 62)), ([draw(INT32)], (), ()))
     start = draw(st.integers(0, append.count - 1))
     return Piece(append, start, draw(st.integers(1, append.count - start)), 0)
 
@@ -87,7 +89,8 @@ def test_every_record_arrives(parts: list[Unsent], first_sequence: int) -> None:
             if isinstance(append, ManyAppend):
                 expected = append.data[int(append.offsets[position]) : int(append.offsets[position + 1])]
                 assert message.headers[index] == append.headers[position]
-                assert not len(message.write_locks.of(index))
+                assert message.write_locks.of(index).tolist() == (list(append.locks[0]) if append.locks else [])
+                assert message.client_marks[index] == (append.mark + position if append.locks else -1)
             else:
                 expected = append.data
                 locks = append.locks or ((), (), ())

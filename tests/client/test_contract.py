@@ -324,6 +324,20 @@ def test_what_cannot_succeed_is_not_sent_again(
     assert client.append(0, b"2").result(PATIENCE_S) == 1
 
 
+def test_many_under_a_lock_follow_each_other_and_nobody_else(server: FakeServer, make_any: MakeAnyClient) -> None:
+    client, other, lock = make_any(), make_any(), ("row", 1)
+    assert client.append_many(0, [b"0", b"1"], write_lock=lock, client_mark=-1).result(PATIENCE_S).tolist() == [0, 1]
+    with pytest.raises(LockConflict) as caught:
+        other.append_many(0, [b"0"], write_lock=lock, client_mark=-1).result(PATIENCE_S)
+    assert caught.value.transaction_id == 1
+    with pytest.raises(PartlyAppended, match="a lock is newer than the client's mark"):
+        other.append_many(0, [b"1", b"2", b"3"], write_lock=lock, client_mark=0).result(PATIENCE_S)
+    assert client.append_many(0, [b"4"], write_lock=lock, client_mark=3).result(PATIENCE_S).tolist() == [4]
+    assert server.logs[0].data() == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(InvalidInput, match="client_mark"):
+        client.append_many(0, [b"x"], write_lock=lock).result(PATIENCE_S)
+
+
 def test_queue_full_is_sent_again(server: FakeServer, make_any: MakeAnyClient) -> None:
     client = make_any()
     client.append(0, b"0").result(PATIENCE_S)

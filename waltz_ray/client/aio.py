@@ -226,16 +226,20 @@ class AsyncWaltzClient(AsyncReads):
         datas: Sequence[Any],
         headers: int | Sequence[int] | Int32s = 0,
         timeout: float | None = None,
+        write_lock: Lock | None = None,
+        client_mark: int | None = None,
     ) -> Int64s:
-        """Propose n transactions at once, without locks; their n transaction IDs, in order.
+        """Propose n transactions at once; their n transaction IDs, in order.
 
         They are not one unit: after an error some may be in the log (PartlyAppended then says which). ``timeout`` is
-        that of ``append``.
+        that of ``append``. Each of them takes ``write_lock``, if there is one: the first against ``client_mark``, each
+        of the others against the one before it. So they are refused (LockConflict, or PartlyAppended: not all were) if
+        somebody else has taken that lock in a transaction behind ``client_mark``.
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)
         fate: AwaitedFate[Int64s] = AwaitedFate(self._shell.loop)
-        append = engine.many_append_of(attachment, datas, headers, fate)
+        append = engine.many_append_of(attachment, datas, headers, write_lock, client_mark, fate)
         return await self._shell.sent(attachment.outbox, append, fate, timeout) if append.count else append.ids
 
     async def submit(self, context: TransactionContext, timeout: float | None = None) -> SubmitResult:

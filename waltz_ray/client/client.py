@@ -160,15 +160,19 @@ class WaltzClient:
         datas: Sequence[Any],
         headers: int | Sequence[int] | Int32s = 0,
         timeout: float | None = None,
+        write_lock: Lock | None = None,
+        client_mark: int | None = None,
     ) -> Future[Int64s]:
-        """Propose n transactions at once, without locks; the result is their n transaction IDs, in order.
+        """Propose n transactions at once; the result is their n transaction IDs, in order.
 
         They are not one unit: after an error some may be in the log (PartlyAppended then says which). ``timeout`` is
-        that of ``append``.
+        that of ``append``. Each of them takes ``write_lock``, if there is one: the first against ``client_mark``, each
+        of the others against the one before it. So they are refused (LockConflict, or PartlyAppended: not all were) if
+        somebody else has taken that lock in a transaction behind ``client_mark``.
         """
         attachment = self._engine.attachment(partition_id)
         future: LightFuture[Int64s] = LightFuture()
-        append = self._engine.many_append_of(attachment, datas, headers, future)
+        append = self._engine.many_append_of(attachment, datas, headers, write_lock, client_mark, future)
         if not append.count:
             future.set_result(append.ids)
         elif timeout is not None:

@@ -227,10 +227,21 @@ class Engine:
 
     # ---- appends
 
-    def take_locks(self, attachment: Attachment, append: AppendCall, locks: Locks, client_mark: int | None) -> None:
-        """``append`` is to be made under ``locks``. InvalidInput if nobody says what the application knows."""
+    def take_locks(
+        self,
+        attachment: Attachment,
+        append: AppendCall,
+        locks: Locks,
+        client_mark: int | None,
+        longest_bytes: int | None = None,
+    ) -> None:
+        """``append`` is to be made under ``locks``. InvalidInput if nobody says what the application knows.
+
+        ``longest_bytes``: of its longest record, where it has several.
+        """
         partition_id, lock_count = attachment.queue.partition_id, sum(map(len, locks))
-        check_size(partition_id, len(append.data), lock_count, self._config.max_frame_bytes)
+        size_bytes = len(append.data) if longest_bytes is None else longest_bytes
+        check_size(partition_id, size_bytes, lock_count, self._config.max_frame_bytes)
         mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
         if mark is None:
             raise InvalidInput(
@@ -266,6 +277,8 @@ class Engine:
         attachment: Attachment,
         values: Sequence[object],
         headers: int | Sequence[int] | Int32s,
+        write_lock: Lock | None,
+        client_mark: int | None,
         future: Fate[Any],
     ) -> ManyAppend:
         """Many records, not yet sent."""
@@ -275,7 +288,11 @@ class Engine:
         check_size(attachment.queue.partition_id, int(lengths.max(initial=0)), 0, self._config.max_frame_bytes)
         checksums = np.fromiter(map(crc32, datas), dtype=np.uint32, count=count)
         columns = _checked_headers(headers, count)
-        return ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32), future)
+        append = ManyAppend(b"".join(datas), columns, checksums, lengths.astype(np.int32), future)
+        if write_lock is not None:
+            longest = int(lengths.max(initial=0))
+            self.take_locks(attachment, append, ((write_lock,), (), ()), client_mark, longest)
+        return append
 
     def open_futures(self) -> list[Fate[Any]]:
         """Of everything appended or submitted so far that has no fate."""

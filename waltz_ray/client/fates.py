@@ -71,8 +71,10 @@ class Fates:
         self.lock_conflicts += sum(piece.size for piece in refused)
         appends = _still_open(refused)
         self._outbox.free(appends)
-        for append, _, _, offset in refused:
+        for append, _, size, offset in refused:
             transaction_id = int(transaction_ids[offset])
+            if isinstance(append, ManyAppend):
+                append.divided = append.divided or size < append.count
             if append.run is not None:
                 self.retries += 1
                 self._contexts.lock_failed(append, transaction_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from waltz_ray.client.futures import Fate, LightFuture
-from waltz_ray.errors import AppendFailed, InvalidInput, PartlyAppended, WaltzError
+from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict, PartlyAppended, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
@@ -91,7 +91,10 @@ class AppendCall:
 
 
 class ManyAppend(AppendCall):
-    """n records that share a future. The client's loop alone touches ``ids`` and ``missing``."""
+    """n records that share a future. The client's loop alone touches ``ids`` and ``missing``.
+
+    Locks are taken by each record: the first against ``mark``, each of the others against the one before it.
+    """
 
     __slots__ = ("checksums", "count", "divided", "headers", "ids", "lengths", "missing", "offsets")
 
@@ -105,7 +108,7 @@ class ManyAppend(AppendCall):
         self.offsets: Int64s = offsets_of(lengths)
         self.count = len(lengths)
         self.missing = self.count  # records that are not known to be in the log
-        self.divided = False  # it went into several batches: one may commit though another was refused
+        self.divided = False  # parts of it have fates of their own: one may commit though another was refused
         self.ids: Int64s = np.full(self.count, NO_TRANSACTION, dtype=np.int64)
 
     def committed(self, start: int, transaction_ids: Int64s) -> bool:
@@ -118,17 +121,23 @@ class ManyAppend(AppendCall):
 
     def size_of(self, start: int, size: int) -> int:
         """Bytes that records [start, start + size) need of a frame, at the most."""
-        return int(self.offsets[start + size] - self.offsets[start]) + _RECORD_BYTES * size
+        return int(self.offsets[start + size] - self.offsets[start]) + self._bytes_of_each * size
 
     def fitting(self, start: int, size: int, max_records: int, max_bytes: int) -> int:
         """How many of the records [start, start + size) fit, from the first on; at least one."""
         sizes = self.offsets[start + 1 : start + size + 1] - self.offsets[start]
-        sizes = sizes + _RECORD_BYTES * np.arange(1, size + 1)
+        sizes = sizes + self._bytes_of_each * np.arange(1, size + 1)
         return max(1, min(size, max_records, int(np.searchsorted(sizes, max_bytes, side="right"))))
+
+    @property
+    def _bytes_of_each(self) -> int:
+        """What a record needs beside its data."""
+        return _RECORD_BYTES + _LOCK_BYTES * (sum(map(len, self.locks)) if self.locks else 0)
 
     def fail(self, error: WaltzError) -> None:
         """End this append with ``error``, unless it has ended; the error says how much of it is in the log."""
-        if self.missing < self.count or (self.divided and isinstance(error, AppendFailed | InvalidInput)):
+        certain = AppendFailed | InvalidInput | LockConflict  # of those records that it is about
+        if self.missing < self.count or (self.divided and isinstance(error, certain)):
             error = PartlyAppended(tuple(self.ids.tolist()), str(error))
         super().fail(error)
 
@@ -193,7 +202,7 @@ class Sending:
         )
         bodies: list[bytes | memoryview] = [one[4] for one in columns]
         locks: list[LockColumns] = []
-        if any(isinstance(one, AppendCall) and one.locks for one in self.pieces):
+        if any(_append_of(one).locks for one in self.pieces):
             locks = [
                 LockColumns.pack([*chain.from_iterable(_locks_of(one, kind) for one in self.pieces)])
                 for kind in range(3)
@@ -226,16 +235,19 @@ def _columns_of(piece: Unsent) -> tuple[Int32s, Int32s, UInt32s, Int64s, bytes |
         append.headers[start:end],
         append.lengths[start:end],
         append.checksums[start:end],
-        np.full(size, NO_TRANSACTION, dtype=np.int64),
+        np.arange(append.mark + start, append.mark + end) if append.locks else np.full(size, NO_TRANSACTION),
         memoryview(append.data)[int(append.offsets[start]) : int(append.offsets[end])],
     )
 
 
 def _locks_of(piece: Unsent, kind: int) -> list[list[int]]:
     """One list of hashes for each record."""
-    if isinstance(piece, AppendCall):
-        return [list(piece.locks[kind])] if piece.locks else [[]]
-    return [[]] * piece.size
+    locks, size = _append_of(piece).locks, 1 if isinstance(piece, AppendCall) else piece.size
+    return [list(locks[kind]) if locks else []] * size
+
+
+def _append_of(piece: Unsent) -> AppendCall:
+    return piece if isinstance(piece, AppendCall) else piece.token
 
 
 def longest_record_bytes(max_frame_bytes: int, locks: int = 0) -> int:
