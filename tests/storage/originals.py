@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
+from pathlib import Path
 
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.helpers import DIRECTORY, KEY, append, create
 
 CONTROL = f"{DIRECTORY}/waltz-storage.ctl"
+NEVER = (-1, -1, -1)
+
+Record = tuple[int, bytes]  # header, data
 
 
 def original_control(*entries: tuple[int, int, int]) -> bytes:
@@ -36,3 +41,28 @@ def original_directory(disk: FaultyDisk) -> FaultyDisk:
         created_ms = struct.unpack_from(">q", content, 4)[0] - position % 3
         disk.put(path, content[:4] + struct.pack(">q", created_ms) + content[12:])
     return disk
+
+
+def write_original(
+    directory: Path,
+    partitions: Sequence[Sequence[Record]],
+    marks: Sequence[tuple[int, int, int]] | None = None,
+    per_segment: int = 7,
+) -> Path:
+    """A directory with these records, written byte by byte; ``marks`` as for ``original_control``."""
+    directory.mkdir()
+    (directory / "waltz-storage.ctl").write_bytes(original_control(*(marks or [NEVER] * len(partitions))))
+    for p, records in enumerate(partitions):
+        folder = directory / str(p)
+        folder.mkdir()
+        for first_id in range(0, max(1, len(records)), per_segment):
+            header = struct.pack(">iq16siq88x", 0, 1_700_000_000_000, KEY.bytes, p, first_id)
+            segment, index = bytearray(header), bytearray(header)
+            for transaction_id, (mark, data) in enumerate(records[first_id : first_id + per_segment], first_id):
+                index += struct.pack(">q", len(segment))
+                fields = (transaction_id, 9, 1, p, transaction_id, mark, len(data), zlib.crc32(data))
+                record = struct.pack(">q5iiI", *fields) + data
+                segment += record + struct.pack(">I", zlib.crc32(record))
+            (folder / f"{first_id:019d}.seg").write_bytes(segment)
+            (folder / f"{first_id:019d}.idx").write_bytes(index)
+    return directory

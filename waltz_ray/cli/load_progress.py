@@ -1,4 +1,4 @@
-"""What ``waltz load`` shows while it runs: a bar on a terminal, else a line every few seconds, always on stderr."""
+"""What a load or an import shows while it runs, on stderr: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -8,40 +8,59 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 __all__ = ["LoadProgress"]
 
 _LINE_EVERY_S = 3.0
-_LOOK_EVERY_ROWS = 256
+_LOOK_EVERY = 256
+
+
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
 class LoadProgress:
     """``stage`` begins a part of the work, ``at`` says how far it is; cheap enough to be called for each row."""
 
-    def __init__(self, quiet: bool, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        quiet: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        unit: str = "rows",
+        look_every: int = _LOOK_EVERY,
+    ) -> None:
+        """``unit``: what is counted. ``look_every``: less than so many more than at the last look are not looked at."""
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True)
         self._task = self._bar.add_task("", total=None)
         self._lines = not quiet and not console.is_terminal
         self._monotonic = monotonic
+        self._unit = unit
+        self._look_every, self._next_look = look_every, 0
         self._last_s = monotonic()
         self._what, self._total = "", ""
 
     def stage(self, what: str, total: int | None = None) -> None:
-        """``what`` is done to ``total`` rows from now on; None: nobody knows how many there are."""
+        """``what`` is done to ``total`` of them from now on; None: nobody knows how many there are."""
+        self._next_look = 0
         self._what, self._total = what, "" if total is None else f" of {total:,}"
         self._bar.reset(self._task, description=what, total=total)
 
-    def at(self, rows: int) -> None:
+    def at(self, done: int) -> None:
         """So many are done."""
-        if rows % _LOOK_EVERY_ROWS:
+        if done < self._next_look:
             return
-        self._bar.update(self._task, completed=rows)
+        self._next_look = done + self._look_every
+        self._bar.update(self._task, completed=done)
         if self._lines and self._monotonic() - self._last_s >= _LINE_EVERY_S:
             self._last_s = self._monotonic()
-            print(f"waltz: {self._what}: {rows:,}{self._total} rows", file=sys.stderr, flush=True)
+            print(f"waltz: {self._what}: {done:,}{self._total} {self._unit}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> LoadProgress:
         self._bar.start()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import typer
 
 from waltz_ray.cli.common import print_json
 from waltz_ray.cli.connecting import open_client
+from waltz_ray.cli.ctrl_c import ctrl_c_between_steps
 from waltz_ray.cli.load_appender import KeyedAppender
 from waltz_ray.cli.load_cursor import LoadCursor, LoadedRows, open_cursor
 from waltz_ray.cli.load_progress import LoadProgress
@@ -139,7 +139,7 @@ class _Load:
     def _append(self, loaded: LoadedRows | None) -> None:
         partitions, appender = self.client.partitions, self.appender
         self.shown.stage("appended", self.rows)
-        with _ctrl_c_between_rows() as check:
+        with ctrl_c_between_steps() as check:
             for number, row in enumerate(self.reader.rows()):
                 check()
                 hashed = key_hash(row.key)
@@ -170,27 +170,3 @@ class _Load:
             typer.echo(
                 f"  partition {partition_id}: {count.rows:,} rows, transactions {count.first_id} to {count.last_id}"
             )
-
-
-@contextmanager
-def _ctrl_c_between_rows() -> Iterator[Callable[[], None]]:
-    """The given function raises the KeyboardInterrupt of a first Ctrl-C, so that none hits while a row is counted.
-
-    A second one hits wherever the program is: it may be waiting for a log that does not answer.
-    """
-    pressed = False
-
-    def remember(number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, before)
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)

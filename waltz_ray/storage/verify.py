@@ -9,6 +9,7 @@ kept of it), mean that the original wrote here; then a difference of up to a min
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,7 +46,9 @@ _CREATED_AT = 4  # byte offset of the creation time in a header
 class PartitionReport:
     """What was found good: IDs [first_id, last_id] (last_id = first_id - 1: none), their number, bytes and files.
 
-    ``first_id``: where the log begins; what was before that has been trimmed away."""
+    ``first_id``: where the log begins; what was before that has been trimmed away. ``longest_bytes``: of the longest
+    record, with its header and checksums.
+    """
 
     partition_id: int
     last_id: int
@@ -54,6 +57,7 @@ class PartitionReport:
     segments: int
     damage: Corruption | None = None
     first_id: int = 0
+    longest_bytes: int = 0
     digest: LogDigest = field(default_factory=LogDigest, repr=False, compare=False)
 
 
@@ -81,8 +85,10 @@ class VerifyReport:
         return self.damages[0] if self.damages else None
 
 
-def verify_directory(disk: Disk, directory: str, allow_running: bool = False) -> VerifyReport:
-    """Check everything, change nothing.
+def verify_directory(
+    disk: Disk, directory: str, allow_running: bool = False, progress: Callable[[int], None] = lambda records: None
+) -> VerifyReport:
+    """Check everything, change nothing. ``progress`` is told the records of each segment that has been looked at.
 
     StorageLocked if a replica has the directory open, unless ``allow_running``; then no lock is taken and the newest
     records and index entries are judged leniently. ControlFileMissing.
@@ -101,7 +107,7 @@ def verify_directory(disk: Disk, directory: str, allow_running: bool = False) ->
         for partition_id in range(len(image.slots)):
             if is_removed(disk, f"{directory}/{partition_id}"):
                 continue
-            found = _Partition(disk, image, directory, partition_id, pairs, allow_running).verify()
+            found = _Partition(disk, image, directory, partition_id, pairs, allow_running, progress).verify()
             report.partitions[partition_id] = found
             if found.damage is not None:
                 report.damages.append(found.damage)
@@ -200,12 +206,19 @@ class _Partition:
     """Verifies one partition; counts what is good until the first damage."""
 
     def __init__(
-        self, disk: Disk, image: ControlImage, directory: str, partition_id: int, pairs: list[_Pair], running: bool
+        self,
+        disk: Disk,
+        image: ControlImage,
+        directory: str,
+        partition_id: int,
+        pairs: list[_Pair],
+        running: bool,
+        progress: Callable[[int], None],
     ) -> None:
         self.disk, self.image, self.partition_id, self.running = disk, image, partition_id, running
         self.folder = f"{directory}/{partition_id}"
-        self.pairs = pairs
-        self.next_id = self.records = self.bytes = self.segments = 0
+        self.pairs, self.progress = pairs, progress
+        self.next_id = self.records = self.bytes = self.segments = self.longest_bytes = 0
         self.digest = LogDigest()
 
     def verify(self) -> PartitionReport:
@@ -215,8 +228,15 @@ class _Partition:
         except Corruption as found:
             damage = found
         counts = self.next_id - 1, self.records, self.bytes, self.segments
-        first_id = self.digest.first_id
-        return PartitionReport(self.partition_id, *counts, damage=damage, first_id=first_id, digest=self.digest)
+        first_id, longest_bytes = self.digest.first_id, self.longest_bytes
+        return PartitionReport(
+            self.partition_id,
+            *counts,
+            damage=damage,
+            first_id=first_id,
+            longest_bytes=longest_bytes,
+            digest=self.digest,
+        )
 
     def _verify(self) -> None:
         begin = read_beginning(self.disk, self.folder, self.image.cluster_key, self.partition_id)
@@ -257,8 +277,10 @@ class _Partition:
             self.segments += 1
             self.records += len(scan.offsets)
             self.bytes += scan.end - HEADER_BYTES
+            self.longest_bytes = max(self.longest_bytes, int(np.diff(scan.offsets, append=scan.end).max(initial=0)))
             self.next_id += len(scan.offsets)
             self.digest.add(self.disk, handle, scan.offsets, scan.end)
+            self.progress(len(scan.offsets))
             lenient = self.running and newest
             if scan.reason != "end" and not lenient:
                 raise Corruption(path, scan.end, scan.reason or "not read to the end")
