@@ -22,7 +22,7 @@ COMMANDS = {
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"space": "space", "trim": "retention", "holds": "retention"},
     **{"backup": "backup", "restore": "backup"},
-    **{"import": "import_original"},
+    **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
 }
 """The module of each command. Only that of the command that is run is imported: nobody waits for the others."""

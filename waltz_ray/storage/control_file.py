@@ -55,6 +55,7 @@ __all__ = [
     "create_control_file",
     "read_control_image",
     "slots_to_write",
+    "write_original_control_file",
 ]
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ _SLOT_BYTES = 28
 _ORIGINAL_ENTRY_BYTES = 76
 _ORIGINAL_SLOT = struct.Struct(">qqqii")
 _ORIGINAL_SLOT_BYTES = 36
+_ORIGINAL_FLAGS = 1 | 4  # available, assigned
 _INT = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 
@@ -269,6 +271,22 @@ def convert_original(disk: DurableDisk, directory: str, image: ControlImage) -> 
     entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
     _write_whole_file(disk, directory, CONTROL_FILE, _encode(image.created_ms, image.cluster_key, entries))
     return read_control_image(disk.disk, directory)
+
+
+def write_original_control_file(
+    disk: DurableDisk, directory: str, image: ControlImage, entries: list[ControlEntry | None]
+) -> None:
+    """The control file of Waltz 0.13, durably, whole or not at all: ``image``'s cluster and time, and ``entries``.
+
+    An entry that is None is of a partition that is neither available nor assigned.
+    """
+    parts = [_HEADER.pack(0, image.created_ms, image.cluster_key.bytes, len(entries))]
+    for partition_id, entry in enumerate(entries):
+        parts.append(_INT.pack(partition_id))
+        for sequence, marks in enumerate((NEVER_OPENED, entry or NEVER_OPENED), 1):
+            slot = _ORIGINAL_SLOT.pack(*marks, 0 if entry is None else _ORIGINAL_FLAGS, sequence)
+            parts.append(slot + _CRC.pack(crc32(slot)))
+    _write_whole_file(disk, directory, CONTROL_FILE, b"".join(parts))
 
 
 def slots_to_write(old: ControlEntry, new: ControlEntry, current: int) -> tuple[int, ...]:
