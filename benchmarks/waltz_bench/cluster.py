@@ -19,10 +19,12 @@ from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
-from waltz_ray.errors import ClusterNotFound
+from waltz_ray.errors import ClusterNotFound, InvalidInput
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.runtime.status import ActorStatus, ClusterStatus, ReplicaStatus
+from waltz_ray.spaces import Spaces
 
 __all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "pid_of", "scratch_directory", "waltz_cluster"]
 
@@ -39,6 +41,8 @@ class Waltz:
     directory: str
     zookeeper: str
     partitions: int
+    space: str = DEFAULT_SPACE
+    """Whose partitions its clients use."""
 
     def client(
         self,
@@ -57,6 +61,7 @@ class Waltz:
             zookeeper=self.zookeeper,
             transport=transport,
             feed=feed,
+            space=self.space,
         )
 
     def status(self) -> ClusterStatus:
@@ -102,13 +107,21 @@ def waltz_cluster(
     progress: Progress = lambda text: None,
     partitions: int = PARTITIONS,
     server: ServerConfig | None = None,
+    space: str = DEFAULT_SPACE,
 ) -> Iterator[Waltz]:
-    """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``."""
+    """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``.
+
+    ``space``: of one that runs. SpaceNotFound, SpaceGone; InvalidInput for a new one, which has no other.
+    """
     if running:
         found = cluster_file.find_running(name=running)
         ray_lookup.join(found.address)
-        yield Waltz(found.name, found.directory, found.zookeeper, found.partitions)
+        with Spaces(found.name, zookeeper=found.zookeeper) as spaces:
+            partitions = spaces.describe(space).space.count
+        yield Waltz(found.name, found.directory, found.zookeeper, partitions, space)
         return
+    if space != DEFAULT_SPACE:
+        raise InvalidInput(f"a new cluster has no space {space!r}; say with --cluster which running one has it")
     place = directory / "waltz"
     config = ClusterConfig("bench", str(place), partitions, REPLICAS, SERVERS, server=server or ServerConfig())
     try:

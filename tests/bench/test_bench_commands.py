@@ -50,6 +50,7 @@ def test_what_is_not_installed_is_named_in_one_line(
         (("compare", "nats", "--case", "no such case"), "there is no case 'no such case'"),
         (("growth", "--millions", "10,1"), "--millions must be rising"),
         (("latency", "--cluster", "no-such-cluster"), "no cluster 'no-such-cluster'"),
+        (("append", "--space", "orders"), "a new cluster has no space 'orders'; say with --cluster which running one"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(

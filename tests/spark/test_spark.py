@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import waltz_ray
 from tests.cluster.harness import wait_until
 from waltz_ray import read_dataset
 from waltz_ray.bring_up import Cluster, cluster_status, missing
-from waltz_ray.errors import ClusterNotFound, InvalidInput
+from waltz_ray.errors import ClusterNotFound, InvalidInput, SpaceNotFound
 
 pytestmark = [
     pytest.mark.cluster,
@@ -63,6 +63,18 @@ def appended(bank: Cluster, start: dict[int, int]) -> list[Row]:
     return rows
 
 
+@pytest.fixture(scope="module")
+def space(bank: Cluster) -> Iterator[str]:
+    """Of two partitions, with 50 rows in each."""
+    with waltz_ray.Spaces(bank.name) as spaces:
+        spaces.create("sparks", 2)
+        with waltz_ray.connect(bank.name, space="sparks") as client:
+            for p in (0, 1):
+                client.append_many(p, [b"%d/%d" % (p, n) for n in range(50)], headers=7 * p).result(30)
+        yield "sparks"
+        spaces.delete("sparks", "sparks")
+
+
 def rows_of(frame: Any) -> list[Row]:
     chosen = frame.select("partition_id", "transaction_id", "header", "data").collect()
     return sorted((r[0], r[1], r[2], bytes(r[3])) for r in chosen)
@@ -89,6 +101,16 @@ def test_both_sources_by_name(spark: Any, bank: Cluster, start: dict[int, int], 
     assert rows_of(frame) == appended
     assert rows_of(read_feed(spark, "bank", start=start, source="replica")) == appended
     assert read_feed(spark, "bank", start="latest").count() == 0
+
+
+@pytest.mark.parametrize("source", ["server", "replica"])
+def test_a_space(spark: Any, bank: Cluster, space: str, source: Any) -> None:
+    """Its partitions are numbered from 0, though the cluster's first ones are others."""
+    rows = [(p, n, 7 * p, b"%d/%d" % (p, n)) for p in (0, 1) for n in range(50)]
+    assert rows_of(read_feed(spark, "bank", source=source, space=space, bytes_per_task=1000)) == rows
+    assert rows_of(read_feed(spark, "bank", [1], 10, 20, source=source, space=space)) == rows[60:70]
+    with pytest.raises(SpaceNotFound, match="has no space 'nobody'"):
+        read_feed(spark, "bank", source=source, space="nobody")
 
 
 def test_pushdown(spark: Any, start: dict[int, int], appended: list[Row]) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from waltz_ray.cli.common import JsonOption, print_json, progress_line
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
 __all__ = ["register"]
 
@@ -68,13 +69,17 @@ def _run(directory: str, as_json: bool, action: Callable[[Path, Callable[[str], 
 
 
 def _run_on_cluster(
-    directory: str, cluster: str, as_json: bool, action: Callable[[Any, Callable[[str], None]], dict[str, Any]]
+    directory: str,
+    cluster: str,
+    as_json: bool,
+    action: Callable[[Any, Callable[[str], None]], dict[str, Any]],
+    space: str = DEFAULT_SPACE,
 ) -> None:
-    """``action`` on a cluster of its own, or on the running one."""
+    """``action`` on a cluster of its own, or on the running one, in ``space``."""
     part = _part("cluster")
 
     def on_cluster(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
-        with part.waltz_cluster(place, cluster, progress) as waltz:
+        with part.waltz_cluster(place, cluster, progress, space=space) as waltz:
             return action(waltz, progress)
 
     _run(directory, as_json, on_cluster)
@@ -143,6 +148,9 @@ def append(
     partitions: Annotated[str, typer.Option(help="Partitions the load is spread over.")] = "1",
     locks: Annotated[str, typer.Option(help="none, unique, contended.")] = "none",
     many: Annotated[str, typer.Option(help="Records of an append_many; 0 = single appends.")] = "0,100",
+    space: Annotated[
+        str, typer.Option("--space", help="Whose partitions, of the one named by --cluster.")
+    ] = DEFAULT_SPACE,
     as_json: JsonOption = False,
 ) -> None:
     """Rate of appends: every combination of the options, which are lists with commas."""
@@ -157,7 +165,7 @@ def append(
         locks=tuple(locks.split(",")),
         many=_numbers(many, "--many", least=0),
     )
-    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress))
+    _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.append(waltz, options, progress), space)
 
 
 @_bench.command()
