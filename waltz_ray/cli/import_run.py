@@ -51,6 +51,7 @@ __all__ = ["ImportJob", "ImportPartition", "import_directory", "run_import"]
 _LOCK = LockId("waltz import", 0)
 _PARTITIONS_AT_ONCE = 16
 _LAST_FATES_S = 10.0
+_TELL_EVERY = 1000
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,11 @@ class ImportPartition:
         self.appended += len(batch)
         self.next_id = batch.end_id
 
-    def compare(self) -> None:
-        """Go on behind what is in the space. InvalidInput if that is not what is in the directory."""
+    def compare(self, tell: Callable[[], None] = lambda: None) -> None:
+        """Go on behind what is in the space; ``tell`` is called every now and then.
+
+        InvalidInput if that is not what is in the directory.
+        """
         mark = self._client.server_high_water_mark(self.partition_id)
         for transaction in self._client.read(self.partition_id, self.next_id, mark + 1):
             if not self.has_more:
@@ -193,6 +197,8 @@ class ImportPartition:
                     "imported into a space that is empty, or where its import was interrupted"
                 )
             self.next_id += 1
+            if self.next_id % _TELL_EVERY == 0:
+                tell()
 
 
 @dataclass
@@ -226,11 +232,14 @@ def import_directory(original: OriginalDirectory, client: WaltzClient, space: st
     under_way: set[ImportPartition] = set()
     try:
         with ctrl_c_between_steps() as check:
+
+            def tell() -> None:
+                check()
+                shown.at(work.done)
+
             shown.stage("compared with the space", work.total)
             for one in work.partitions:
-                check()
-                one.compare()
-                shown.at(work.done)
+                one.compare(tell)
             work.before = work.done
             shown.stage("imported", work.total)
             waiting = iter([one for one in work.partitions if one.has_more])
@@ -239,9 +248,8 @@ def import_directory(original: OriginalDirectory, client: WaltzClient, space: st
                 one, batch, fate = fates.get()
                 under_way.discard(one)
                 one.settle(batch, fate)
-                check()
+                tell()
                 _begin([one] if one.has_more else islice(waiting, 1), fates, under_way)
-                shown.at(work.done)
     except KeyboardInterrupt:
         why = "".join(f"; partition {p}: {reason}" for p, reason in client.hindrances().items())
         _settle_rest(fates, under_way)
