@@ -169,6 +169,20 @@ def test_somebody_who_appends_meanwhile_is_noticed(cluster: InMemoryCluster, ope
             one.settle(batch, one.append(batch))
 
 
+def test_what_was_trimmed_away_cannot_be_gone_on_with(
+    cluster: InMemoryCluster, opened: OriginalDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster.connect(space="old") as client:
+        first = ImportPartition(opened, client, 0, "old")
+        batch = first.next_batch()
+        first.settle(batch, first.append(batch))
+        read = client.read
+        monkeypatch.setattr(client, "read", lambda p, first_id, end_id: read(p, max(3, first_id), end_id))
+        gone = r"partition 0 of space 'old': .* transaction 0 was trimmed away; the first that can be read is 3"
+        with pytest.raises(InvalidInput, match=gone):
+            imported(opened, client)
+
+
 def test_ctrl_c_and_errors_say_how_far_it_came(
     cluster: InMemoryCluster,
     opened: OriginalDirectory,

@@ -37,6 +37,7 @@ from waltz_ray.errors import (
     PartlyAppended,
     SpaceNotFound,
     StorageError,
+    Trimmed,
     WaltzError,
 )
 from waltz_ray.protocol.ids import LockId
@@ -186,9 +187,19 @@ class ImportPartition:
         InvalidInput if that is not what is in the directory.
         """
         mark = self._client.server_high_water_mark(self.partition_id)
+        try:
+            self._compare(mark, tell)
+        except Trimmed as error:
+            raise InvalidInput(
+                f"{self._where}: {error}; it cannot be compared with {self._directory} any more, nor gone on with"
+            ) from error
+
+    def _compare(self, mark: int, tell: Callable[[], None]) -> None:
         for transaction in self._client.read(self.partition_id, self.next_id, mark + 1):
             if not self.has_more:
                 return  # what follows is of who uses the space now
+            if transaction.transaction_id != self.next_id:
+                raise Trimmed(self.partition_id, self.next_id, transaction.transaction_id)
             batch = self._current()
             at = self.next_id - batch.first_id
             if transaction.header != batch.fields["header"][at] or transaction.data != batch.data(at):
