@@ -98,7 +98,7 @@ def test_a_cluster_grows_while_a_replica_is_away_and_loses_a_space_while_another
         loading = threading.Thread(target=load)
         loading.start()
         cluster.stop_replica(2)
-        space = spaces.create("orders", 3, settings={"retention_ms": 5})
+        space = spaces.create("orders", 3, settings={"retention_ms": 3_600_000})
         assert (space.first, space.state) == (2, SpaceState.READY)
         with connected(cluster, "orders") as client:
             assert [client.append(p, b"%d" % p).result(30) for p in (0, 1, 2)] == [0, 0, 0]
