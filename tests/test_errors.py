@@ -23,6 +23,9 @@ from waltz_ray.errors import (
     ControlFileMissing,
     CoordinationError,
     Corruption,
+    CursorLost,
+    CursorNotFound,
+    CursorTaken,
     DataUnavailable,
     DecodingFailed,
     DiskFull,
@@ -62,6 +65,8 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     LockConflict: (1, 7),
     PartlyAppended: ((3, -1), "closed"),
     DecodingFailed: (1, 7, 3, "no JSON"),
+    CursorTaken: ("log", "audit", "pid 1", "noon"),
+    CursorLost: ("log", "audit", "why"),
     Trimmed: (1, 7, 9),
     BelowTheLog: (1, 9),
 }
@@ -71,6 +76,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
 AGAIN = {
     *(OutOfResources, ZooKeeperUnreachable, DataUnavailable, NotApplied),
     *(PartitionNotReady, AppendFailed, OutboxFull),  # it is not in the log
+    CursorTaken,  # until its owner ends
 }
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
@@ -82,7 +88,8 @@ NEVER = {
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
-    *(SpaceNotFound, SpaceGone),  # until a person makes it, or never
+    CursorLost,  # what comes now is what comes again: open it anew
+    *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never
     *(Trimmed, BelowTheLog),  # what is gone does not come back
     *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
 }

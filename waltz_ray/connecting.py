@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +22,7 @@ from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.coordination.api import Watch, ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
+from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.errors import InvalidInput, SpaceGone
 from waltz_ray.finding.find import FoundCluster, check_key, find_cluster, join_cluster
 from waltz_ray.finding.ray_lookup import server_handles
@@ -151,6 +154,8 @@ class StoreDirectory:
         except BaseException:
             zookeeper.close()
             raise
+        identity = f"pid {os.getpid()} on {socket.gethostname()}"
+        self.cursors = CursorStore(zookeeper, cluster, self.space, identity)
 
     @property
     def partitions(self) -> int:

@@ -33,6 +33,9 @@
         ├── SpaceGone                the space was deleted, with its records
         ├── PartitionNotReady        retriable: moving or recovering
         ├── ClientAhead              the application claims transactions the log does not have
+        ├── CursorNotFound           the space has no cursor of that name
+        ├── CursorTaken              retriable: somebody else has the cursor
+        ├── CursorLost               the cursor is not ours any more; what was not committed comes again
         ├── Trimmed                  the records asked for were trimmed away; the error names the first there is
         ├── LockConflict             refused by an optimistic lock: decide again, then append
         ├── AppendFailed             retriable: the append is known not to be in the log
@@ -70,6 +73,9 @@ __all__ = [
     "ControlFileMissing",
     "CoordinationError",
     "Corruption",
+    "CursorLost",
+    "CursorNotFound",
+    "CursorTaken",
     "DataUnavailable",
     "DecodingFailed",
     "DiskFull",
@@ -260,6 +266,43 @@ class SpaceNotFound(ClientError):
 
 class SpaceGone(ClientError):
     """The space was deleted: its records are not there any more, and never will be."""
+
+
+class CursorNotFound(ClientError):
+    """The space has no cursor of that name."""
+
+
+class CursorTaken(ClientError):
+    """Cursor ``name`` of ``space`` is ``owner``'s, ``since`` then; a cursor has one owner at a time."""
+
+    retriable = True
+
+    def __init__(self, space: str, name: str, owner: str, since: str) -> None:
+        super().__init__(space, name, owner, since)
+        self.space, self.name, self.owner, self.since = space, name, owner, since
+
+    def __str__(self) -> str:
+        return (
+            f"cursor {self.name!r} of space {self.space!r} is taken by {self.owner} since {self.since}; "
+            f"wait for it (wait=), end that, or take another name"
+        )
+
+
+class CursorLost(ClientError):
+    """Cursor ``name`` of ``space`` is not this client's any more, for ``reason``.
+
+    Not retriable: what was not committed comes again, to whoever opens the cursor next.
+    """
+
+    def __init__(self, space: str, name: str, reason: str) -> None:
+        super().__init__(space, name, reason)
+        self.space, self.name, self.reason = space, name, reason
+
+    def __str__(self) -> str:
+        return (
+            f"cursor {self.name!r} of space {self.space!r} was lost: {self.reason}; "
+            f"what was not committed comes again: open it anew"
+        )
 
 
 class PartitionNotReady(ClientError):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from waltz_ray.client.cursor_book import CursorBook
 from waltz_ray.client.directory import Location
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
@@ -423,6 +424,10 @@ class FakeDirectory:
     @property
     def cluster_key(self) -> str:
         return "of the fake cluster"
+
+    @property
+    def cursors(self) -> CursorBook:
+        raise AssertionError("the fake cluster keeps no cursors")
 
     def next_client_id(self) -> int:
         with self._lock:

@@ -9,8 +9,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
+from waltz_ray.client.aio_cursors import AsyncCursor, async_cursor_statuses, open_async_cursor
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
+from waltz_ray.client.cursor_rules import CursorCall
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.feeds import transactions_of
@@ -21,6 +23,7 @@ from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed
 from waltz_ray.protocol.times import TimeMarks
+from waltz_ray.runtime.status import CursorStatus
 
 __all__ = ["AsyncReads", "not_here", "times_not_here"]
 
@@ -126,6 +129,28 @@ class AsyncReads(ABC):
         """The server's: ID of the last committed transaction, -1 = none; DataUnavailable if nobody answers."""
         check_partition(partition_id, self.partitions)
         return await self._asked(self._engine.rpc.high_water_mark(partition_id))
+
+    async def cursor(
+        self,
+        name: str,
+        partitions: Partitions = None,
+        start: Bound = "earliest",
+        hold: bool | None = None,
+        wait: float | None = 30.0,
+        auto_commit: bool = True,
+    ) -> AsyncCursor:
+        """A feed that goes on where its last owner stopped; see ``WaltzClient.cursor``."""
+        call = CursorCall(name, partitions, start, hold, auto_commit)
+        self._engine.check_open()
+        return await open_async_cursor(self, self._directory.cursors, call, wait)
+
+    async def cursors(self) -> list[CursorStatus]:
+        """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        return await async_cursor_statuses(self, self._directory.cursors)
+
+    async def delete_cursor(self, name: str) -> None:
+        """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        await asyncio.to_thread(self._directory.cursors.delete, name)
 
     async def _read(
         self, partition_id: int, first_id: int, end_id: int, earliest: bool = False

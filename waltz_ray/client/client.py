@@ -28,6 +28,8 @@ from waltz_ray.client.application import (
 )
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.cursor_rules import CursorCall
+from waltz_ray.client.cursors import Cursor, cursor_statuses, open_cursor
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin, transactions_of
@@ -47,6 +49,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput, Trimmed
 from waltz_ray.protocol.records import Int32s, Int64s
 from waltz_ray.protocol.times import TimeMarks
+from waltz_ray.runtime.status import CursorStatus
 
 __all__ = ["WaltzClient"]
 
@@ -296,6 +299,37 @@ class WaltzClient:
         """The server's: ID of the last committed transaction, -1 = none; DataUnavailable if nobody answers."""
         check_partition(partition_id, self._count)
         return self._threads.call(self._engine.rpc.high_water_mark(partition_id))
+
+    # ---- cursors
+
+    def cursor(
+        self,
+        name: str,
+        partitions: Partitions = None,
+        start: Bound = "earliest",
+        hold: bool | None = None,
+        wait: float | None = 30.0,
+        auto_commit: bool = True,
+    ) -> Cursor:
+        """A feed that goes on where its last owner stopped: its position is kept under ``name``, one owner at a time.
+
+        If there is none of that name it begins at ``start`` (as ``feed`` does) with ``partitions`` (None: all).
+        ``hold``: nothing is trimmed that it has not passed; None: as it was, a new one does not hold. ``auto_commit``:
+        what is done is written about once a second and at the end; else only by ``commit``.
+
+        CursorTaken if somebody else still has it after ``wait`` seconds (0: at once; None: it waits as long as that
+        takes). Trimmed, InvalidInput.
+        """
+        call = CursorCall(name, partitions, start, hold, auto_commit)
+        return open_cursor(self, self._directory.cursors, call, wait)
+
+    def cursors(self) -> list[CursorStatus]:
+        """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        return cursor_statuses(self, self._directory.cursors)
+
+    def delete_cursor(self, name: str) -> None:
+        """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        self._directory.cursors.delete(name)
 
     # ---- about the client
 

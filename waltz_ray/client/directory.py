@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from waltz_ray.client.cursor_book import CursorBook
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.ids import Location
 
@@ -25,6 +26,10 @@ class Directory(Protocol):
     @property
     def cluster_key(self) -> str:
         """Made once, with the cluster: no other one has it, whatever its name."""
+
+    @property
+    def cursors(self) -> CursorBook:
+        """The space's named cursors."""
 
     def next_client_id(self) -> int:
         """A client ID nobody has or had."""

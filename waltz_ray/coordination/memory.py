@@ -311,7 +311,7 @@ class MemoryZooKeeper:
         self._listeners.pop(watch, None)
 
     def _touched(self, path: str) -> None:
-        for watch, refresh in self._refreshes.items():
+        for watch, refresh in list(self._refreshes.items()):  # another thread may cancel one
             if watch.path in (path, _parent(path)):
                 self._server._jobs.append(refresh)
 
@@ -322,7 +322,7 @@ class MemoryZooKeeper:
         if self._closed or state is self._state:
             return
         self._state = state
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             self._server._jobs.append(lambda listener=listener: listener.deliver(object(), state))  # type: ignore[misc]
         if state is ConnectionState.CONNECTED:
             self._server._jobs.extend(self._refreshes.values())

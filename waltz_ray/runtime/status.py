@@ -7,7 +7,7 @@ mean: not known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
@@ -25,6 +25,7 @@ __all__ = [
     "ActorState",
     "ActorStatus",
     "ClusterStatus",
+    "CursorStatus",
     "EmbeddedZooKeeperStatus",
     "EndpointStatistics",
     "LinkStatus",
@@ -271,6 +272,35 @@ class PartitionAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CursorStatus:
+    """A cursor: where it stands (the ID that comes next) in each of its partitions, as its space numbers them.
+
+    ``owner``: who has it, and ``since_ms``; None: nobody. ``changed_ms``: when it was written last; both Unix time.
+    ``lag``: transactions that are committed and still to come; None where a mark is not known.
+    """
+
+    space: str
+    name: str
+    positions: Mapping[int, int]
+    holds_retention: bool
+    epoch: int
+    owner: str | None = None
+    since_ms: int | None = None
+    changed_ms: int = 0
+    lag: int | None = None
+
+    def behind(self, marks: Mapping[int, int | None]) -> CursorStatus:
+        """The same with its lag, given the high-water marks of its partitions."""
+        behind = 0
+        for p, position in self.positions.items():
+            mark = marks.get(p)
+            if mark is None:
+                return replace(self, lag=None)
+            behind += max(0, mark + 1 - position)
+        return replace(self, lag=behind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
     """The whole: what ZooKeeper says, and what every actor says of itself. All by number.
 
@@ -287,6 +317,7 @@ class ClusterStatus:
     manager: ManagerStatus
     partitions: tuple[PartitionAssignment, ...]
     spaces: tuple[Space, ...] = ()
+    cursors: tuple[CursorStatus, ...] = ()
     registered_servers: Mapping[int, Endpoint] = field(default_factory=dict)
     announced_replicas: Mapping[int, Endpoint] = field(default_factory=dict)
     servers: Mapping[int, ServerStatus] = field(default_factory=dict)

@@ -20,17 +20,20 @@ from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.times import in_milliseconds
 from waltz_ray.client.transport import Opening
 from waltz_ray.config import ClientConfig, ServerConfig
+from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import InvalidInput, InvariantBroken, SpaceGone
+from waltz_ray.errors import ClientClosed, InvalidInput, InvariantBroken, SpaceGone
 from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner, ServerInfo, assign
-from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 from waltz_ray.testing.faults import FaultDice, Faults
 from waltz_ray.testing.pipe import PipeEnd, connected_ends
 from waltz_ray.testing.replica import MemoryReplica
 from waltz_ray.testing.server import MemoryServer
+from waltz_ray.testing.sessions import ClientSessions
 
 __all__ = ["InMemoryCluster"]
 
@@ -78,6 +81,7 @@ class InMemoryCluster:
     def start(self) -> InMemoryCluster:
         """Begin to run; ``with`` does it."""
         self._io = IoThread()
+        self._sessions = ClientSessions(self._zookeeper, self._io)
         try:
             self._io.call(self._start())
         except BaseException:
@@ -120,7 +124,12 @@ class InMemoryCluster:
         space: str = DEFAULT_SPACE,
     ) -> WaltzClient:
         """A client of this cluster, with the arguments and errors of ``waltz_ray.connect``."""
-        return WaltzClient(self._directory(space), self._transport(), callbacks, config, partitions, feed)
+        directory = self._directory(space)
+        try:
+            return WaltzClient(directory, self._transport(), callbacks, config, partitions, feed)
+        except BaseException:
+            directory.close()
+            raise
 
     async def connect_async(
         self,
@@ -133,16 +142,20 @@ class InMemoryCluster:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
         directory = await asyncio.to_thread(self._directory, space)
         client = AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed)
-        await client.start()
+        try:
+            await client.start()
+        except BaseException:
+            await asyncio.to_thread(directory.close)
+            raise
         return client
 
     def _transport(self) -> _Transport:
         return _Transport(self._started.loop, self._server_at, self._dice.delay_s)
 
-    def _directory(self, space: str) -> _Directory:
-        if space != DEFAULT_SPACE:
-            self._do(lambda: self._store.spaces.get(space))
-        return self._directories[space]
+    def _directory(self, space: str) -> _ClientDirectory:
+        found: list[Space] = []
+        self._do(lambda: found.append(self._store.spaces.get(space)))
+        return _ClientDirectory(self._directories[space], found[0], self._sessions)
 
     # ---- spaces
 
@@ -182,6 +195,10 @@ class InMemoryCluster:
             yield
         finally:
             self._hold(partition_id, held=False)
+
+    def expire_sessions(self) -> None:
+        """The clients' sessions with ZooKeeper end: whoever has a cursor has lost it (CursorLost)."""
+        self._sessions.expire()
 
     def drop_connections(self) -> None:
         """Every client loses its connections, with what is under way."""
@@ -390,7 +407,7 @@ class _Transport:
 
 
 class _Directory:
-    """``client.directory.Directory`` of a space, for all its clients. ``numbers``: its partitions' in the cluster."""
+    """What all clients of a space are told. ``numbers``: its partitions' in the cluster."""
 
     def __init__(self, numbers: range, ids: Iterator[int], cluster_key: str) -> None:
         self.numbers = numbers
@@ -432,5 +449,32 @@ class _Directory:
             for callback in self._watchers.values():
                 callback(locations)
 
+
+class _ClientDirectory:
+    """``client.directory.Directory`` of a space, for one client: with a session of its own, if it has cursors."""
+
+    def __init__(self, shared: _Directory, space: Space, sessions: ClientSessions) -> None:
+        self._shared, self._space, self._sessions = shared, space, sessions
+        self._lock = threading.Lock()
+        self._session: ZooKeeper | None = None
+        self._cursors: CursorStore | None = None
+        self.partitions, self.cluster_key = shared.partitions, shared.cluster_key
+        self.next_client_id, self.watch = shared.next_client_id, shared.watch
+
+    @property
+    def cursors(self) -> CursorStore:
+        with self._lock:
+            if self._cursors is None:
+                session = self._session = self._sessions.begin()
+                identity = f"session {session.session_id}"
+                self._cursors = CursorStore(session, "memory", self._space, identity)
+            return self._cursors
+
     def close(self) -> None:
-        """Do nothing: the directory belongs to the cluster."""
+        with self._lock:
+            if self._session is None:
+                return
+            try:
+                self._session.close()
+            except ClientClosed:
+                return  # the cluster has been closed before, with all sessions

@@ -1,0 +1,240 @@
+"""Cursors in ZooKeeper: made, found, taken by one owner at a time, moved, given back, deleted.
+
+::
+
+    /<cluster>/store/cursors/<space>/<name>     CursorRecord: positions, epoch, the owner of that epoch
+        /lease                                  ephemeral: who has the cursor now, and since when
+    /<cluster>/store/holds/cursor.<space>.<name>    of a cursor that holds retention, in the same transactions
+
+Who makes the lease has the cursor while his session lives, and raises the *epoch* before anything else. From then on he
+writes the node only in the version that he has written or read himself, and of his epoch. An owner that was paused for
+so long that its session has ended may not know it: its next write meets another version, it reads the higher epoch, and
+has lost the cursor. A write of his that is under way while the next one raises the epoch comes before that, and is seen
+by it, or is refused.
+
+What a crash leaves, step by step:
+
+========================== =======================================================================================
+made, not taken            a cursor at its start that nobody has
+lease made, epoch not      the lease until the session ends; the epoch is as it was
+epoch raised               the same; nobody writes in this epoch any more
+applied, not advanced      the positions written last: what follows them comes again to the next owner
+advanced, answer lost      positions that its owner finds when it looks, by its own epoch
+hold let go, cursor not    a cursor that says it holds and does not: the next one who opens it makes the hold again
+deleted                    with its hold let go first: nothing; or the row above
+========================== =======================================================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+
+from waltz_ray.coordination.api import Write, ZooKeeper, release
+from waltz_ray.coordination.cluster_nodes import to_json
+from waltz_ray.coordination.cursor_lease import CursorLease
+from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms, record_node
+from waltz_ray.errors import (
+    CoordinationError,
+    CursorNotFound,
+    CursorTaken,
+    InvalidInput,
+    NodeExists,
+    NoNode,
+    Trimmed,
+    VersionConflict,
+)
+from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, taken
+from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.status import CursorStatus
+
+__all__ = ["CursorStore"]
+
+_MOST_BYTES = 768 * 1024  # of the 1 MiB that a node may have
+_POSITION_BYTES = 32  # of one in the JSON, whatever it will be
+
+
+class CursorStore:
+    """The cursors of ``space``; ``identity`` is what others are told of who has one. For any thread.
+
+    It knows which cursors were taken through it, and nothing else. Every call may raise ZooKeeperUnreachable, after
+    which a write may have happened, and CoordinationError for a node whose bytes make no sense.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, space: Space, identity: str) -> None:
+        self._nodes = CursorNodes(zookeeper, cluster, space)
+        self._zookeeper = zookeeper
+        self._space = space
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._mine: set[str] = set()
+
+    # ---- reading
+
+    def first_ids(self) -> dict[int, int]:
+        """Of each partition of the space the first ID that was not trimmed away."""
+        return self._nodes.first_ids()
+
+    def all(self) -> list[CursorStatus]:
+        """Every cursor of the space, by name; how far each is behind is for who knows the servers' marks."""
+        try:
+            names = self._zookeeper.children(self._nodes.path)
+        except NoNode:
+            return []
+        return [status for name in names if (status := self._status(name)) is not None]
+
+    def find(self, name: str) -> CursorStatus:
+        """CursorNotFound."""
+        status = self._status(checked_cursor_name(name))
+        if status is None:
+            raise self._nodes.not_found(name)
+        return status
+
+    def _status(self, name: str) -> CursorStatus | None:
+        try:
+            record, _ = self._nodes.read(name)
+        except CursorNotFound:
+            return None  # gone since it was listed
+        holder = self._nodes.holder(name)
+        return CursorStatus(
+            space=self._space.name,
+            name=name,
+            positions=record.positions,
+            holds_retention=record.holds_retention,
+            epoch=record.epoch,
+            owner=holder[0] if holder else None,
+            since_ms=holder[1] if holder else None,
+            changed_ms=record.changed_ms,
+        )
+
+    def when_free(self, name: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """``callback``, from a thread of ZooKeeper's, when nobody has the cursor, perhaps often. What ends it."""
+        watch = self._zookeeper.watch_data(
+            self._nodes.lease_of(name), lambda data, version: callback() if data is None else None
+        )
+        return watch.cancel
+
+    # ---- changing
+
+    def create(self, name: str, positions: Mapping[int, int], hold: bool) -> None:
+        """Have a cursor of that name: a new one at ``positions``, or the one that is there.
+
+        Trimmed if it is to hold retention from where a partition was trimmed; then it is not made. InvalidInput.
+        """
+        path = self._nodes.path_of(checked_cursor_name(name))
+        if len(positions) * _POSITION_BYTES > _MOST_BYTES:
+            raise InvalidInput(f"cursor {name!r}: {len(positions)} partitions are more than a ZooKeeper node holds")
+        record = CursorRecord(dict(positions), holds_retention=hold, changed_ms=now_ms())
+        self._make_parents()
+        while True:
+            writes = [Write(path, record_node(record))]
+            if hold:
+                writes += self._nodes.holds.writes(*self._nodes.hold_of(name, positions))
+            try:
+                self._zookeeper.write_all(writes)
+            except (VersionConflict, NodeExists, NoNode):
+                if self._zookeeper.exists(path) is not None:
+                    return  # somebody else has made it
+                continue  # another hold was made meanwhile
+            break
+        if hold:
+            self._check_new(name, positions)
+
+    def _check_new(self, name: str, positions: Mapping[int, int]) -> None:
+        try:
+            self._nodes.check_hold(positions)
+        except Trimmed:
+            try:
+                self._zookeeper.delete(self._nodes.path_of(name), version=0)
+            except CoordinationError as error:
+                if error.retriable:
+                    raise
+                return  # somebody has it already, and is told when he reads
+            self._nodes.holds.release(self._nodes.hold_name(name))
+            raise
+
+    def take(self, name: str, hold: bool | None = None) -> CursorLease:
+        """Have the cursor, from its next epoch on; ``hold``: whether it is to hold retention, None: as it did.
+
+        CursorTaken, CursorNotFound; ZooKeeperUnreachable: it may be had by nobody until this session ends.
+        """
+        checked_cursor_name(name)
+        with self._lock:
+            if name in self._mine:
+                raise self._taken(name)
+            self._mine.add(name)
+        try:
+            record, version = self._take(name, hold)
+        except BaseException:
+            self._forget(name)
+            raise
+        return CursorLease(self._nodes, name, record, version, lambda: self._forget(name))
+
+    def _take(self, name: str, hold: bool | None) -> tuple[CursorRecord, int]:
+        while True:
+            self._make_lease(name)
+            try:
+                record, version = self._nodes.read(name)
+                # After the read: if another has had it since, then in a version that ours is not followed by.
+                if self._zookeeper.owner(self._nodes.lease_of(name)) != self._zookeeper.session_id:
+                    continue
+                wanted = taken(record, self._identity, hold, now_ms())
+                if record.holds_retention and not wanted.holds_retention:
+                    self._nodes.holds.release(self._nodes.hold_name(name))
+                return wanted, self._nodes.write(name, wanted, version, moves_back=True)
+            except (VersionConflict, NodeExists, NoNode):
+                continue  # the owner before us has just advanced, or another hold was made
+            except BaseException:
+                release(self._zookeeper, self._nodes.lease_of(name))
+                raise
+
+    def _make_lease(self, name: str) -> None:
+        """There is a lease, of our session. CursorTaken, CursorNotFound."""
+        path, data = self._nodes.lease_of(name), to_json({"identity": self._identity, "since_ms": now_ms()})
+        while True:
+            try:
+                self._zookeeper.create(path, data, ephemeral=True)
+            except NoNode:
+                raise self._nodes.not_found(name) from None
+            except NodeExists:
+                owner = self._zookeeper.owner(path)
+                if owner is None:
+                    continue  # given back in this moment
+                # Ours, if nothing of ours is open: one whose creation, or end, we were not told of.
+                if owner != self._zookeeper.session_id:
+                    raise self._taken(name) from None
+            return
+
+    def delete(self, name: str) -> None:
+        """Let go of the cursor and of its hold, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        lease = self.take(name)
+        try:
+            self._nodes.holds.release(self._nodes.hold_name(name))
+        finally:
+            lease.release()
+        try:
+            self._zookeeper.delete(self._nodes.path_of(name), lease.version)
+        except NoNode:
+            return
+        except CoordinationError as error:
+            if error.retriable:
+                raise
+            raise self._taken(name) from error  # in this moment; whoever it is has made the hold again
+
+    def _forget(self, name: str) -> None:
+        """Nothing of that name is open here any more."""
+        with self._lock:
+            self._mine.discard(name)
+
+    def _taken(self, name: str) -> CursorTaken:
+        owner, since_ms = self._nodes.holder(name) or ("somebody who has just finished", now_ms())
+        since = datetime.fromtimestamp(since_ms / 1000, timezone.utc)
+        return CursorTaken(self._space.name, name, owner, f"{since:%Y-%m-%d %H:%M:%S} UTC")
+
+    def _make_parents(self) -> None:
+        if self._zookeeper.exists(self._nodes.path) is None:
+            try:
+                self._zookeeper.create(self._nodes.path, b"", make_parents=True)
+            except NodeExists:
+                return
