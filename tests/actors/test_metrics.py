@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.runtime.test_status import SERVED
 from waltz_ray.actors import metrics
-from waltz_ray.actors.metrics import Gauges, ServerGauges
-from waltz_ray.runtime.status import ActorState, EndpointStatistics, ReplicaStatus, ServerStatus, StoredPartition
+from waltz_ray.actors.metrics import CursorGauges, Gauges, ServerGauges
+from waltz_ray.runtime.status import (
+    ActorState,
+    CursorStatus,
+    EndpointStatistics,
+    ReplicaStatus,
+    ServerStatus,
+    StoredPartition,
+)
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
@@ -117,3 +125,15 @@ def test_of_very_many_partitions_some_are_told_and_all_are_counted(values: dict[
     assert of(values, cluster="c", server="1")["server_partitions"] == metrics.MOST_PARTITIONS + 40
     ready = [dict(tags)["partition"] for name, tags in values if name == "waltz_partition_ready"]
     assert sorted(map(int, ready)) == list(range(metrics.MOST_PARTITIONS)), "the same for ever"
+
+
+def test_the_gauges_of_cursors(values: dict[Sample, float]) -> None:
+    audit = CursorStatus(space="log", name="audit", positions={0: 5}, holds_retention=False, epoch=1, lag=7, owner="me")
+    gauges = CursorGauges("c")
+    gauges.cursors([audit, replace(audit, name="mail", lag=None, owner=None)])
+    assert of(values, cluster="c", space="log", cursor="audit") == {"cursor_lag": 7, "cursor_owned": 1}
+    assert of(values, cluster="c", space="log", cursor="mail") == {"cursor_owned": 0}
+    gauges.cursors([])
+    assert of(values, cluster="c", space="log", cursor="audit") == {"cursor_lag": 0, "cursor_owned": 0}
+    gauges.cursors(replace(audit, name=f"c{number}") for number in range(metrics.MOST_PARTITIONS + 9))
+    assert len([name for name, _ in values if name == "waltz_cursor_lag"]) == metrics.MOST_PARTITIONS

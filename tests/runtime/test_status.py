@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,11 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import RefusalCode
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session_replica import Phase
+from waltz_ray.protocol.spaces import Space, SpaceState
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
+    CursorStatus,
     EmbeddedZooKeeperStatus,
     EndpointStatistics,
     LinkStatus,
@@ -30,6 +33,7 @@ from waltz_ray.runtime.status import (
     StoredPartition,
     ZooKeeperStatus,
     ZooKeeperView,
+    cursors_behind,
     to_json,
 )
 
@@ -119,8 +123,9 @@ def test_what_json_has_no_word_for_is_an_error() -> None:
 # Keys of `waltz status --json` as users have known them since there is the command: none may go.
 KNOWN: list[tuple[type, str]] = [
     (ClusterStatus, "cluster cluster_key partitions registered_servers announced_replicas zookeeper zookeeper_state"),
-    (ClusterStatus, "servers replicas placement manager config"),
+    (ClusterStatus, "servers replicas placement manager config cursors"),
     (ManagerStatus, "pid leading supervision_error reason"),
+    (CursorStatus, "space name positions holds_retention epoch owner since_ms changed_ms lag"),
     (PartitionAssignment, "partition server generation session members"),
     (ZooKeeperView, "state silent_s error view_age_s view_error"),
     (ServerStatus, "state reason silent_s pid server_id incarnation endpoint connections slow_steps longest_step_ms"),
@@ -158,3 +163,17 @@ def test_a_partition_is_served_by_the_server_that_has_it_or_by_nobody() -> None:
 def test_zookeeper_answers_while_it_is_not_silent(state: str, silent_s: float, answers: bool) -> None:
     assert ZooKeeperStatus(state, silent_s, "").answers(6.0) is answers
     assert not ZooKeeperStatus("suspended", silent_s, "").answers(6.0)
+
+
+def test_how_far_cursors_are_behind() -> None:
+    def cursor(space: str, positions: dict[int, int]) -> CursorStatus:
+        return CursorStatus(space=space, name="audit", positions=positions, holds_retention=False, epoch=1)
+
+    spaces = [Space("log", "log", 0, 2, SpaceState.READY), Space("orders", "log", 2, 2, SpaceState.READY)]
+    servers = {
+        1: ServerStatus(state=ActorState.SERVING, partitions={0: SERVED, 2: SERVED}),
+        2: ServerStatus(state=ActorState.SERVING, partitions={0: replace(SERVED, high_water_mark=9)}),
+    }
+    cursors = [cursor("log", {0: 4}), cursor("orders", {0: 8}), cursor("orders", {0: 1, 1: 0}), cursor("gone", {0: 1})]
+    found = cursors_behind(cursors, spaces, servers)
+    assert [each.lag for each in found] == [6, 0, None], "of partition 3 nobody says anything"

@@ -22,11 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from waltz_ray.actors.manager import Manager
+from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import NoNode
+from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
@@ -34,16 +36,21 @@ from waltz_ray.runtime.status import (
     ActorState,
     ActorStatus,
     ClusterStatus,
+    CursorStatus,
     ManagerStatus,
     PartitionAssignment,
     ZooKeeperView,
+    cursors_behind,
 )
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
 StatusT = TypeVar("StatusT", bound=ActorStatus)
 
+log = logging.getLogger(__name__)
+
 _SETTLE_S = 5.0
+_METRICS_INTERVAL_S = 5.0
 _VIEW_TIMEOUT_S = 1.0
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
 
@@ -62,6 +69,7 @@ class _Read:
 
     partitions: tuple[PartitionAssignment, ...]
     spaces: tuple[Space, ...]
+    cursors: tuple[CursorStatus, ...]
     servers: Mapping[int, Endpoint]
     replicas: Mapping[int, Endpoint]
     at: float
@@ -71,6 +79,7 @@ class ManagerHost:
     """The implementation behind the actor. ``close()`` ends its threads and gives the leader lock away."""
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str, supervisor: Supervisor, settle_s: float = _SETTLE_S) -> None:
+        self._zookeeper = zookeeper
         self._store = ClusterStore(zookeeper, cluster)
         self._info = self._store.info()
         self.settings = from_json(self._info.settings)
@@ -143,6 +152,7 @@ class ManagerHost:
             manager=ManagerStatus(os.getpid(), self.leading, self.manager.supervision_error),
             partitions=read.partitions if read else tuple(map(PartitionAssignment, range(self._info.partitions))),
             spaces=read.spaces if read else (),
+            cursors=read.cursors if read else (),
             registered_servers=read.servers if read else {},
             announced_replicas=read.replicas if read else {},
             placement=self.settings.placement,
@@ -155,6 +165,7 @@ class ManagerHost:
         self._last_read = _Read(
             partitions=tuple(self._read_partition(assignment, p) for p in spaces.kept),
             spaces=tuple(spaces.present()),
+            cursors=tuple(all_cursors(self._zookeeper, self._info.name, spaces.present())),
             servers={server_id: server.endpoint for server_id, server in servers.items()},
             replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
             at=time.monotonic(),
@@ -191,6 +202,23 @@ class ClusterManager:
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
+        self._closing = threading.Event()
+        threading.Thread(target=self._export, args=(CursorGauges(cluster),), name="metrics", daemon=True).start()
+
+    def _export(self, gauges: CursorGauges) -> None:
+        """Cursors are nobody's but ZooKeeper's: their lag is told from here."""
+        while not self._closing.wait(_METRICS_INTERVAL_S):
+            try:
+                gauges.cursors(self._cursors())
+            except CoordinationError as error:  # the old values stay; who is silent is told by status
+                log.info("manager: the lag of cursors is not known: %s", error)
+
+    def _cursors(self) -> tuple[CursorStatus, ...]:
+        from waltz_ray.actors.supervision import statuses
+
+        spaces = ClusterStore(self._zookeeper, self._cluster).spaces.table().present()
+        found = all_cursors(self._zookeeper, self._cluster, spaces)
+        return cursors_behind(found, spaces, statuses(self._cluster, self._servers, ()).servers) if found else ()
 
     def location(self) -> dict[str, str]:
         """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
@@ -208,8 +236,10 @@ class ClusterManager:
 
         embedded = not self._host.settings.config.zookeeper
         answers = statuses(self._cluster, self._servers, self._replicas, embedded)
+        view = self._host.view(_VIEW_TIMEOUT_S)
         return replace(
-            self._host.view(_VIEW_TIMEOUT_S),
+            view,
+            cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,
             servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
@@ -245,6 +275,7 @@ class ClusterManager:
 
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
+        self._closing.set()
         self._pulse.close()
         self._for_the_original.close()
         self._host.close()

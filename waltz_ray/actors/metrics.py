@@ -9,12 +9,13 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ray.util.metrics import Gauge
 
 from waltz_ray.runtime.status import (
+    CursorStatus,
     EndpointStatistics,
     Readiness,
     ReplicaStatus,
@@ -23,10 +24,10 @@ from waltz_ray.runtime.status import (
     StoredPartition,
 )
 
-__all__ = ["MOST_PARTITIONS", "Gauges", "ServerGauges"]
+__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "ServerGauges"]
 
 MOST_PARTITIONS = 64
-"""Of one process, that have gauges of their own."""
+"""Of one process, that have gauges of their own; and as many cursors."""
 
 S = TypeVar("S")
 
@@ -107,6 +108,10 @@ _SERVED: tuple[_Figure[ServedPartition], ...] = (
     ),
     _Figure("waltz_partition_subscribers", "mounted clients", lambda p: p.subscribers),
 )
+_CURSOR: tuple[_Figure[CursorStatus], ...] = (
+    _Figure("waltz_cursor_lag", "transactions that are committed and still to come", lambda c: c.lag),
+    _Figure("waltz_cursor_owned", "1 if somebody has the cursor, else 0", lambda c: c.owner is not None),
+)
 
 
 class _Set(Generic[S]):
@@ -166,3 +171,20 @@ class ServerGauges:
         """Set everything that one ``Server.status()`` knows."""
         self._server.tell(status)
         self._partitions.tell(status.partitions)
+
+
+class CursorGauges:
+    """The gauges of the cluster's cursors, tagged with the cluster, the space and the cursor."""
+
+    def __init__(self, cluster: str) -> None:
+        self._set = _Set(_CURSOR, {"cluster": cluster}, "space", "cursor")
+        self._told: dict[tuple[str, str], CursorStatus] = {}
+
+    def cursors(self, found: Iterable[CursorStatus]) -> None:
+        """Set everything that is known of all there are; one that was deleted is behind no more."""
+        now = {(each.space, each.name): each for each in found}
+        for key in now:
+            if len(self._told) < MOST_PARTITIONS:
+                self._told.setdefault(key, now[key])
+        for key, last in self._told.items():
+            self._set.tell(now.get(key, replace(last, owner=None, lag=0)), space=key[0], cursor=key[1])

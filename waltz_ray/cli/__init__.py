@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "main", "make_app"]
 COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
-    **{"space": "space", "trim": "retention", "holds": "retention"},
+    **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"backup": "backup", "restore": "backup"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},

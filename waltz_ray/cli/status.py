@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.cursor import cursor_table
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.runtime.findings import SILENT_S, what_does_not_serve
 from waltz_ray.runtime.status import ClusterStatus, Readiness, ZooKeeperStatus, to_json
@@ -44,6 +45,8 @@ def status(
         console.print(_partitions(view))
         console.print(_servers(view))
         console.print(_replicas(view))
+        if view.cursors:
+            console.print(cursor_table(view.cursors))
         for line in trouble:
             console.print(str(line), style="yellow", soft_wrap=True, markup=False)
     if trouble:

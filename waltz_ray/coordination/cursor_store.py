@@ -28,7 +28,7 @@ deleted                    with its hold let go first: nothing; or the row above
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 
 from waltz_ray.coordination.api import Write, ZooKeeper, release
@@ -49,10 +49,19 @@ from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, taken
 from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.status import CursorStatus
 
-__all__ = ["CursorStore"]
+__all__ = ["CursorStore", "all_cursors"]
 
 _MOST_BYTES = 768 * 1024  # of the 1 MiB that a node may have
 _POSITION_BYTES = 32  # of one in the JSON, whatever it will be
+
+
+def all_cursors(zookeeper: ZooKeeper, cluster: str, spaces: Iterable[Space]) -> list[CursorStatus]:
+    """Those of all these spaces; how far each is behind is for who knows the servers' marks."""
+    try:
+        named = set(zookeeper.children(f"/{cluster}/store/cursors"))
+    except NoNode:
+        return []
+    return [each for space in spaces if space.name in named for each in CursorStore(zookeeper, cluster, space).all()]
 
 
 class CursorStore:
@@ -62,7 +71,7 @@ class CursorStore:
     which a write may have happened, and CoordinationError for a node whose bytes make no sense.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, cluster: str, space: Space, identity: str) -> None:
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, space: Space, identity: str = "") -> None:
         self._nodes = CursorNodes(zookeeper, cluster, space)
         self._zookeeper = zookeeper
         self._space = space
@@ -83,13 +92,6 @@ class CursorStore:
         except NoNode:
             return []
         return [status for name in names if (status := self._status(name)) is not None]
-
-    def find(self, name: str) -> CursorStatus:
-        """CursorNotFound."""
-        status = self._status(checked_cursor_name(name))
-        if status is None:
-            raise self._nodes.not_found(name)
-        return status
 
     def _status(self, name: str) -> CursorStatus | None:
         try:

@@ -6,7 +6,7 @@ mean: not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
@@ -39,6 +39,7 @@ __all__ = [
     "StoredPartition",
     "ZooKeeperStatus",
     "ZooKeeperView",
+    "cursors_behind",
     "to_json",
 ]
 
@@ -329,6 +330,22 @@ class ClusterStatus:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
         server = None if partition.server is None else self.servers.get(partition.server)
         return None if server is None else server.partitions.get(partition.partition)
+
+
+def cursors_behind(
+    cursors: Sequence[CursorStatus], spaces: Iterable[Space], servers: Mapping[int, ServerStatus]
+) -> tuple[CursorStatus, ...]:
+    """``cursors`` with their lags, by the high-water marks of the servers that have answered."""
+    marks: dict[int, int] = {}
+    for server in servers.values():
+        for number, served in server.partitions.items():
+            marks[number] = max(served.high_water_mark, marks.get(number, -1))  # two of them during a move
+    firsts = {space.name: space.first for space in spaces}
+    return tuple(
+        each.behind({p: marks.get(firsts[each.space] + p) for p in each.positions})
+        for each in cursors
+        if each.space in firsts
+    )
 
 
 def to_json(value: object) -> Json:
