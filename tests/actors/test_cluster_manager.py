@@ -19,6 +19,7 @@ from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
@@ -185,7 +186,11 @@ def test_the_view_is_what_zookeeper_says(rig: Rig) -> None:
     manager = rig.manager()
     servers = [rig.server(0), rig.server(1)]
     until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    cursors = CursorStore(rig.new_client(), rig.cluster, rig.store.spaces.get("log"), "me")
+    cursors.create("audit", {1: 5}, hold=False)
     view = manager.view(20)
+    (cursor,) = view.cursors
+    assert (cursor.space, cursor.name, cursor.positions, cursor.lag) == ("log", "audit", {1: 5}, None)
     assert view.registered_servers == {s: servers[s].endpoint for s in range(2)}
     assert [each.partition for each in view.partitions] == [0, 1, 2, 3]
     assert view.partitions[0].generation == 1

@@ -21,6 +21,7 @@ from waltz_ray.runtime.findings import what_does_not_serve
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
+    CursorStatus,
     EmbeddedZooKeeperStatus,
     LinkStatus,
     ManagerStatus,
@@ -116,6 +117,20 @@ def test_nothing_is_cut_on_a_narrow_terminal(
     table = capsys.readouterr().out
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_cursors_are_told_where_there_are_some(
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    cursor = CursorStatus(
+        space="log", name="audit", positions={0: 5}, holds_retention=True, epoch=2, owner="pid 7", since_ms=0, lag=1234
+    )
+    answer(replace(CLUSTER, cursors=(cursor, replace(cursor, name="mail", owner=None, since_ms=None, lag=None))))
+    assert run("status") == 0
+    audit, mail = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if "log" in line]
+    assert audit == "│audit│log│1234│pid7│1970-01-0100:00:00UTC│yes│1970-01-0100:00:00UTC│"
+    assert mail == "│mail│log│?│-│-│yes│1970-01-0100:00:00UTC│"
 
 
 SICK: list[tuple[ClusterStatus, str]] = [

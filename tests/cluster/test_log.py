@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import TimeoutError
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 import waltz_ray
-from tests.cluster.harness import FAST, Cluster, wait_until
+from tests.cluster.harness import FAST, Cluster, wait_until, waltz
 from waltz_ray.client import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.client.times import in_milliseconds
 from waltz_ray.config import ServerConfig
 from waltz_ray.connecting import connect as waltz_connect
-from waltz_ray.errors import LockConflict
+from waltz_ray.coordination.trim_store import TrimStore
+from waltz_ray.errors import CursorTaken, LockConflict
 from waltz_ray.protocol.partition.events import Unassigned
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.verify import verify_directory
@@ -407,3 +410,29 @@ def test_coroutines_append_and_follow(cluster: Cluster) -> None:
             assert await client.server_high_water_mark(0) == 299
 
     asyncio.run(main())
+
+
+def test_a_cursor_goes_from_one_client_to_the_next(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a real ZooKeeper, also while the partition moves; the command line sees it."""
+    with connect(cluster) as first, connect(cluster) as second:
+        first.append_many(0, [b"%d" % i for i in range(200)]).result(20)
+        with first.cursor("audit", 0, hold=True) as cursor:
+            seen = [transaction.transaction_id for transaction in islice(cursor, 50)]
+            with pytest.raises(CursorTaken, match=r"taken by pid \d+ on "):
+                second.cursor("audit", wait=0)
+            waltz(cluster, "cursor", "list", "--json")
+            (told,) = json.loads(capsys.readouterr().out)
+            assert told["owner"].startswith("pid ")
+            assert 150 <= told["lag"] <= 200
+            cluster.place([1])
+            seen += [transaction.transaction_id for transaction in islice(cursor, 50)]
+        with second.cursor("audit", wait=20) as cursor:
+            assert cursor.epoch == 2
+            while len(seen) < 200:
+                seen += [transaction.transaction_id for transaction in cursor.poll(20)]
+        assert seen == [*range(200)], "nothing twice where nobody failed"
+        assert [each.lag for each in first.cursors()] == [0]
+        waltz(cluster, "cursor", "reset", "audit", "--to", "7")
+        assert TrimStore(cluster._client, cluster.name).raise_marks({0: 100}) == {0: 7}
+        waltz(cluster, "cursor", "delete", "audit", "--confirm", "audit")
+        assert TrimStore(cluster._client, cluster.name).holds.all() == {}
