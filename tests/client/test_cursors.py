@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
@@ -130,11 +130,16 @@ def test_many_advances_are_few_writes_and_none_waits_for_the_next_transaction(
             written.append(moved)
             advance(moved)
 
+        def last(moved: dict[int, int]) -> None:
+            counted(moved)
+            cursor.stop()
+
         monkeypatch.setattr(cursor._held, "advance", counted)
         ids(cursor, 10)
         assert written == [{0: 1}], "the first at once, the others a second later"
         monkeypatch.setattr("waltz_ray.client.cursor_rules.WRITE_EVERY_S", 0.05)
-        assert not cursor.poll(timeout=0.2)
+        monkeypatch.setattr(cursor._held, "advance", last)
+        assert not cursor.poll()
         assert written == [{0: 1}, {0: 10}], "also while nothing comes"
         cursor.commit()
         assert len(written) == 2, "there is nothing to be said"
@@ -264,6 +269,30 @@ def test_one_whose_position_was_trimmed_away_is_told_so_and_goes_on_where_there_
         assert cursor.positions == {0: 6}
 
 
+def test_more_is_trimmed_while_a_cursor_is_set_to_the_earliest(
+    client: WaltzClient, trims: TrimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = client._directory.cursors
+    marks = [4, 6]
+
+    def first(call: Callable[..., object]) -> Callable[..., object]:
+        def late(*arguments: object) -> object:
+            if marks:
+                trims.raise_marks({0: marks.pop(0)})
+            return call(*arguments)
+
+        return late
+
+    monkeypatch.setattr(book, "create", first(book.create))
+    with client.cursor("audit", 0, hold=True) as cursor:
+        assert cursor.positions == {0: 6}
+        trims.holds.release("cursor.log.audit")
+        marks += [7]
+        monkeypatch.setattr(cursor._held, "reset", first(cursor._held.reset))
+        cursor.reset("earliest")
+        assert cursor.positions == {0: 7}
+
+
 def test_a_space_has_cursors_of_its_own(cluster: InMemoryCluster, client: WaltzClient, trims: TrimStore) -> None:
     cluster.create_space("orders", 2)
     client.cursor("audit", 0).close()
@@ -371,6 +400,35 @@ def test_coroutines_that_wait_lose_and_are_cancelled(cluster: InMemoryCluster, c
             with pytest.raises(CursorLost):
                 await asyncio.wait_for(reading, 10)
             await cursor.close()
+
+    asyncio.run(test())
+
+
+def test_who_is_cancelled_while_what_is_done_is_written_has_taken_nothing(
+    cluster: InMemoryCluster, client: WaltzClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltz_ray.client.cursor_rules.WRITE_EVERY_S", 0.0)
+    writing, go_on = threading.Event(), threading.Event()
+
+    async def test() -> None:
+        async with await cluster.connect_async() as asynchronous, await asynchronous.cursor("audit", 0) as cursor:
+            assert (await anext(cursor)).transaction_id == 0
+            advance = cursor._held.advance
+
+            def slow(moved: Mapping[int, int]) -> None:
+                writing.set()
+                assert go_on.wait(10)
+                advance(moved)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(cursor._held, "advance", slow)
+                following = asyncio.create_task(cursor.__anext__())
+                assert await asyncio.to_thread(writing.wait, 10)
+                following.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await following
+                go_on.set()
+            assert (await anext(cursor)).transaction_id == 1
 
     asyncio.run(test())
 

@@ -130,24 +130,44 @@ def test_an_owner_that_was_paused_moves_nothing_when_it_wakes() -> None:
     theirs.advance({1: 8})
 
 
-def test_who_has_lost_the_lease_before_he_raised_the_epoch_has_not_got_it() -> None:
+@pytest.mark.parametrize("call", ["get", "set"])
+def test_who_has_lost_the_lease_before_he_raised_the_epoch_has_not_got_it(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig()
     rig.mine.create("audit", {0: 0}, hold=False)
-    taken_by_other: list[CursorLease] = []
+    slow = rig.server.client()
+    theirs: list[CursorLease] = []
+    done = getattr(slow, call)
 
-    class Slow(MemoryZooKeeper):
-        """Just before the epoch is raised its session ends, and another takes the cursor."""
+    def late(path: str, *arguments: object) -> object:
+        """With the lease made, before the node is read or written, its session ends, and another takes the cursor."""
+        if not theirs:
+            rig.server.expire(slow.session_id)
+            theirs.append(rig.other.take("audit"))
+        return done(path, *arguments)
 
-        def set(self, path: str, data: bytes, version: int) -> int:
-            if not taken_by_other:
-                rig.server.expire(self.session_id)
-                taken_by_other.append(rig.other.take("audit"))
-            return super().set(path, data, version)
-
+    monkeypatch.setattr(slow, call, late)
     with pytest.raises(CursorTaken, match="taken by other"):
-        store_of(Slow(rig.server), "slow").take("audit")
-    taken_by_other[0].advance({0: 1})
+        store_of(slow, "slow").take("audit")
+    theirs[0].advance({0: 1})
     assert rig.mine.all()[0].epoch == 1
+
+
+@pytest.mark.parametrize("news", ["of the session", "of the lease"])
+def test_either_news_is_enough(news: str) -> None:
+    rig = Rig()
+    held = rig.new()
+    told: list[bool] = []
+    held.when_lost(lambda: told.append(True))
+    held._watches[news == "of the session"].cancel()  # the other one comes late
+    if news == "of the session":
+        rig.server.expire(rig.first.session_id)
+    else:
+        rig.second.delete("/c/store/cursors/orders/audit/lease")
+    assert told == [True]
+    assert held.lost is not None
+    rig.mine.take("audit").release()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -175,6 +195,14 @@ def test_a_lease_of_which_its_owner_was_not_told_is_his() -> None:
         store.take("audit")
     dying._left = 99
     assert store.take("audit").record.epoch == 1
+
+
+def test_who_could_not_raise_the_epoch_leaves_no_lease() -> None:
+    rig = Rig()
+    rig.mine.create("audit", {0: 0}, hold=False)
+    with pytest.raises(ZooKeeperUnreachable):
+        store_of(DyingZooKeeper(rig.server, 1, after=False), "dying").take("audit")
+    assert rig.other.take("audit").record.epoch == 1
 
 
 def test_it_goes_forward_only_but_by_a_reset() -> None:
@@ -237,19 +265,23 @@ def test_a_cursor_that_somebody_has_is_not_deleted() -> None:
         held.advance({0: 9})
 
 
-def test_a_cursor_that_is_taken_while_it_is_deleted_stays_with_its_hold() -> None:
+@pytest.mark.parametrize("still", [True, False], ids=["and kept", "and given back"])
+def test_a_cursor_that_is_taken_while_it_is_deleted_stays_with_its_hold(still: bool) -> None:
     rig = Rig()
     rig.mine.create("audit", {0: 5}, hold=True)
 
     class Late(MemoryZooKeeper):
         def delete(self, path: str, version: int = -1) -> None:
-            if path.endswith("/audit") and "cursors" in path:
-                rig.other.take("audit")
+            if path.endswith("orders/audit"):
+                theirs = rig.other.take("audit")
+                if not still:
+                    theirs.release()
             super().delete(path, version)
 
-    with pytest.raises(CursorTaken, match="taken by other"):
+    with pytest.raises(CursorTaken, match="taken by other" if still else "somebody who has just finished"):
         store_of(Late(rig.server), "late").delete("audit")
     assert rig.holds() == {"cursor.orders.audit": {10: 5}}
+    assert len(rig.mine.all()) == 1
 
 
 def life(store: CursorStore) -> None:
@@ -367,3 +399,17 @@ def test_a_mark_that_is_raised_while_a_cursor_is_made_is_seen_by_its_maker() -> 
         store.create("audit", {0: 5}, hold=True)
     assert rig.mine.all() == []
     assert rig.holds() == {}
+
+
+def test_a_cursor_that_was_made_too_late_and_is_another_s_by_now_is_left_to_him() -> None:
+    rig = Rig()
+
+    class Late(Racing):
+        def delete(self, path: str, version: int = -1) -> None:
+            rig.other.take("audit")
+            super().delete(path, version)
+
+    store = store_of(Late(rig.server, lambda: rig.trims.raise_marks({10: 9})), "late")
+    store.create("audit", {0: 5}, hold=True)
+    assert rig.mine.all()[0].owner == "other"
+    assert rig.holds() == {"cursor.orders.audit": {10: 5}}

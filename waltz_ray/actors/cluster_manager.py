@@ -28,7 +28,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, NoNode
+from waltz_ray.errors import NoNode, WaltzError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
@@ -210,7 +210,7 @@ class ClusterManager:
         while not self._closing.wait(_METRICS_INTERVAL_S):
             try:
                 gauges.cursors(self._cursors())
-            except CoordinationError as error:  # the old values stay; who is silent is told by status
+            except WaltzError as error:  # the old values stay; who is silent is told by status
                 log.info("manager: the lag of cursors is not known: %s", error)
 
     def _cursors(self) -> tuple[CursorStatus, ...]:
