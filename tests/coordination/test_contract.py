@@ -76,6 +76,8 @@ def test_several_writes_happen_together_or_not_at_all(harness: Harness, root: st
         (Write(path + "/b", b""), NodeExists),
         (Write(path + "/x", b"", 0), NoNode),
         (Write(path + "/x/y", b""), NoNode),
+        (Write(path + "/b", None, 7), VersionConflict),
+        (Write(path + "/x", None), NoNode),
     ]:
         for writes in ([Write(path, b"no", 0), bad], [bad, Write(path, b"no", 0)]):
             with pytest.raises(error, match=bad.path):
@@ -83,6 +85,10 @@ def test_several_writes_happen_together_or_not_at_all(harness: Harness, root: st
     assert zookeeper.get(path) == (b"a", 0)
     zookeeper.write_all([Write(path, b"c", 0), Write(path + "/b", b"d", 0)])
     assert (zookeeper.get(path), zookeeper.get(path + "/b")) == ((b"c", 1), (b"d", 1))
+    with pytest.raises(CoordinationError, match="NotEmptyError"):
+        zookeeper.write_all([Write(path, None, 1), Write(path + "/b", None, 1)])
+    zookeeper.write_all([Write(path + "/b", None, 1), Write(path, None)])
+    assert zookeeper.exists(path) is None
 
 
 def test_a_closed_clients_ephemerals_go_and_it_says_it_is_closed(harness: Harness, root: str) -> None:

@@ -40,6 +40,10 @@ def store_of(zookeeper: ZooKeeper, who: str = "me", root: str = "c") -> CursorSt
     return CursorStore(zookeeper, root, ORDERS, who)
 
 
+def deletes(writes: Sequence[Write]) -> bool:
+    return any(write.data is None and write.path.endswith("orders/audit") for write in writes)
+
+
 class Rig:
     """Two processes with a session each."""
 
@@ -130,7 +134,7 @@ def test_an_owner_that_was_paused_moves_nothing_when_it_wakes() -> None:
     theirs.advance({1: 8})
 
 
-@pytest.mark.parametrize("call", ["get", "set"])
+@pytest.mark.parametrize("call", ["get", "write_all"])
 def test_who_has_lost_the_lease_before_he_raised_the_epoch_has_not_got_it(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,12 +144,12 @@ def test_who_has_lost_the_lease_before_he_raised_the_epoch_has_not_got_it(
     theirs: list[CursorLease] = []
     done = getattr(slow, call)
 
-    def late(path: str, *arguments: object) -> object:
+    def late(*arguments: object) -> object:
         """With the lease made, before the node is read or written, its session ends, and another takes the cursor."""
         if not theirs:
             rig.server.expire(slow.session_id)
             theirs.append(rig.other.take("audit"))
-        return done(path, *arguments)
+        return done(*arguments)
 
     monkeypatch.setattr(slow, call, late)
     with pytest.raises(CursorTaken, match="taken by other"):
@@ -271,12 +275,13 @@ def test_a_cursor_that_is_taken_while_it_is_deleted_stays_with_its_hold(still: b
     rig.mine.create("audit", {0: 5}, hold=True)
 
     class Late(MemoryZooKeeper):
-        def delete(self, path: str, version: int = -1) -> None:
-            if path.endswith("orders/audit"):
+        def write_all(self, writes: Sequence[Write]) -> None:
+            if deletes(writes):
+                rig.server.expire(self.session_id)
                 theirs = rig.other.take("audit")
                 if not still:
                     theirs.release()
-            super().delete(path, version)
+            super().write_all(writes)
 
     with pytest.raises(CursorTaken, match="taken by other" if still else "somebody who has just finished"):
         store_of(Late(rig.server), "late").delete("audit")
@@ -405,9 +410,10 @@ def test_a_cursor_that_was_made_too_late_and_is_another_s_by_now_is_left_to_him(
     rig = Rig()
 
     class Late(Racing):
-        def delete(self, path: str, version: int = -1) -> None:
-            rig.other.take("audit")
-            super().delete(path, version)
+        def write_all(self, writes: Sequence[Write]) -> None:
+            if deletes(writes):
+                rig.other.take("audit")
+            super().write_all(writes)
 
     store = store_of(Late(rig.server, lambda: rig.trims.raise_marks({10: 9})), "late")
     store.create("audit", {0: 5}, hold=True)

@@ -128,7 +128,8 @@ class SimZooKeeper(MemoryZooKeeper):
         self._lose_request("several nodes")
         super().write_all(writes)
         for write in writes:
-            self._sim.after_write(self.loop.name, write.path, write.data)
+            if write.data is not None:
+                self._sim.after_write(self.loop.name, write.path, write.data)
         self._lose_answer("several nodes")
 
     def delete(self, path: str, version: int = -1) -> None:

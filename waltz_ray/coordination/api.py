@@ -49,10 +49,13 @@ class ConnectionState(enum.Enum):
 
 
 class Write(NamedTuple):
-    """One part of ``write_all``: create the node (``version`` None) or set it where it has ``version``."""
+    """One part of ``write_all``: create the node (``version`` None) or set it where it has ``version``.
+
+    Without ``data``: delete it where it has ``version`` (-1 = any). The parts are done in their order.
+    """
 
     path: str
-    data: bytes
+    data: bytes | None
     version: int | None = None
 
 
@@ -116,7 +119,8 @@ class ZooKeeper(Protocol):
         ...
 
     def write_all(self, writes: Sequence[Write]) -> None:
-        """All or nothing. VersionConflict, NoNode, NodeExists for the first that cannot be done."""
+        """All or nothing. VersionConflict, NoNode, NodeExists for the first that cannot be done; CoordinationError for
+        one that has children and is to be deleted."""
         ...
 
     def delete(self, path: str, version: int = -1) -> None:

@@ -74,21 +74,34 @@ class CursorLease:
             release(self._nodes.zookeeper, self._nodes.lease_of(self.name))
         self._ended()
 
-    def _write(self, change: Callable[[CursorRecord], CursorRecord], moves_back: bool) -> None:
+    def delete(self) -> None:
+        """The cursor, its hold and its lease are gone. CursorLost, and nothing is."""
         with self._lock:
-            while True:
-                if self.lost is not None:
-                    raise self.lost
-                if self._over:
-                    raise CursorLost(self._nodes.space.name, self.name, "it was given back")
-                wanted = change(self.record)
-                try:
-                    self.version = self._nodes.write(self.name, wanted, self.version, moves_back)
-                except (VersionConflict, NodeExists, NoNode):
-                    self._look()
-                    continue
-                self.record = wanted
-                return
+            self._until_done(lambda: self._nodes.delete(self.name, self.version, lease=True))
+            self._end()
+        self._ended()
+
+    def _write(self, change: Callable[[CursorRecord], CursorRecord], moves_back: bool) -> None:
+        def write() -> None:
+            wanted = change(self.record)
+            self.version = self._nodes.write(self.name, wanted, self.version, moves_back)
+            self.record = wanted
+
+        with self._lock:
+            self._until_done(write)
+
+    def _until_done(self, write: Callable[[], None]) -> None:
+        while True:
+            if self.lost is not None:
+                raise self.lost
+            if self._over:
+                raise CursorLost(self._nodes.space.name, self.name, "it was given back")
+            try:
+                write()
+            except (VersionConflict, NodeExists, NoNode):
+                self._look()
+                continue
+            return
 
     def _look(self) -> None:
         """The node is not as we left it. Of our epoch: we were not told of a write of ours. Else it is another's."""

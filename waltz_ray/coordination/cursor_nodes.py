@@ -70,17 +70,32 @@ class CursorNodes:
             return str(fields["identity"]), int(fields["since_ms"])
 
     def write(self, name: str, record: CursorRecord, version: int, moves_back: bool) -> int:
-        """Write the node, and the hold with it: the new version. VersionConflict, NodeExists, NoNode."""
-        node = Write(self.path_of(name), record_node(record), version)
-        if not record.holds_retention:
-            return self.zookeeper.set(*node[:2], version)
-        hold = self.hold_of(name, record.positions)
-        try:
-            writes = self.holds.writes(*hold) if moves_back else [self.holds.advance_write(*hold[:2])]
-        except NoNode:
-            writes = self.holds.writes(*hold)  # somebody has released it by hand
-        self.zookeeper.write_all([node, *writes])
+        """Write the node, and its hold with it: the new version. VersionConflict, NodeExists, NoNode."""
+        writes = [Write(self.path_of(name), record_node(record), version)]
+        if record.holds_retention:
+            writes += self._hold_writes(name, record.positions, moves_back)
+        elif moves_back:
+            writes += self.holds.release_writes(self.hold_name(name))
+        self.zookeeper.write_all(writes)
         return version + 1
+
+    def _hold_writes(self, name: str, positions: Mapping[int, int], moves_back: bool) -> list[Write]:
+        hold = self.hold_of(name, positions)
+        if not moves_back:
+            try:
+                return [self.holds.advance_write(*hold[:2])]
+            except NoNode:
+                pass  # somebody has released it by hand
+        return self.holds.writes(*hold)
+
+    def delete(self, name: str, version: int, lease: bool) -> None:
+        """Delete the node, its hold and, if there is one, the lease: CoordinationError if there is one all the same.
+
+        VersionConflict, NoNode.
+        """
+        writes = [Write(self.lease_of(name), None)] if lease else []
+        writes += self.holds.release_writes(self.hold_name(name))
+        self.zookeeper.write_all([*writes, Write(self.path_of(name), None, version)])
 
     def first_ids(self) -> dict[int, int]:
         """Of each partition of the space the first ID that was not trimmed away."""

@@ -20,8 +20,7 @@ lease made, epoch not      the lease until the session ends; the epoch is as it 
 epoch raised               the same; nobody writes in this epoch any more
 applied, not advanced      the positions written last: what follows them comes again to the next owner
 advanced, answer lost      positions that its owner finds when it looks, by its own epoch
-hold let go, cursor not    a cursor that says it holds and does not: the next one who opens it makes the hold again
-deleted                    with its hold let go first: nothing; or the row above
+deleted                    nothing: node, hold and lease go together
 ========================== =======================================================================================
 """
 
@@ -37,6 +36,7 @@ from waltz_ray.coordination.cursor_lease import CursorLease
 from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms, record_node
 from waltz_ray.errors import (
     CoordinationError,
+    CursorLost,
     CursorNotFound,
     CursorTaken,
     InvalidInput,
@@ -148,12 +148,11 @@ class CursorStore:
             self._nodes.check_hold(positions)
         except Trimmed:
             try:
-                self._zookeeper.delete(self._nodes.path_of(name), version=0)
+                self._nodes.delete(name, version=0, lease=False)
             except CoordinationError as error:
                 if error.retriable:
                     raise
                 return  # somebody has it already, and is told when he reads
-            self._nodes.holds.release(self._nodes.hold_name(name))
             raise
 
     def take(self, name: str, hold: bool | None = None) -> CursorLease:
@@ -182,8 +181,6 @@ class CursorStore:
                 if self._zookeeper.owner(self._nodes.lease_of(name)) != self._zookeeper.session_id:
                     continue
                 wanted = taken(record, self._identity, hold, now_ms())
-                if record.holds_retention and not wanted.holds_retention:
-                    self._nodes.holds.release(self._nodes.hold_name(name))
                 return wanted, self._nodes.write(name, wanted, version, moves_back=True)
             except (VersionConflict, NodeExists, NoNode):
                 continue  # the owner before us has just advanced, or another hold was made
@@ -212,17 +209,11 @@ class CursorStore:
         """Let go of the cursor and of its hold, for ever. CursorTaken while somebody has it; CursorNotFound."""
         lease = self.take(name)
         try:
-            self._nodes.holds.release(self._nodes.hold_name(name))
+            lease.delete()
+        except CursorLost:
+            raise self._taken(name) from None  # in this moment
         finally:
             lease.release()
-        try:
-            self._zookeeper.delete(self._nodes.path_of(name), lease.version)
-        except NoNode:
-            return
-        except CoordinationError as error:
-            if error.retriable:
-                raise
-            raise self._taken(name) from error  # in this moment; whoever it is has made the hold again
 
     def _forget(self, name: str) -> None:
         """Nothing of that name is open here any more."""

@@ -133,6 +133,12 @@ class HoldStore:
         except NoNode:
             return None
 
+    def release_writes(self, name: str) -> list[Write]:
+        """``release`` as part of a transaction of the caller's; none, if there is no such hold."""
+        node = self._path_of(name)
+        version = self._zookeeper.exists(node)
+        return [] if version is None else [Write(node, None, version)]
+
     def all(self) -> dict[str, Hold]:
         """Every hold by its name."""
         return self.all_as_of()[0]

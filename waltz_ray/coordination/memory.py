@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from waltz_ray.coordination.api import ChildrenCallback, ConnectionState, DataCallback, EphemeralNode, Watch, Write
@@ -131,8 +132,7 @@ class MemoryZooKeeperServer:
 
     def _delete(self, path: str, version: int) -> None:
         self._check(path, self._node(path), version)
-        if self._children(path):
-            raise CoordinationError(f"ZooKeeper node {path}: NotEmptyError")
+        self._check_childless(path)
         self._remove(path)
 
     def _remove(self, path: str) -> None:
@@ -148,6 +148,10 @@ class MemoryZooKeeperServer:
     def _check(self, path: str, node: _Node, version: int) -> None:
         if version not in (-1, node.version):
             raise VersionConflict(f"ZooKeeper node {path} was changed by somebody else; read it again")
+
+    def _check_childless(self, path: str, deleted: AbstractSet[str] = frozenset()) -> None:
+        if any(f"{path}/{child}" not in deleted for child in self._children(path)):
+            raise CoordinationError(f"ZooKeeper node {path}: NotEmptyError")
 
     def _children(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
@@ -207,8 +211,13 @@ class MemoryZooKeeper:
 
     def write_all(self, writes: Sequence[Write]) -> None:
         server = self._reached("several nodes")
+        deleted: set[str] = set()
         for write in writes:  # look at all before touching any
-            if write.version is not None:
+            if write.data is None:
+                server._check(write.path, server._node(write.path), -1 if write.version is None else write.version)
+                server._check_childless(write.path, deleted)
+                deleted.add(write.path)
+            elif write.version is not None:
                 server._check(write.path, server._node(write.path), write.version)
             elif write.path in server._nodes:
                 raise NodeExists(f"ZooKeeper node {write.path} exists already")
@@ -217,7 +226,9 @@ class MemoryZooKeeper:
                 if _parent(write.path) not in made:
                     server._parent_node(write.path)
         for write in writes:
-            if write.version is None:
+            if write.data is None:
+                server._remove(write.path)
+            elif write.version is None:
                 server._add(write.path, write.data, 0)
             else:
                 server._set(write.path, write.data, write.version)

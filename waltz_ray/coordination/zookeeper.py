@@ -167,7 +167,9 @@ class KazooZooKeeper:
     def write_all(self, writes: Sequence[Write]) -> None:
         transaction = self._client.transaction()
         for write in writes:
-            if write.version is None:
+            if write.data is None:
+                transaction.delete(write.path, -1 if write.version is None else write.version)
+            elif write.version is None:
                 transaction.create(write.path, write.data)
             else:
                 transaction.set_data(write.path, write.data, write.version)
