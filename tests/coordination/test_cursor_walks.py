@@ -1,6 +1,7 @@
 """Random walks: owners that are cut off, expire, lose answers and race for a cursor, while the log is trimmed.
 
-Each of their calls may be interrupted by whatever others do, which is where a pause of any length is.
+Each of their calls may be interrupted by whatever others do, which is where a pause of any length is; and news of the
+session and the lease come late.
 """
 
 from __future__ import annotations
@@ -128,12 +129,13 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.server = MemoryZooKeeperServer()
+        self.server = MemoryZooKeeperServer(auto_pump=False)
         quiet = self.server.client()
         made(quiet)
         self.trims = TrimStore(quiet, "c")
         self.nodes = CursorNodes(quiet, "c", ORDERS)
-        self.now: CursorRecord | None = None
+        self.now = CursorRecord({})
+        self.writer = ""
         self.deep = False
         self.processes = [Process(self, name) for name in "abc"]
 
@@ -146,7 +148,7 @@ class Walk:
 
     def happen(self) -> None:
         process = self.chance.choice(self.processes)
-        match self.chance.randrange(9):
+        match self.chance.randrange(11):
             case 0:
                 self.server.expire(process.zookeeper.session_id)
             case 1:
@@ -155,34 +157,33 @@ class Walk:
                 self.server.reconnect(process.zookeeper)
             case 4:
                 self.trim()
+            case 5:
+                self.server.pump()  # who has lost it, or may have it, hears of it
             case _:
                 process.step()
 
     def changed(self, writer: str) -> None:
         """``writer`` has written something: was it his to write?"""
-        before = self.now
-        try:
-            self.now = self.nodes.read("audit")[0]
-        except CursorNotFound:
-            self.now = None
-        holds = self.trims.holds.all()
-        if self.now is None or not self.now.holds_retention:
-            assert not holds
-        else:
-            assert holds["cursor.orders.audit"].positions == {10: self.now.positions[0]}
-        if self.now is None or before is None or self.now == before:
+        before, (now, _) = self.now, self.nodes.read_any("audit")
+        self.now = now
+        holds = {name: hold.positions for name, hold in self.trims.holds.all().items()}
+        assert holds == ({"cursor.orders.audit": {10: now.positions[0]}} if now.holds_retention else {})
+        if now == before:
             return
-        if self.now.epoch == before.epoch:
-            assert before.owner == writer, "who writes in an epoch has raised it"
+        if before.deleted:
+            assert (now.epoch, now.deleted) == (before.epoch, False)
+            self.writer = writer  # who has made it, until somebody takes it
+        elif now.epoch == before.epoch:
+            assert self.writer == writer, "who writes in an epoch has raised it"
         else:
-            assert self.now.epoch == before.epoch + 1
-            assert self.now.owner == writer
-            assert self.now.positions == before.positions, "the next one goes on where the last one was"
+            assert (now.epoch, now.owner) == (before.epoch + 1, writer), "nor does an epoch ever come again"
+            assert now.positions == before.positions, "the next one goes on where the last one was"
+            self.writer = writer
 
     def trim(self) -> None:
         before = self.trims.marks().get(10, 0)
         mark = self.trims.raise_marks({10: self.chance.randrange(40)})[10]
-        if self.now is not None and self.now.holds_retention:
+        if self.now.holds_retention:
             assert mark <= max(before, self.now.positions[0]), "what it will read is held"
 
     def heal(self) -> None:
@@ -191,6 +192,7 @@ class Walk:
         for process in self.processes:
             if process.zookeeper.state is not ConnectionState.CONNECTED:
                 self.server.reconnect(process.zookeeper)
+        self.server.pump()
         self.chance.random = lambda: 0.5  # type: ignore[method-assign]  # and nothing is lost: they advance
         owners = [process for process in self.processes if process.held is not None and process.held.lost is None]
         assert len(owners) <= 1
@@ -198,7 +200,6 @@ class Walk:
             for process in self.processes:
                 process.step()
         (owner,) = (process for process in self.processes if process.held is not None)
-        assert self.now is not None
         assert owner.name == self.now.owner
 
 

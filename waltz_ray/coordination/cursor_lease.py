@@ -9,7 +9,7 @@ from dataclasses import replace
 from waltz_ray.coordination.api import ConnectionState, Watch, release
 from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms
 from waltz_ray.errors import CursorLost, CursorNotFound, NodeExists, NoNode, VersionConflict
-from waltz_ray.protocol.cursors import CursorRecord, advanced
+from waltz_ray.protocol.cursors import CursorRecord, advanced, deleted
 
 __all__ = ["CursorLease"]
 
@@ -75,33 +75,24 @@ class CursorLease:
         self._ended()
 
     def delete(self) -> None:
-        """The cursor, its hold and its lease are gone. CursorLost, and nothing is."""
-        with self._lock:
-            self._until_done(lambda: self._nodes.delete(self.name, self.version, lease=True))
-            self._end()
-        self._ended()
+        """There is no such cursor any more, nor its hold. CursorLost, and nothing was changed."""
+        self._write(lambda record: deleted(record, now_ms()), moves_back=True)
 
     def _write(self, change: Callable[[CursorRecord], CursorRecord], moves_back: bool) -> None:
-        def write() -> None:
-            wanted = change(self.record)
-            self.version = self._nodes.write(self.name, wanted, self.version, moves_back)
-            self.record = wanted
-
         with self._lock:
-            self._until_done(write)
-
-    def _until_done(self, write: Callable[[], None]) -> None:
-        while True:
-            if self.lost is not None:
-                raise self.lost
-            if self._over:
-                raise CursorLost(self._nodes.space.name, self.name, "it was given back")
-            try:
-                write()
-            except (VersionConflict, NodeExists, NoNode):
-                self._look()
-                continue
-            return
+            while True:
+                if self.lost is not None:
+                    raise self.lost
+                if self._over:
+                    raise CursorLost(self._nodes.space.name, self.name, "it was given back")
+                wanted = change(self.record)
+                try:
+                    self.version = self._nodes.write(self.name, wanted, self.version, moves_back)
+                except (VersionConflict, NodeExists, NoNode):
+                    self._look()
+                    continue
+                self.record = wanted
+                return
 
     def _look(self) -> None:
         """The node is not as we left it. Of our epoch: we were not told of a write of ours. Else it is another's."""

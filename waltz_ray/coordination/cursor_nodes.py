@@ -52,11 +52,18 @@ class CursorNodes:
 
     def read(self, name: str) -> tuple[CursorRecord, int]:
         """The cursor's node and its version. CursorNotFound."""
+        record, version = self.read_any(name)
+        if version is None or record.deleted:
+            raise self.not_found(name)
+        return record, version
+
+    def read_any(self, name: str) -> tuple[CursorRecord, int | None]:
+        """The same, also of a cursor that was deleted, or never made: then without a version."""
         path = self.path_of(name)
         try:
             data, version = self.zookeeper.get(path)
         except NoNode:
-            raise self.not_found(name) from None
+            return CursorRecord({}), None
         return _of_node(path, data), version
 
     def holder(self, name: str) -> tuple[str, int] | None:
@@ -69,15 +76,15 @@ class CursorNodes:
         with naming(path):
             return str(fields["identity"]), int(fields["since_ms"])
 
-    def write(self, name: str, record: CursorRecord, version: int, moves_back: bool) -> int:
-        """Write the node, and its hold with it: the new version. VersionConflict, NodeExists, NoNode."""
+    def write(self, name: str, record: CursorRecord, version: int | None, moves_back: bool) -> int:
+        """Write the node (None: make it), and its hold with it: its version. VersionConflict, NodeExists, NoNode."""
         writes = [Write(self.path_of(name), record_node(record), version)]
         if record.holds_retention:
             writes += self._hold_writes(name, record.positions, moves_back)
         elif moves_back:
             writes += self.holds.release_writes(self.hold_name(name))
         self.zookeeper.write_all(writes)
-        return version + 1
+        return 0 if version is None else version + 1
 
     def _hold_writes(self, name: str, positions: Mapping[int, int], moves_back: bool) -> list[Write]:
         hold = self.hold_of(name, positions)
@@ -87,15 +94,6 @@ class CursorNodes:
             except NoNode:
                 pass  # somebody has released it by hand
         return self.holds.writes(*hold)
-
-    def delete(self, name: str, version: int, lease: bool) -> None:
-        """Delete the node, its hold and, if there is one, the lease: CoordinationError if there is one all the same.
-
-        VersionConflict, NoNode.
-        """
-        writes = [Write(self.lease_of(name), None)] if lease else []
-        writes += self.holds.release_writes(self.hold_name(name))
-        self.zookeeper.write_all([*writes, Write(self.path_of(name), None, version)])
 
     def first_ids(self) -> dict[int, int]:
         """Of each partition of the space the first ID that was not trimmed away."""

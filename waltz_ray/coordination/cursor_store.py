@@ -10,7 +10,8 @@ Who makes the lease has the cursor while his session lives, and raises the *epoc
 writes the node only in the version that he has written or read himself, and of his epoch. An owner that was paused for
 so long that its session has ended may not know it: its next write meets another version, it reads the higher epoch, and
 has lost the cursor. A write of his that is under way while the next one raises the epoch comes before that, and is seen
-by it, or is refused.
+by it, or is refused. The node of a deleted cursor stays, without positions: neither its versions nor its epochs ever
+come again, also if a cursor of that name is made anew.
 
 What a crash leaves, step by step:
 
@@ -20,7 +21,7 @@ lease made, epoch not      the lease until the session ends; the epoch is as it 
 epoch raised               the same; nobody writes in this epoch any more
 applied, not advanced      the positions written last: what follows them comes again to the next owner
 advanced, answer lost      positions that its owner finds when it looks, by its own epoch
-deleted                    nothing: node, hold and lease go together
+deleted                    no hold; the node without positions, for ever, and the lease until the session ends
 ========================== =======================================================================================
 """
 
@@ -28,14 +29,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 
-from waltz_ray.coordination.api import Write, ZooKeeper, release
+from waltz_ray.coordination.api import ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import to_json
 from waltz_ray.coordination.cursor_lease import CursorLease
-from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms, record_node
+from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms
 from waltz_ray.errors import (
-    CoordinationError,
     CursorLost,
     CursorNotFound,
     CursorTaken,
@@ -45,7 +46,7 @@ from waltz_ray.errors import (
     Trimmed,
     VersionConflict,
 )
-from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, taken
+from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, deleted, taken
 from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.status import CursorStatus
 
@@ -124,34 +125,30 @@ class CursorStore:
 
         Trimmed if it is to hold retention from where a partition was trimmed; then it is not made. InvalidInput.
         """
-        path = self._nodes.path_of(checked_cursor_name(name))
+        checked_cursor_name(name)
         if len(positions) * _POSITION_BYTES > _MOST_BYTES:
             raise InvalidInput(f"cursor {name!r}: {len(positions)} partitions are more than a ZooKeeper node holds")
-        record = CursorRecord(dict(positions), holds_retention=hold, changed_ms=now_ms())
         self._make_parents()
         while True:
-            writes = [Write(path, record_node(record))]
-            if hold:
-                writes += self._nodes.holds.writes(*self._nodes.hold_of(name, positions))
+            before, version = self._nodes.read_any(name)
+            if not before.deleted:
+                return
+            record = replace(before, positions=dict(positions), holds_retention=hold, changed_ms=now_ms())
             try:
-                self._zookeeper.write_all(writes)
+                version = self._nodes.write(name, record, version, moves_back=True)
             except (VersionConflict, NodeExists, NoNode):
-                if self._zookeeper.exists(path) is not None:
-                    return  # somebody else has made it
-                continue  # another hold was made meanwhile
+                continue  # somebody else has made it, or another hold
             break
         if hold:
-            self._check_new(name, positions)
+            self._check_new(name, record, version)
 
-    def _check_new(self, name: str, positions: Mapping[int, int]) -> None:
+    def _check_new(self, name: str, record: CursorRecord, version: int) -> None:
         try:
-            self._nodes.check_hold(positions)
+            self._nodes.check_hold(record.positions)
         except Trimmed:
             try:
-                self._nodes.delete(name, version=0, lease=False)
-            except CoordinationError as error:
-                if error.retriable:
-                    raise
+                self._nodes.write(name, deleted(record, now_ms()), version, moves_back=True)
+            except (VersionConflict, NoNode):
                 return  # somebody has it already, and is told when he reads
             raise
 
@@ -206,7 +203,7 @@ class CursorStore:
             return
 
     def delete(self, name: str) -> None:
-        """Let go of the cursor and of its hold, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        """Let go of where the cursor is, and of its hold. CursorTaken while somebody has it; CursorNotFound."""
         lease = self.take(name)
         try:
             lease.delete()

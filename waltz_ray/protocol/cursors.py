@@ -13,7 +13,7 @@ from dataclasses import replace
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.value import value
 
-__all__ = ["CursorRecord", "advanced", "checked_cursor_name", "hold_name", "taken"]
+__all__ = ["CursorRecord", "advanced", "checked_cursor_name", "deleted", "hold_name", "taken"]
 
 _NAME = re.compile("[a-z0-9_-]{1,64}")
 
@@ -23,7 +23,8 @@ class CursorRecord:
     """Where a cursor stands: of each of its partitions, as its space numbers them, the ID that comes next.
 
     ``epoch``: one more with each owner; ``owner``: of this epoch, "" = it never had one. ``changed_ms``: when it was
-    written last, Unix time in milliseconds.
+    written last, Unix time in milliseconds. Without positions it was deleted: what is left is the epoch, which goes on
+    if a cursor of that name is made again, so that no two owners ever have the same.
     """
 
     positions: Mapping[int, int]
@@ -31,6 +32,11 @@ class CursorRecord:
     epoch: int = 0
     owner: str = ""
     changed_ms: int = 0
+
+    @property
+    def deleted(self) -> bool:
+        """There is no cursor of that name."""
+        return not self.positions
 
 
 def checked_cursor_name(name: object) -> str:
@@ -49,6 +55,11 @@ def taken(record: CursorRecord, owner: str, hold: bool | None, now_ms: int) -> C
     """``record`` in the hands of its next owner; ``hold`` None: it holds retention if it did."""
     holds = record.holds_retention if hold is None else hold
     return replace(record, holds_retention=holds, epoch=record.epoch + 1, owner=owner, changed_ms=now_ms)
+
+
+def deleted(record: CursorRecord, now_ms: int) -> CursorRecord:
+    """What stays of it."""
+    return replace(record, positions={}, holds_retention=False, changed_ms=now_ms)
 
 
 def advanced(record: CursorRecord, positions: Mapping[int, int], now_ms: int) -> CursorRecord:
