@@ -430,15 +430,16 @@ def test_a_cursor_that_is_made_again_has_epochs_of_its_own() -> None:
     rig.server.disconnect(rig.first)
     rig.server.expire(session)
     rig.other.delete("audit")
-    rig.other.create("audit", {0: 1}, hold=False)
-    theirs = rig.other.take("audit")
     for watch in held._watches:
         watch.cancel()
     rig.server.reconnect(rig.first)
+    with pytest.raises(CursorLost, match="it was deleted"):
+        held.advance({0: 50})
+    rig.other.create("audit", {0: 1}, hold=False)
+    theirs = rig.other.take("audit")
     for position in range(2, 9):
-        with pytest.raises(CursorLost):
+        held.lost, held._over = None, False  # as if it had not heard of it
+        with pytest.raises(CursorLost, match="other has it now"):
             held.advance({0: 50})
-        held.lost = None  # as if it had not heard of it
-        held._over = False
         theirs.advance({0: position})
     assert rig.other.all()[0].positions == {0: 8}
