@@ -64,6 +64,7 @@ class AsyncCursor(AsyncIterator[Transaction]):
         self._progress = CursorProgress(held.record.positions)
         self._rest: Iterator[Transaction] = iter(())
         self._failure: WaltzError | None = None
+        self._ending: asyncio.Task[None] | None = None  # of the follower, when it is lost
         self._stopped = self._told_lost = False
 
     # ---- what it says of itself

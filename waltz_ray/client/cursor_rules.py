@@ -51,9 +51,9 @@ class CursorProgress:
     """
 
     def __init__(self, positions: Mapping[int, int]) -> None:
-        self._given = dict(positions)
         self._done = dict(positions)
-        self._written = dict(positions)
+        self._given: dict[int, int] = {}  # and not done
+        self._unwritten: dict[int, int] = {}  # but done
         self._wrote_s = float("-inf")
 
     @property
@@ -67,25 +67,28 @@ class CursorProgress:
 
     def finish(self) -> None:
         """All that was given out is done."""
-        self._done.update(self._given)
+        if self._given:  # of one partition, if it is asked for transactions one by one
+            self._done.update(self._given)
+            self._unwritten.update(self._given)
+            self._given.clear()
 
     @property
     def unwritten(self) -> dict[int, int]:
         """What is done and not written, by partition."""
-        return {p: position for p, position in self._done.items() if position != self._written[p]}
+        return dict(self._unwritten)
 
     def due_s(self, now_s: float) -> float | None:
         """In how many seconds something is to be written; None: there is nothing."""
-        return max(0.0, self._wrote_s + WRITE_EVERY_S - now_s) if self._done != self._written else None
+        return max(0.0, self._wrote_s + WRITE_EVERY_S - now_s) if self._unwritten else None
 
     def tried(self, now_s: float) -> None:
         """It is being written: not again so soon, whatever comes of it."""
         self._wrote_s = now_s
 
     def wrote(self, positions: Mapping[int, int], now_s: float) -> None:
-        """They are written."""
-        self._written.update(positions)
-        self._wrote_s = now_s
+        """They are written; more may have been done meanwhile."""
+        left = {p: position for p, position in self._unwritten.items() if positions.get(p) != position}
+        self._unwritten, self._wrote_s = left, now_s
 
 
 def cursor_starts(
