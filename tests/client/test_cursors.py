@@ -269,6 +269,26 @@ def test_one_whose_position_was_trimmed_away_is_told_so_and_goes_on_where_there_
         assert cursor.positions == {0: 6}
 
 
+def test_one_that_is_overtaken_while_it_reads_is_told_so(cluster: InMemoryCluster) -> None:
+    cluster.create_space("orders", 2)
+    with cluster.connect(space="orders") as client, client.cursor("audit", 1, start="latest") as cursor:
+        with cluster.suspended(3):  # the cluster's number: nothing is fed
+            for number in range(8):
+                client.append(1, b"%d" % number)
+            deadline_s = time.monotonic() + 10
+            while client.server_high_water_mark(1) < 7:
+                assert time.monotonic() < deadline_s
+            assert cluster.trim(1, 6, "orders") == 6
+            cluster.kill_server()
+        with pytest.raises(Trimmed) as told:
+            cursor.poll(10)
+        assert (told.value.partition_id, told.value.first_id) == (1, 6)
+        with pytest.raises(Trimmed):
+            cursor.poll(0)
+        cursor.reset("earliest")
+        assert ids(cursor, 2) == [6, 7]
+
+
 def test_more_is_trimmed_while_a_cursor_is_set_to_the_earliest(
     client: WaltzClient, trims: TrimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
