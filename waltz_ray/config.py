@@ -56,6 +56,20 @@ class StorageConfig:
     journal_partitions: int = 2
     """The fewest partitions written in one turn for which the journal is used: one costs one sync in place, too."""
 
+    repair: bool = True
+    """Closed segments that have rotted are fetched from a peer while the partition goes on (storage/repair.py). False:
+    the partition is taken out, cut before the damage and copied anew from there, as it is for damage above the
+    mark."""
+
+    scrub_bytes_per_s: int = 8 * 1024 * 1024
+    """How fast closed segments are read again and checked (storage/scrub.py); repairs keep to it, too. 0 = never
+    checked, and repairs take what they can. 8 MiB/s is a small part of any disk and takes a day and a half for a
+    terabyte."""
+
+    scrub_interval_s: int = 7 * 24 * 3600
+    """From the beginning of one full pass to that of the next: rot is slow, and a second copy of the same record must
+    not rot before the first is found."""
+
     connections: int = 256
     """Connections of servers (and of readers) at one time; one more is closed at once. A server has two."""
 
@@ -68,8 +82,12 @@ class StorageConfig:
         _require(self, "preallocate_bytes", 0, 1 << 30)
         _require(self, "journal_bytes", 0, 1 << 34)
         _require(self, "journal_partitions", 1, 100_000)
+        _require(self, "scrub_bytes_per_s", 0, 1 << 40)
+        _require(self, "scrub_interval_s", 0, 1 << 31)
         _require(self, "connections", 1, 100_000)
         _require(self, "connections_per_peer", 1, 100_000)
+        if not isinstance(self.repair, bool):
+            raise ConfigError(f"StorageConfig.repair must be true or false, not {self.repair!r}")
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,25 @@ class Corruption(StorageError):
         return f"{self.file}: damaged at byte {self.offset}: {self.reason}"
 
 
+class SegmentRotten(Corruption):
+    """Damage in a closed segment of a log that goes on all the same: the records are fetched from a peer."""
+
+    @classmethod
+    def of(cls, damage: Corruption) -> SegmentRotten:
+        return cls(damage.file, damage.offset, damage.reason)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; these records are being fetched from another replica, ask one meanwhile"
+
+
+class PeerUnavailable(StorageError):
+    """No other replica tells the records that have rotted here, just now."""
+
+
+class CopiesDisagree(StorageError):
+    """Two replicas have different records of one ID, each with a right checksum: nothing is overwritten."""
+
+
 class ReplicaRefused(WaltzError):
     """A storage replica said no."""
 

@@ -376,6 +376,9 @@ class GatedDisk:
     def free_bytes(self, path: str) -> int:
         return self._disk.free_bytes(path)
 
+    def unneeded(self, handle: int, size: int, offset: int) -> None:
+        """There is no page cache."""
+
     def lock(self, path: str, shared: bool) -> int:
         return self._through(self._disk.lock, path, shared)
 

@@ -125,6 +125,7 @@ class World:
             preallocate_bytes=choose([0, 0, 1024, 16_384]),
             journal_bytes=choose([0, 2_500, 20_000]),
             journal_partitions=choose([1, 1, 2]),
+            repair=False,
         )
 
     def _server_config(self) -> ServerConfig:

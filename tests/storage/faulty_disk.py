@@ -361,6 +361,9 @@ class FaultyDisk:
             self._locks[self._next_handle] = (path, shared)
             return self._next_handle
 
+    def unneeded(self, handle: int, size: int, offset: int) -> None:
+        """There is no page cache."""
+
     def now_ms(self) -> int:
         with self._mutex:
             self.clock_ms += 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,8 @@ CLOCK_MS = 1_700_000_000_000
 """The server's clock at record 0; a record takes 0.4 s, so that there is an entry of the time index every few."""
 TRIMMED = b"trimmed away"
 SMALL = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=0)
+UNREPAIRED = replace(SMALL, repair=False)
+"""Where nobody fetches what has rotted: the log is damaged there, and cut."""
 SMALL_AHEAD = StorageConfig(segment_size_bytes=600, index_flush_interval=3, preallocate_bytes=256 * 64)
 
 

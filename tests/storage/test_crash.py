@@ -20,6 +20,7 @@ from tests.storage.helpers import (
     SMALL,
     SMALL_AHEAD,
     TRIMMED,
+    UNREPAIRED,
     append,
     assert_verifies,
     contents,
@@ -303,7 +304,7 @@ def test_crash_while_a_damaged_partition_is_copied_again(survival: Survival) -> 
     """Cut before the damage, filled from a peer: in between it is damaged still, or a right and shorter log."""
     for step in range(200):
         disk = FaultyDisk(seed=step)
-        promise = run(disk, SMALL, mark_at_the_end, None)
+        promise = run(disk, UNREPAIRED, mark_at_the_end, None)
         promise.log.close()
         disk.crash()
         rot(disk, 11)
@@ -314,7 +315,7 @@ def test_crash_while_a_damaged_partition_is_copied_again(survival: Survival) -> 
             disk.crash(survival)
         else:
             break
-        store = reopen(disk)
+        store = reopen(disk, UNREPAIRED)
         log = store.partition(0)
         assert log.session_id >= promise.session_id
         found = contents(log) if log.damaged is None else []
@@ -345,7 +346,7 @@ def rot(disk: FaultyDisk, transaction_id: int) -> None:
 
 
 def copy_again(disk: FaultyDisk, session_id: int) -> None:
-    store = reopen(disk)
+    store = reopen(disk, UNREPAIRED)
     log = store.partition(0)
     log.open_session(session_id)
     log.truncate(session_id, log.last_id)

@@ -16,6 +16,7 @@ from tests.storage.helpers import (
     KEY,
     SMALL,
     SMALL_AHEAD,
+    UNREPAIRED,
     append,
     assert_verifies,
     contents,
@@ -238,7 +239,7 @@ def rotten(disk: FaultyDisk, mark: int, rot_id: int) -> PartitionLog:
     path = max(path for path in segments(disk) if int(Path(path).stem) <= rot_id)
     start = records(int(Path(path).stem), rot_id - int(Path(path).stem)).size_bytes
     disk.flip(path, 128 + start + 35)
-    return reopen(disk).partition(0)
+    return reopen(disk, UNREPAIRED).partition(0)
 
 
 def test_a_bad_tail_above_the_mark_is_cut() -> None:
@@ -289,13 +290,13 @@ def test_rot_in_the_middle_is_found_by_the_reader_and_never_served(rot_id: int) 
 @pytest.mark.parametrize("lost", [0, 1, -1])
 def test_a_missing_segment_is_damage(lost: int) -> None:
     disk = FaultyDisk()
-    log = new_log(disk)
+    log = new_log(disk, UNREPAIRED)
     append(log, 40)
     log.set_low_water_mark(1, 39, 39)
     disk.crash()
     gone = segments(disk)[lost]
     disk.remove(gone)
-    log = reopen(disk).partition(0)
+    log = reopen(disk, UNREPAIRED).partition(0)
     assert log.damaged is not None
     assert log.last_id == int(Path(gone).stem) - 1
     log.open_session(2)

@@ -127,6 +127,7 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "NO_RESOURCES": 10,
         "INVALID_REQUEST": 11,
         "TRIMMED": 12,
+        "ROTTEN": 13,
     }
 
 

@@ -101,6 +101,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def unneeded(self, handle: int, size: int, offset: int) -> None:
+        """These bytes of the page cache will not be read again soon. Advice only."""
+
     def lock(self, path: str, shared: bool) -> int:
         """A handle that holds ``flock`` on a directory until it is closed; BlockingIOError when another has it."""
 
@@ -186,6 +189,9 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def unneeded(self, handle: int, size: int, offset: int) -> None:
+        os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
     def lock(self, path: str, shared: bool) -> int:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

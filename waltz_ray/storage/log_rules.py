@@ -20,6 +20,7 @@ __all__ = [
     "check_marks",
     "check_new_session",
     "check_session",
+    "may_be_fetched",
     "must_wait_for_sync",
     "proven_by_sync",
     "unproven",
@@ -42,6 +43,8 @@ class LogView(Protocol):
 
     @property
     def session_id(self) -> int: ...
+    @property
+    def local_low_water_mark(self) -> int: ...
     def check_fence(self) -> None: ...
 
 
@@ -99,6 +102,22 @@ def check_marks(log: LogView, session_id: int, low: int, local_low: int) -> None
             f"partition {log.partition_id}: low-water marks {low}, {local_low} do not fit the log, "
             f"which ends with {log.last_id}"
         )
+
+
+# ---- what has rotted -------------------------------------------------------------------------------------------
+
+
+def may_be_fetched(local_low_water_mark: int, end_id: int) -> bool:
+    """Whether a closed segment that ends before ``end_id`` may rot without taking the partition out: it is fetched
+    from a peer, and the log goes on, appends and votes included.
+
+    Only if all of it lies at or below this replica's own mark. Up to there the log is committed, so that every peer's
+    mark is proof that it has the same records, and no vote speaks for them: the X of any session is at or above the
+    mark. What a vote says is where the log *ends*, and all behind the mark is whole. Above the mark a bad record may
+    be one that nobody else has, or that was never committed: that is damage, the replica loses its vote and is cut and
+    copied.
+    """
+    return end_id - 1 <= local_low_water_mark
 
 
 # ---- what is proven ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from waltz_ray.errors import (
     NotContiguous,
     OutOfResources,
     PartitionDamaged,
+    SegmentRotten,
     Trimmed,
 )
 from waltz_ray.protocol.messages.replica import Open, RefusalCode, ReplicaRequest
@@ -143,6 +144,8 @@ class _Refusing:
                 code = RefusalCode.NOT_CONTIGUOUS
             case InvalidInput():
                 code = self._invalid
+            case SegmentRotten():
+                code = RefusalCode.ROTTEN
             case PartitionDamaged() | Corruption():
                 code = RefusalCode.DAMAGED
             case DiskFull():

@@ -19,6 +19,8 @@ trim, begin_at               ``trimming.py``                             ``trimm
 truncate                     marks lowered; newest files gone in order   log ends anywhere between old and new end, the
                                                                          caller was not answered and cuts again
 set_low_water_mark           old or new marks                            nothing
+replace_closed               what ``repair.py`` tells: the rotten        finds the rot again, or nothing
+                             segment, or the one that was fetched
 ===========================  ==========================================  ==========================================
 
 A partition whose fence is lost (both slots of its control entry damaged, ``fence_lost``) takes part in nothing: it
@@ -35,6 +37,10 @@ Locking: one lock per partition for the state below. ``fdatasync`` of records an
 at most one sync runs at a time (``_syncing``), and whatever closes or shortens files waits for it to finish.
 A reader whose files were cut meanwhile notices by ``_epoch`` and starts over.
 
+Rot in a closed segment that lies at or below the mark does not end the log (``log_rules.may_be_fetched``): it is noted
+in ``rotten``, reads of its bad records are refused with SegmentRotten, and ``repair.py`` puts a peer's copy in its
+place.
+
 A lack of file handles or memory is no damage: a read then raises OutOfResources and the log stays as it is. Where it
 (or a full disk) interrupts a roll or a cut, no segment is active; whatever needs one next cuts to ``last_id`` again.
 """
@@ -43,7 +49,9 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,11 +62,12 @@ from waltz_ray.errors import (
     InvalidInput,
     OutOfResources,
     PartitionDamaged,
+    SegmentRotten,
     Trimmed,
 )
 from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import NO_TRANSACTION
-from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.records import Int64s, RecordBatch
 from waltz_ray.protocol.times import times_within
 from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFile
@@ -92,7 +101,8 @@ class PartitionLog:
     (``first_id`` - 1 = none), ``synced_id`` the last that is known to be durable,
     ``damaged`` what is wrong with the records after ``last_id``, or None. ``fence_lost``: what is wrong if both slots
     of the control entry are damaged (then ``damaged`` says so, too). ``is_open``: a session was opened since this
-    object was made. All methods raise SyncFailed once a flush has failed.
+    object was made. ``rotten``: closed segments, by first ID, that are to be fetched from a peer, and why; replaced as
+    a whole when it changes. All methods raise SyncFailed once a flush has failed.
     """
 
     def __init__(
@@ -117,6 +127,7 @@ class PartitionLog:
         self._line = 0  # of the records: how often any that had been appended were taken away again
         self._limit_bytes = config.segment_size_bytes
         self.last_id = -1
+        self.rotten: dict[int, Corruption] = {}
         self.fence_lost: Corruption | None = None
         try:
             self._entry = control.entry(partition_id)
@@ -125,9 +136,11 @@ class PartitionLog:
             self._adopt(Recovered([], None, -1, lost))
             return
         with enough_resources(folder):
-            self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry))
+            self._adopt(open_files(disk, folder, cluster_key, partition_id, self._entry, config.repair))
 
     def _adopt(self, found: Recovered) -> None:
+        known = {**self.rotten, **found.rotten}
+        self.rotten = {first_id: known[first_id] for first_id in found.segments[:-1] if first_id in known}
         if found.last_id < self.last_id or found.damaged is not None:
             self._line += 1
         self._segments, self._active, self.first_id = found.segments, found.active, found.first_id
@@ -387,7 +400,7 @@ class PartitionLog:
                 path = segment_path(self._folder, bounds[0])
             try:
                 with enough_resources(path):
-                    view = view or self._closed(*bounds)
+                    view = view or self.view_closed(*bounds)
                     return read_records(self._disk.disk, view, self.partition_id, first_id, end_id, max_bytes)
             except (Corruption, OSError) as error:
                 damage = error if isinstance(error, Corruption) else Corruption(path, 0, f"cannot be read: {error}")
@@ -401,20 +414,19 @@ class PartitionLog:
             place = self._disk.disk, self._folder, self._cluster_key, self.partition_id
             return TimeLookup(*place, tuple(self._segments), self.last_id + 1, in_doubt)
 
-    def _closed(self, first_id: int, next_id: int) -> SegmentView:
-        paths = segment_path(self._folder, first_id), index_path(self._folder, first_id)
-        return closed_view(self._disk.disk, *paths, first_id, next_id)
-
     def _explain(self, damage: Corruption, epoch: int, position: int, first_id: int, mended: bool) -> None:
         """A read failed. Returns if it is worth another try: the log was cut meanwhile, or only the index was wrong."""
         with self._quiet():
             if self.was_cut_since(epoch):
                 return
+            known = self.rotten.get(self._segments[position])
+            if known is not None:
+                raise SegmentRotten.of(known)
             active = self._active if position == len(self._segments) - 1 else None
             good_id, rotten = first_id - 1, damage
             try:
                 with enough_resources(damage.file):
-                    view = active.snapshot() if active else self._closed(*self._segments[position : position + 2])
+                    view = active.snapshot() if active else self.view_closed(*self._segments[position : position + 2])
                     scan = scan_view(self._disk.disk, view, self.partition_id)
                     if scan.reason is None and not mended:
                         return self._mend_index(active, position, scan.offsets)
@@ -424,21 +436,87 @@ class PartitionLog:
             except OSError as error:
                 good_id = self._segments[position] - 1
                 rotten = Corruption(damage.file, damage.offset, f"{damage.reason} ({error})")
-            self.damaged = rotten
-            self._shorten(min(self.last_id, good_id))
-            raise rotten
+            raise self._has_rotted(position, rotten, good_id)
+
+    def _has_rotted(self, position: int, damage: Corruption, good_id: int) -> Corruption:
+        """Records of a segment are bad, up to ``good_id`` they are not. What is to be said to who wants them."""
+        bounds = self._segments[position : position + 2]
+        if len(bounds) == 2 and self._config.repair and rules.may_be_fetched(self.local_low_water_mark, bounds[1]):
+            self.rotten = {**self.rotten, bounds[0]: damage}
+            return SegmentRotten.of(damage)
+        self.damaged = damage
+        self._shorten(min(self.last_id, good_id))
+        return damage
 
     def was_cut_since(self, epoch: int) -> bool:
         """Whether files were cut or made anew since a reader looked at ``epoch``: what it met is then no damage."""
         return self._epoch != epoch
 
-    def _mend_index(self, active: ActiveSegment | None, position: int, offsets: np.typing.NDArray[np.int64]) -> None:
+    # ---- closed segments, for who checks and repairs them ---------------------------------------------------
+
+    def closed(self) -> tuple[int, list[tuple[int, int]]]:
+        """An epoch, and the records [first ID, end ID) of each segment that will not change any more and is synced;
+        none of a log that is damaged."""
+        with self._lock:
+            whole = self.damaged is None and self._active is not None
+            return self._epoch, list(pairwise(self._segments)) if whole else []
+
+    def view_closed(self, first_id: int, end_id: int) -> SegmentView:
+        """To be read without the lock; it may be cut, removed or replaced meanwhile. OSError if it is not there."""
+        paths = segment_path(self._folder, first_id), index_path(self._folder, first_id)
+        return closed_view(self._disk.disk, *paths, first_id, end_id)
+
+    def segment_path(self, first_id: int) -> str:
+        """Where the segment is that begins with ``first_id``."""
+        return segment_path(self._folder, first_id)
+
+    def read_header(self, path: str, first_id: int) -> SegmentHeader:
+        """The header of a segment or an index of this partition. Corruption, OSError."""
+        return read_header(self._disk.disk, path, self._cluster_key, self.partition_id, first_id)
+
+    def _position_of(self, epoch: int, first_id: int, end_id: int) -> int | None:
+        """Of a closed segment that is what it was at ``epoch``; with the lock."""
+        position = int(np.searchsorted(self._segments, first_id))
+        same = not self.was_cut_since(epoch) and self._segments[position : position + 2] == [first_id, end_id]
+        return position if same and self.damaged is None else None
+
+    def report_rot(self, epoch: int, first_id: int, end_id: int, damage: Corruption, good_id: int) -> bool:
+        """Somebody has read the closed segment and found bad records behind ``good_id``. False if it is not the same
+        segment any more: then that was no damage."""
+        with self._quiet():
+            self._disk.check()
+            position = self._position_of(epoch, first_id, end_id)
+            if position is not None and first_id not in self.rotten:
+                self._has_rotted(position, damage, good_id)
+            return position is not None
+
+    def mend_index(self, epoch: int, first_id: int, end_id: int, offsets: Int64s) -> bool:
+        """The same, and all records are whole, at ``offsets``: the index is made anew. DiskFull, OutOfResources."""
+        with self._quiet():
+            self._disk.check()
+            position = self._position_of(epoch, first_id, end_id)
+            if position is not None:
+                self._mend_index(None, position, offsets)
+            return position is not None
+
+    def replace_closed(self, epoch: int, first_id: int, end_id: int, install: Callable[[], None]) -> bool:
+        """``install`` puts other files, with the same records, in the place of a closed segment's; readers that had the
+        old ones open start over. False, and nothing is done, if it is not the same segment any more."""
+        with self._quiet():
+            self._disk.check()
+            if self._position_of(epoch, first_id, end_id) is None:
+                return False
+            install()
+            self._epoch += 1
+            self.rotten = {first: why for first, why in self.rotten.items() if first != first_id}
+            return True
+
+    def _mend_index(self, active: ActiveSegment | None, position: int, offsets: Int64s) -> None:
         if active is not None:
             active.rewrite_index(offsets)
             return
         first_id = self._segments[position]
-        path = segment_path(self._folder, first_id)
-        header = read_header(self._disk.disk, path, self._cluster_key, self.partition_id, first_id)
+        header = self.read_header(segment_path(self._folder, first_id), first_id)
         write_index_file(self._disk, self._folder, header, offsets)
 
     def truncate(self, session_id: int, last_id: int) -> None:
@@ -459,7 +537,10 @@ class PartitionLog:
                 return
             self._lower_marks(last_id)
             self._shorten(last_id)
+            rotten = self.rotten
             self._adopt(self._cut(last_id))
+            if self._active is not None and self._active.first_id in rotten:
+                self._look_at_newest(self._active)  # where the cut is, a closed segment has become the newest
             if self.damaged is not None:
                 raise self.damaged
 
@@ -509,6 +590,7 @@ class PartitionLog:
         self._epoch += 1
         self.first_id = first_id
         self._segments = [segment_id for segment_id in self._segments if segment_id >= first_id]
+        self.rotten = {segment_id: why for segment_id, why in self.rotten.items() if segment_id >= first_id}
         remove_below(self._disk, self._folder, first_id)
 
     def keep_small(self, most_bytes: int | None, oldest_ms: int | None) -> None:
@@ -554,6 +636,13 @@ class PartitionLog:
     def _size_of(self, segment_id: int) -> int:
         path = segment_path(self._folder, segment_id)
         return self._disk.disk.file_size(path) if self._disk.disk.exists(path) else 0  # dropped meanwhile
+
+    def _look_at_newest(self, active: ActiveSegment) -> None:
+        with enough_resources(active.path):
+            scan = scan_view(self._disk.disk, active.snapshot(), self.partition_id)
+        if scan.reason is not None:
+            self.damaged = Corruption(active.path, scan.end, scan.reason)
+            self._shorten(active.first_id + len(scan.offsets) - 1)
 
     def set_low_water_mark(self, session_id: int, low: int, local_low: int) -> None:
         """Record the cluster's and this replica's mark, durably, the records below them first.
@@ -608,7 +697,7 @@ class PartitionLog:
             if active is not None:
                 active.abandon()
             self._journal.forget(self.partition_id)
-            self._segments = []
+            self._segments, self.rotten = [], {}
             self.damaged = Corruption(self._folder, 0, "the partition was removed: its space has been deleted")
             self._shorten(NO_TRANSACTION)
 

@@ -2,7 +2,8 @@
 
 ``ActiveSegment`` has the story of the files. What follows from it:
 
-* every segment but the newest must be complete; a fault there is damage;
+* every segment but the newest must be complete; a fault there is damage. Of one that lies wholly at or below the local
+  low-water mark the log goes on behind it, and it is fetched from a peer (``log_rules.may_be_fetched``, ``repair.py``);
 * a newest segment with a bad header and only zeros behind it was never used and is removed;
 * the newest segment is scanned from its last index entry, looked for from the low-water mark on; behind the last
   whole record everything is cut, unless the log would then end below the local low-water mark, which no crash can
@@ -37,12 +38,15 @@ After a failed sync
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Int64s
+from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import ControlEntry
 from waltz_ray.storage.disk import Disk, DurableDisk
 from waltz_ray.storage.layout import (
@@ -71,13 +75,16 @@ __all__ = [
 
 
 class Recovered(NamedTuple):
-    """A partition as found: ``segments`` are the first IDs of all good ones, the active one last."""
+    """A partition as found: ``segments`` are the first IDs of all good ones, the active one last.
+
+    ``rotten``: those of the closed ones that are to be fetched from a peer, and why."""
 
     segments: list[int]
     active: ActiveSegment | None
     last_id: int
     damaged: Corruption | None
     first_id: int = 0  # where the log begins
+    rotten: Mapping[int, Corruption] = MappingProxyType({})
 
 
 class _Folder(NamedTuple):
@@ -97,9 +104,10 @@ def read_header(disk: Disk, path: str, cluster_key: uuid.UUID, partition_id: int
 
 
 def open_files(
-    disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, entry: ControlEntry
+    disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, entry: ControlEntry, repair: bool = False
 ) -> Recovered:
-    """Recover the partition in folder ``path``. ``entry`` is its control entry."""
+    """Recover the partition in folder ``path``. ``entry`` is its control entry; ``repair``: there is somebody who
+    fetches rotten segments."""
     folder = _Folder(disk, path, cluster_key, partition_id)
     try:
         beginning = read_beginning(disk.disk, path, cluster_key, partition_id)
@@ -124,11 +132,15 @@ def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry) -> Recov
     if ids[0] != begin_id:
         lost = Corruption(segment_path(path, begin_id), 0, f"transactions {begin_id} to {ids[0] - 1} are missing")
         return Recovered([], None, begin_id - 1, lost)
+    rotten: dict[int, Corruption] = {}
     for position, first_id in enumerate(ids[:-1]):
-        last_id, damage = _check_closed(folder, first_id, ids[position + 1])
+        end_id = ids[position + 1]
+        last_id, damage = _check_closed(folder, first_id, end_id)
+        if damage is not None and not (repair and rules.may_be_fetched(entry.local_low_water_mark, end_id)):
+            return Recovered(ids[: position + 1], None, last_id, damage, rotten)
         if damage is not None:
-            return Recovered(ids[: position + 1], None, last_id, damage)
-    found = _open_newest(folder, ids, entry)
+            rotten[first_id] = damage
+    found = _open_newest(folder, ids, entry)._replace(rotten=rotten)
     if found.damaged is None:
         _remove_strays(folder, names, ids)
     return found
@@ -140,8 +152,9 @@ def _remove_strays(folder: _Folder, names: list[str], ids: list[int]) -> None:
         folder.disk.unlink(index_path(folder.path, stray))
     for stray in set(segment_ids(names, ".tix")) - set(ids):
         folder.disk.unlink(time_path(folder.path, stray))
-    for stray in segment_ids(names, ".idx.new"):
-        folder.disk.unlink(f"{index_path(folder.path, stray)}.new")
+    for suffix in (".idx", ".seg"):
+        for stray in segment_ids(names, f"{suffix}.new"):
+            folder.disk.unlink(f"{folder.path}/{stray:019d}{suffix}.new")
 
 
 def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recovered:

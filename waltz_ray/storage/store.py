@@ -89,7 +89,7 @@ class ReplicaStore:
         """Use ``create`` or ``open``."""
         self.directory, self.cluster_key = directory, cluster_key
         self.partition_ids: range = range(len(control))
-        self._disk, self._control, self._lock_handle, self._config = disk, control, lock, config
+        self.disk, self._control, self._lock_handle, self._config = disk, control, lock, config
         self._journal = Journal(disk, directory, cluster_key, config)
         self._opening = threading.Lock()
         self._partitions: dict[int, PartitionLog] = {}
@@ -169,11 +169,11 @@ class ReplicaStore:
         if partition_id in self.removed:
             raise InvalidInput(f"{self.directory}: partition {partition_id} was removed: its space has been deleted")
         with self._opening:
-            self._disk.check()
+            self.disk.check()
             if partition_id not in self._partitions:
                 folder = f"{self.directory}/{partition_id}"
                 self._partitions[partition_id] = PartitionLog(
-                    self._disk, folder, self.cluster_key, partition_id, self._control, self._journal, self._config
+                    self.disk, folder, self.cluster_key, partition_id, self._control, self._journal, self._config
                 )
             return self._partitions[partition_id]
 
@@ -185,7 +185,7 @@ class ReplicaStore:
     def grow(self, partitions: int) -> None:
         """Have at least so many partitions; the others go on. DiskFull, OutOfResources: nothing was changed."""
         with self._opening, contextlib.ExitStack() as held:
-            self._disk.check()
+            self.disk.check()
             for _, log in sorted(self._partitions.items()):
                 held.enter_context(log.standing_still())
             self._control.extend(partitions)
@@ -197,12 +197,16 @@ class ReplicaStore:
         The caller sees to it that nobody changes the partition meanwhile. DiskFull, OutOfResources: to be done again.
         """
         with self._opening:
-            self._disk.check()
+            self.disk.check()
             self.removed |= {partition_id}
             log = self._partitions.get(partition_id)
         if log is not None:
             log.retire()
-        remove_files(self._disk, f"{self.directory}/{partition_id}")
+        remove_files(self.disk, f"{self.directory}/{partition_id}")
+
+    def now_ms(self) -> int:
+        """The disk's clock, Unix milliseconds."""
+        return self.disk.disk.now_ms()
 
     def sync(self, partition_ids: Iterable[int]) -> None:
         """Everything appended so far to these partitions is durable when this returns.
@@ -238,7 +242,7 @@ class ReplicaStore:
 
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""
-        disk, total = self._disk.disk, 0
+        disk, total = self.disk.disk, 0
         for name in disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
             files = [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]
@@ -256,9 +260,9 @@ class ReplicaStore:
                     log.close()
                 self._journal.close()
             finally:
-                self._disk.close(self.directory)
+                self.disk.close(self.directory)
                 self._control.close()
-                self._disk.disk.close(self._lock_handle)
+                self.disk.disk.close(self._lock_handle)
 
 
 def _absolute(directory: str) -> str:

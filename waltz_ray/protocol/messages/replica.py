@@ -67,6 +67,7 @@ class RefusalCode(IntEnum):
     NO_RESOURCES = 10  # no file handles or memory just now; the log is whole, the same request may succeed later
     INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
     TRIMMED = 12  # the records asked for are below where this log begins; ``last_id``: the last that is gone
+    ROTTEN = 13  # these records have rotted here and are fetched from a peer; everything else is served
 
 
 @value()

@@ -1,0 +1,100 @@
+"""What a scrub checks next, how fast, and what has come of it. Pure: it is told the time and what was read.
+
+A *pass* checks every closed segment that there is when it begins, partition by partition. What is closed meanwhile is
+the next pass's. Passes begin ``interval_s`` after each other, or at once if the last one took longer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+__all__ = ["ScrubPlan", "ScrubProgress", "Target"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The closed segment of a partition that has the records [first_id, end_id), in ``size_bytes`` with its index."""
+
+    partition_id: int
+    first_id: int
+    end_id: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ScrubProgress:
+    """``done_bytes`` of ``total_bytes`` of the running pass, or of the last one. Times are Unix milliseconds, None =
+    never.
+
+    ``last_pass_ms``: when the last full pass ended. ``found``, ``repaired``: damages since the replica started.
+    """
+
+    done_bytes: int = 0
+    total_bytes: int = 0
+    began_ms: int | None = None
+    last_pass_ms: int | None = None
+    found: int = 0
+    repaired: int = 0
+
+
+class ScrubPlan:
+    """Ask ``pause_s`` how long to wait, then ``begin`` or check ``current``, and tell what was done."""
+
+    def __init__(self, bytes_per_s: int, interval_s: float, last_pass_ms: int | None = None) -> None:
+        """``bytes_per_s``: 0 = as fast as may be."""
+        self._bytes_per_s, self._interval_s = bytes_per_s, interval_s
+        self._waiting: deque[Target] = deque()
+        self._free_s = self._next_pass_s = 0.0
+        self._checked_bytes = 0  # of the targets before the current one
+        self._in_pass = False
+        self.progress = ScrubProgress(last_pass_ms=last_pass_ms)
+
+    @property
+    def current(self) -> Target | None:
+        """What is to be checked, or went on with; None between two passes."""
+        return self._waiting[0] if self._waiting else None
+
+    def wait_for_pass_s(self, now_s: float) -> float:
+        """For how long no pass is to begin; 0 while one is running."""
+        return 0.0 if self._in_pass else max(0.0, self._next_pass_s - now_s)
+
+    def begin(self, now_s: float, now_ms: int, targets: Sequence[Target]) -> None:
+        """A pass over ``targets``, in their order."""
+        self._waiting, self._in_pass, self._checked_bytes = deque(targets), True, 0
+        self._next_pass_s = now_s + self._interval_s
+        total_bytes = sum(target.size_bytes for target in targets)
+        self.progress = replace(self.progress, done_bytes=0, total_bytes=total_bytes, began_ms=now_ms)
+        self._end_if_over(now_ms)
+
+    def has_read(self, now_s: float, size_bytes: int) -> float:
+        """So much was read; for how long to pause, so that the rate holds over any time."""
+        if not self._bytes_per_s:
+            return 0.0
+        self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+        return self._free_s - now_s
+
+    def has_checked(self, size_bytes: int) -> None:
+        """So much of the current target has been checked."""
+        target = self._waiting[0]
+        done = self.progress.done_bytes + size_bytes
+        self.progress = replace(self.progress, done_bytes=min(done, self._checked_bytes + target.size_bytes))
+
+    def done(self, now_ms: int) -> None:
+        """The current target is checked, or is not there any more."""
+        self._checked_bytes += self._waiting.popleft().size_bytes
+        self.progress = replace(self.progress, done_bytes=self._checked_bytes)
+        self._end_if_over(now_ms)
+
+    def found(self) -> None:
+        """A damage more."""
+        self.progress = replace(self.progress, found=self.progress.found + 1)
+
+    def repaired(self) -> None:
+        """One less."""
+        self.progress = replace(self.progress, repaired=self.progress.repaired + 1)
+
+    def _end_if_over(self, now_ms: int) -> None:
+        if not self._waiting:
+            self._in_pass = False
+            self.progress = replace(self.progress, last_pass_ms=now_ms)
