@@ -16,6 +16,8 @@ from waltz_ray.runtime.status import (
     CursorStatus,
     EndpointStatistics,
     ReplicaStatus,
+    RottenSegment,
+    ScrubStatus,
     ServerStatus,
     StoredPartition,
 )
@@ -83,6 +85,18 @@ def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
         "replica_damaged": 0,
     }
     assert of(values, cluster="c", replica="0", partition="4") == {"replica_damaged": 1}
+
+
+def test_a_scrubs_gauges(values: dict[Sample, float]) -> None:
+    scrub = ScrubStatus(5, 9, 1, 2_500, found=3, repaired=2, unrepaired=(RottenSegment(0, "f", "rot", ""),))
+    Gauges("c", "0").replica(ReplicaStatus(state=ActorState.SERVING, scrub=scrub))
+    told = of(values, cluster="c", replica="0")
+    assert {name: told[f"replica_{name}"] for name in ("scrub_done_bytes", "scrub_total_bytes")} == {
+        "scrub_done_bytes": 5,
+        "scrub_total_bytes": 9,
+    }
+    assert told["replica_scrub_last_pass_seconds"] == 2.5
+    assert [told[f"replica_damages_{name}"] for name in ("found", "repaired", "unrepaired")] == [3, 2, 1]
 
 
 def test_what_is_not_known_leaves_the_old_value(values: dict[Sample, float]) -> None:

@@ -29,6 +29,8 @@ from waltz_ray.runtime.status import (
     Readiness,
     ReplicaProgress,
     ReplicaStatus,
+    RottenSegment,
+    ScrubStatus,
     ServedPartition,
     ServerStatus,
     StoredPartition,
@@ -133,6 +135,33 @@ def test_cursors_are_told_where_there_are_some(
     assert mail == "│mail│log│?│-│-│yes│1970-01-0100:00:00UTC│"
 
 
+HALF = ScrubStatus(done_bytes=50, total_bytes=100, began_ms=1)
+RUNNING = RottenSegment(0, "f", "f: damaged", "")
+
+
+@pytest.mark.parametrize(
+    ("scrub", "told"),
+    [
+        (ScrubStatus(), "never"),
+        (HALF, "50 %"),
+        (replace(HALF, last_pass_ms=86_400_000), "1970-01-02 00:00 UTC"),
+        (replace(HALF, unrepaired=(RUNNING,)), "50 %, 1 damaged"),
+    ],
+)
+def test_how_far_the_scrub_is(
+    answer: Callable[[ClusterStatus], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scrub: ScrubStatus,
+    told: str,
+) -> None:
+    """What is being repaired is no trouble yet."""
+    monkeypatch.setenv("COLUMNS", "200")
+    answer(with_replica(scrub=scrub))
+    assert run("status") == 0
+    assert told in capsys.readouterr().out
+
+
 SICK: list[tuple[ClusterStatus, str]] = [
     (
         replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, problem="the disk of d is full")),
@@ -148,6 +177,10 @@ SICK: list[tuple[ClusterStatus, str]] = [
     ),
     (with_replica(problem="no space left"), "replica 0: no space left"),
     (with_replica(partitions={0: StoredPartition(damaged="rot")}), "replica 0, partition 0: rot"),
+    (
+        with_replica(scrub=ScrubStatus(unrepaired=(RottenSegment(3, "f", "f: damaged", "nobody answers"),))),
+        "replica 0, partition 3: f: damaged; not repaired: nobody answers",
+    ),
     (
         with_server(state=ActorState.NO_ANSWER, silent_s=41.0, reason="hung"),
         "server 1: NO ANSWER: does not answer for 41 s: hung",

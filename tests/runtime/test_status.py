@@ -28,6 +28,8 @@ from waltz_ray.runtime.status import (
     Readiness,
     ReplicaProgress,
     ReplicaStatus,
+    RottenSegment,
+    ScrubStatus,
     ServedPartition,
     ServerStatus,
     StoredPartition,
@@ -137,6 +139,9 @@ KNOWN: list[tuple[type, str]] = [
     (ReplicaStatus, "replica state reason silent_s since_ms problem pid incarnation directory endpoint node"),
     (ReplicaStatus, "disk_use_bytes disk_free_bytes partitions traffic"),
     (StoredPartition, "session last_id synced_id low_water_mark local_low_water_mark damaged"),
+    (ReplicaStatus, "scrub"),
+    (ScrubStatus, "done_bytes total_bytes began_ms last_pass_ms found repaired unrepaired"),
+    (RottenSegment, "partition path damage why_not"),
     (EndpointStatistics, "connections turns requests records record_bytes"),
     (EmbeddedZooKeeperStatus, "state reason endpoint pid restarts"),
 ]

@@ -19,6 +19,7 @@ from waltz_ray.runtime.status import (
     EndpointStatistics,
     Readiness,
     ReplicaStatus,
+    ScrubStatus,
     ServedPartition,
     ServerStatus,
     StoredPartition,
@@ -67,6 +68,20 @@ _TRAFFIC: tuple[_Figure[EndpointStatistics], ...] = (
     _Figure(
         "waltz_replica_record_bytes", "bytes of records appended since the replica started", lambda t: t.record_bytes
     ),
+)
+_SCRUB: tuple[_Figure[ScrubStatus], ...] = (
+    _Figure("waltz_replica_scrub_done_bytes", "bytes that the running pass has checked", lambda s: s.done_bytes),
+    _Figure("waltz_replica_scrub_total_bytes", "bytes that it is to check", lambda s: s.total_bytes),
+    _Figure(
+        "waltz_replica_scrub_last_pass_seconds",
+        "when the last full pass ended, Unix time",
+        lambda s: None if s.last_pass_ms is None else s.last_pass_ms / 1000,
+    ),
+    _Figure(
+        "waltz_replica_damages_found", "damaged closed segments found since the replica started", lambda s: s.found
+    ),
+    _Figure("waltz_replica_damages_repaired", "those of them that were repaired", lambda s: s.repaired),
+    _Figure("waltz_replica_damages_unrepaired", "damaged closed segments now", lambda s: len(s.unrepaired)),
 )
 _STORED: tuple[_Figure[StoredPartition], ...] = (
     _Figure("waltz_replica_first_id", "ID with which the replica's log begins", lambda p: p.first_id),
@@ -150,6 +165,7 @@ class Gauges:
     def __init__(self, cluster: str, replica: str) -> None:
         own = {"cluster": cluster, "replica": replica}
         self._replica, self._traffic = _Set(_REPLICA, own), _Set(_TRAFFIC, own)
+        self._scrub = _Set(_SCRUB, own)
         self._partitions = _OfPartitions(_STORED, own)
 
     def replica(self, status: ReplicaStatus) -> None:
@@ -157,6 +173,8 @@ class Gauges:
         self._replica.tell(status)
         if status.traffic is not None:
             self._traffic.tell(status.traffic)
+        if status.scrub is not None:
+            self._scrub.tell(status.scrub)
         self._partitions.tell(status.partitions)
 
 

@@ -28,8 +28,9 @@ The replica follows the cluster's spaces (``ReplicaService.follow``): it grows, 
 What it needs ZooKeeper for ends there: while that is away it serves what it has. Where the disk is full or handles are
 short it goes on serving without, and tries again.
 
-One damaged partition is refused and shown in ``status()``, the others are served. A disk that fills up later is a
-``problem`` of a SERVING replica: appends are refused, reads go on.
+One damaged partition is refused and shown in ``status()``, the others are served. Closed segments are checked, and
+repaired from peers, by a thread of its own (``upkeep_thread.py``), which takes no part in serving. A disk that fills
+up later is a ``problem`` of a SERVING replica: appends are refused, reads go on.
 
 Crash story: killed before its first joined session, whatever it created is opened or created again. Killed while it
 serves: the next start takes the lock, recovers, listens on a new port and announces that; servers follow the
@@ -52,6 +53,7 @@ from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
+from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -68,6 +70,7 @@ from waltz_ray.errors import (
     WaltzError,
 )
 from waltz_ray.net.backoff import Backoff
+from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
@@ -109,6 +112,7 @@ class ReplicaHost:
         self._store: ReplicaStore | None = None
         self._service: ReplicaService | None = None
         self._endpoint: ReplicaEndpoint | None = None
+        self._upkeep: UpkeepThread | None = None
         self._client: KazooZooKeeper | None = None
         self._cluster_store: ClusterStore | None = None
         self._spaces_changed = threading.Event()  # since ``_follow`` has looked
@@ -128,7 +132,7 @@ class ReplicaHost:
 
     def status(self) -> ReplicaStatus:
         """Marks per partition, disk use, endpoint, and why it is not serving if it is not; for ``waltz status``."""
-        store, endpoint = self._store, self._endpoint
+        store, endpoint, upkeep = self._store, self._endpoint, self._upkeep
         return ReplicaStatus(
             replica=self._replica_id,
             state=self._state,
@@ -143,6 +147,7 @@ class ReplicaHost:
             disk_free_bytes=_measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
             partitions={p: _stored(store, p) for p in store.served_ids} if store else {},
             traffic=endpoint.statistics() if endpoint else None,
+            scrub=upkeep.status() if upkeep else None,
         )
 
     def shutdown(self) -> None:
@@ -286,8 +291,17 @@ class ReplicaHost:
             client.close()
             raise
         self._client, self._cluster_store = client, cluster_store
+        assert self._store is not None
+        if self._upkeep is None:
+            self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers)
         self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
+
+    def _peers(self) -> dict[int, Endpoint]:
+        """Where the other replicas listen. CoordinationError."""
+        cluster_store = self._cluster_store
+        found = cluster_store.replicas() if cluster_store is not None else {}
+        return {number: peer.endpoint for number, peer in found.items() if number != self._replica_id}
 
     def _open(self, cluster_store: ClusterStore) -> None:
         """The storage, recovered before the first server asks, and the endpoint; both or nothing."""
@@ -319,6 +333,9 @@ class ReplicaHost:
 
     def _close(self) -> None:
         """Nothing is open afterwards, whatever state it was in. Idempotent."""
+        upkeep, self._upkeep = self._upkeep, None
+        if upkeep is not None:
+            upkeep.stop()
         client, self._client, self._cluster_store, self._service = self._client, None, None, None
         if client is not None:
             client.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +12,7 @@ from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOp
 from waltz_ray.cli.cursor import cursor_table
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.runtime.findings import SILENT_S, what_does_not_serve
-from waltz_ray.runtime.status import ClusterStatus, Readiness, ZooKeeperStatus, to_json
+from waltz_ray.runtime.status import ClusterStatus, Readiness, ScrubStatus, ZooKeeperStatus, to_json
 
 __all__ = ["look", "register"]
 
@@ -99,7 +101,8 @@ def _servers(view: ClusterStatus) -> Table:
 
 
 def _replicas(view: ClusterStatus) -> Table:
-    table = table_of("replica", "state", "endpoint", "first IDs", "last IDs", "low-water marks", "disk use")
+    columns = "state", "endpoint", "first IDs", "last IDs", "low-water marks", "disk use", "checked"
+    table = table_of("replica", *columns)
     for replica_id, replica in view.replicas.items():
         partitions = replica.partitions.values()
         table.add_row(
@@ -110,8 +113,20 @@ def _replicas(view: ClusterStatus) -> Table:
             " ".join(_text(stored.last_id) for stored in partitions) or "-",
             " ".join(_text(stored.low_water_mark) for stored in partitions) or "-",
             _size(replica.disk_use_bytes),
+            _checked(replica.scrub),
         )
     return table
+
+
+def _checked(scrub: ScrubStatus | None) -> str:
+    """The last full pass of the scrub, or how far the first one is; and what is damaged."""
+    if scrub is None:
+        return "-"
+    if scrub.last_pass_ms is not None:
+        text = f"{datetime.fromtimestamp(scrub.last_pass_ms / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
+    else:
+        text = "never" if scrub.began_ms is None else f"{100 * scrub.done_bytes // max(1, scrub.total_bytes)} %"
+    return f"{text}, {len(scrub.unrepaired)} damaged" if scrub.unrepaired else text
 
 
 def _zookeeper_state(seen: ZooKeeperStatus | None) -> str:

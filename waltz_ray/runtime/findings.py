@@ -121,6 +121,12 @@ def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[Finding]
     return [Finding(who, problem, _REMEDIES[actor.state])]
 
 
+_ROTTEN_REMEDY = (
+    "see that another replica serves, and has room here: it is tried again by itself; if copies disagree, compare them "
+    "with waltz verify before waltz replace-replica"
+)
+
+
 def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
     yield from _not_serving(who, replica, _since(replica.since_ms))
     if replica.problem:
@@ -129,6 +135,10 @@ def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
         if stored.damaged:
             remedy = "wait: it is copied anew from its peers; if nothing changes: waltz replace-replica --partition"
             yield Finding(f"{who}, partition {partition_id}", stored.damaged, remedy)
+    for rotten in () if replica.scrub is None else replica.scrub.unrepaired:
+        if rotten.why_not:
+            problem = f"{rotten.damage}; not repaired: {rotten.why_not}"
+            yield Finding(f"{who}, partition {rotten.partition}", problem, _ROTTEN_REMEDY)
 
 
 def _partition(each: PartitionAssignment, served: ServedPartition | None) -> list[Finding]:

@@ -34,6 +34,8 @@ __all__ = [
     "Readiness",
     "ReplicaProgress",
     "ReplicaStatus",
+    "RottenSegment",
+    "ScrubStatus",
     "ServedPartition",
     "ServerStatus",
     "StoredPartition",
@@ -212,11 +214,40 @@ class EndpointStatistics:
     record_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RottenSegment:
+    """Damage in a closed segment, whose partition goes on. ``why_not``: why it is not repaired, "" while that is under
+    way or was not tried yet."""
+
+    partition: int
+    path: str
+    damage: str
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStatus:
+    """How far a replica's check of its closed segments is: ``done_bytes`` of ``total_bytes`` of the pass that
+    ``began_ms``.
+
+    ``last_pass_ms``: when the last full pass ended. Unix milliseconds, None = never. ``found``, ``repaired``: damages
+    since the replica started. ``unrepaired``: those that are there now."""
+
+    done_bytes: int = 0
+    total_bytes: int = 0
+    began_ms: int | None = None
+    last_pass_ms: int | None = None
+    found: int = 0
+    repaired: int = 0
+    unrepaired: tuple[RottenSegment, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus(ActorStatus):
     """A storage replica's. ``node``: Ray's ID of the node it runs on; ``since_ms``: when its state began, Unix time.
 
     ``problem``: what is wrong although it serves (a full disk), "" = nothing. ``traffic``: None without an endpoint.
+    ``scrub``: None while it does not serve.
     """
 
     replica: int | None = None
@@ -230,6 +261,7 @@ class ReplicaStatus(ActorStatus):
     disk_free_bytes: int | None = None
     partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
     traffic: EndpointStatistics | None = None
+    scrub: ScrubStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,11 +187,11 @@ class Scrub:
 
     def _ended(self, target: Target, verdict: Verdict) -> None:
         if verdict in (Verdict.MENDED, Verdict.ROTTEN):
-            self._plan.found()
+            self._plan.found(target.partition_id, target.first_id)
             what = f"the segment of {target.first_id} to {target.end_id - 1}: {verdict.value}"
             log.warning("scrub: partition %d: %s", target.partition_id, what)
         if verdict is Verdict.MENDED:
-            self._plan.repaired()
+            self._plan.repaired(target.partition_id, target.first_id)
         self.close()
         self._plan.done(self._store.now_ms())
 

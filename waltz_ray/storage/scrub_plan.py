@@ -48,6 +48,7 @@ class ScrubPlan:
         self._free_s = self._next_pass_s = 0.0
         self._checked_bytes = 0  # of the targets before the current one
         self._in_pass = False
+        self._known: set[tuple[int, int]] = set()
         self.progress = ScrubProgress(last_pass_ms=last_pass_ms)
 
     @property
@@ -86,12 +87,16 @@ class ScrubPlan:
         self.progress = replace(self.progress, done_bytes=self._checked_bytes)
         self._end_if_over(now_ms)
 
-    def found(self) -> None:
-        """A damage more."""
-        self.progress = replace(self.progress, found=self.progress.found + 1)
+    def found(self, partition_id: int, first_id: int) -> None:
+        """This segment is damaged. Told again, it is the same damage until it is repaired."""
+        if (partition_id, first_id) not in self._known:
+            self._known.add((partition_id, first_id))
+            self.progress = replace(self.progress, found=self.progress.found + 1)
 
-    def repaired(self) -> None:
-        """One less."""
+    def repaired(self, partition_id: int, first_id: int) -> None:
+        """It is whole again."""
+        self.found(partition_id, first_id)
+        self._known.discard((partition_id, first_id))
         self.progress = replace(self.progress, repaired=self.progress.repaired + 1)
 
     def _end_if_over(self, now_ms: int) -> None:

@@ -1,0 +1,192 @@
+"""A replica's thread that checks and repairs, over real files and sockets; and its steps, one by one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.helpers import KEY, SMALL, contents, data_of, records
+from tests.storage.test_repair import Away, Peer, rotten_store
+from tests.storage.test_scrub import RECORDS, Clock, closed_path
+from waltz_ray.actors.peers import PeerReplica
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
+from waltz_ray.actors.upkeep_thread import UpkeepThread
+from waltz_ray.config import StorageConfig
+from waltz_ray.errors import CoordinationError, PeerUnavailable, SegmentRotten
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.replica import Append, Appended
+from waltz_ray.runtime.status import ScrubStatus
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.repair import RepairSource
+from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.storage.upkeep import LOOK_S, Upkeep
+
+FAST = StorageConfig(segment_size_bytes=600, preallocate_bytes=0, scrub_bytes_per_s=1 << 30, scrub_interval_s=0)
+
+
+def on_disk(directory: Path, mark: int = RECORDS - 1) -> ReplicaStore:
+    directory.mkdir()
+    store = ReplicaStore.create(OsDisk(), str(directory), KEY, 1, FAST)
+    log = store.partition(0)
+    log.open_session(1)
+    log.append(1, records(0, RECORDS))
+    log.set_low_water_mark(1, mark, mark)
+    return store
+
+
+@contextmanager
+def serving(store: ReplicaStore) -> Iterator[Endpoint]:
+    endpoint = ReplicaEndpoint(ReplicaService(store).handle, name="peer")
+    endpoint.start()
+    try:
+        yield endpoint.endpoint
+    finally:
+        endpoint.stop()
+        store.close()
+
+
+@contextmanager
+def kept_up(store: ReplicaStore, where: Callable[[], dict[int, Endpoint]]) -> Iterator[UpkeepThread]:
+    thread = UpkeepThread(store, FAST, 0, where)
+    try:
+        yield thread
+    finally:
+        thread.stop()
+        store.close()
+
+
+def spoil(directory: Path, *positions: int) -> list[Path]:
+    paths = [sorted(directory.glob("0/*.seg"))[position] for position in positions]
+    for path in paths:
+        raw = bytearray(path.read_bytes())
+        raw[128 + 40] ^= 1
+        path.write_bytes(raw)
+    return paths
+
+
+def until(thread: UpkeepThread, condition: Callable[[ScrubStatus], bool]) -> ScrubStatus:
+    deadline = time.monotonic() + 20
+    while not condition(status := thread.status()):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.01)
+    return status
+
+
+def test_every_rotten_segment_is_found_and_fetched_while_the_replica_serves(tmp_path: Path) -> None:
+    mine, theirs = on_disk(tmp_path / "a"), on_disk(tmp_path / "b")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a" / "0").glob("*.seg")}
+    spoil(tmp_path / "a", 0, 2, 3)
+    asked = threading.Event()
+
+    def where() -> dict[int, Endpoint]:
+        if asked.is_set():
+            raise CoordinationError("ZooKeeper is away")  # once it knows them it need not be asked
+        asked.set()
+        return {1: Endpoint("127.0.0.1", 1), 2: there}
+
+    with serving(theirs) as there, kept_up(mine, where) as thread:
+        log = mine.partition(0)
+        service = ReplicaService(mine)
+        log.open_session(2)
+        service._connections[0] = None
+        batch = records(RECORDS, 5)
+        assert service.handle([Append(0, 2, RECORDS, batch.lengths, batch.records)]) == [Appended(0, 2, RECORDS + 4)]
+        status = until(thread, lambda status: status.repaired == 3)
+        assert (status.found, status.unrepaired) == (3, ())
+        assert contents(log) == [data_of(i) for i in range(RECORDS + 5)]
+        last_pass_ms = status.last_pass_ms or 0
+        status = until(thread, lambda status: (status.last_pass_ms or 0) > last_pass_ms)
+        assert (status.found, status.repaired) == (3, 3)
+    assert {path: before[path] for path in before} == {
+        name: (tmp_path / "a" / "0" / name).read_bytes()[: len(raw)] for name, raw in before.items()
+    }
+
+
+def test_a_peer_that_knows_less_does_not_repair(tmp_path: Path) -> None:
+    """Above its mark a replica tells strangers nothing: it may not be committed."""
+    mine, theirs = on_disk(tmp_path / "a"), on_disk(tmp_path / "b", mark=2)
+    paths = spoil(tmp_path / "a", 1)
+    with serving(theirs) as there, kept_up(mine, lambda: {2: there}) as thread:
+        status = until(thread, lambda status: any(one.why_not for one in status.unrepaired))
+        assert [(one.partition, one.path) for one in status.unrepaired] == [(0, str(paths[0]))]
+        assert "replica 2" in status.unrepaired[0].why_not
+        theirs.partition(0).set_low_water_mark(1, RECORDS - 1, RECORDS - 1)
+        assert until(thread, lambda status: status.repaired == 1).unrepaired == ()
+
+
+def test_a_peer_says_why_it_cannot() -> None:
+    peer = PeerReplica(3, Endpoint("127.0.0.1", 1), "test")
+    with pytest.raises(PeerUnavailable, match=r"127\.0\.0\.1:1"):
+        peer.read(0, 0, 5, 100)
+
+
+# ---- step by step -------------------------------------------------------------------------------------------------
+
+
+def keep_up(upkeep: Upkeep, clock: Clock, seconds: float) -> None:
+    end_s = clock.now_s + seconds
+    while clock.now_s < end_s:
+        clock.now_s += max(upkeep.step(), 1e-3)
+
+
+def test_one_that_cannot_be_repaired_keeps_no_other_from_it() -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = rotten_store(disk, 0, 1)
+    bad_id, good_id = sorted(store.partition(0).rotten)
+
+    class Half(Peer):
+        def read(self, partition_id: int, first_id: int, end_id: int, max_bytes: int):  # type: ignore[no-untyped-def]
+            if first_id < good_id and not whole:
+                raise PeerUnavailable("has rotted here, too")
+            return super().read(partition_id, first_id, end_id, max_bytes)
+
+    whole = False
+    sources: list[RepairSource] = [Away(), Half()]
+    upkeep = Upkeep(store, SMALL, lambda: sources, clock)
+    keep_up(upkeep, clock, 10.0)
+    assert list(store.partition(0).rotten) == [bad_id]
+    one = upkeep.unrepaired()[0]
+    assert (one.partition_id, one.damage.file) == (0, closed_path(disk, 0))
+    assert one.why_not == "replica 2: it does not answer; replica 1: has rotted here, too"
+    assert (upkeep.progress.found, upkeep.progress.repaired) == (2, 1)
+    tries = len([call for call in disk.calls if call[1].endswith(".seg.new") and call[0] == "create"])
+    keep_up(upkeep, clock, 3600.0)
+    assert len([call for call in disk.calls if call[1].endswith(".seg.new") and call[0] == "create"]) < tries + 25
+    whole = True
+    keep_up(upkeep, clock, 300.0)
+    assert (upkeep.unrepaired(), upkeep.progress.repaired) == ([], 2)
+
+
+def test_without_a_scrub_what_readers_meet_is_repaired() -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = rotten_store(disk)
+    config = StorageConfig(segment_size_bytes=600, scrub_bytes_per_s=0)
+    upkeep = Upkeep(store, config, lambda: [Peer()], clock)
+    keep_up(upkeep, clock, 5.0)
+    assert upkeep.progress.began_ms is None
+    disk.flip(closed_path(disk, 1), 128 + 40)
+    log = store.partition(0)
+    with pytest.raises(SegmentRotten):
+        contents(log)
+    keep_up(upkeep, clock, 2 * LOOK_S)
+    assert contents(log) == [data_of(i) for i in range(RECORDS)]
+    upkeep.close()
+
+
+def test_the_rate_bounds_scrub_and_repair() -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = rotten_store(disk, 1)
+    config = StorageConfig(segment_size_bytes=600, scrub_bytes_per_s=1000, scrub_interval_s=0)
+    upkeep = Upkeep(store, config, lambda: [Peer()], clock)
+    while upkeep.progress.last_pass_ms is None:
+        clock.now_s += upkeep.step()
+    total = upkeep.progress.total_bytes
+    assert upkeep.progress.repaired == 1
+    assert clock.now_s > (total + 400) / 1000
