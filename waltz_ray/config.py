@@ -117,6 +117,10 @@ class ServerConfig:
     replica_lag_bytes: int = 64 * 1024 * 1024
     """A member this far behind what is committed has failed: it leaves the session and catches up later."""
 
+    progress_bytes: int = 64 * 1024 * 1024
+    """A replica that is brought up keeps what it has got across sessions in steps of this size: each is a write of its
+    control file, and what came after the last is copied again."""
+
     join_grace_ms: int = 50
     """How long an opening session waits for the replicas beyond a quorum, so that a healthy one need not join late."""
 
@@ -158,6 +162,7 @@ class ServerConfig:
         _require(self, "append_queue_bytes", 1, 1 << 34)
         _require(self, "client_unsent_bytes", 1, 1 << 34)
         _require(self, "replica_lag_bytes", 1, 1 << 34)
+        _require(self, "progress_bytes", 1, 1 << 40)
         _require(self, "join_grace_ms", 0, 60_000)
         _require(self, "replica_timeout_ms", 10, 600_000)
         _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)  # what replicas take

@@ -78,6 +78,7 @@ class Bench:
         grace_ms: int = 50,
         piece_bytes: int = 1 << 20,
         trim_mark: int = 0,
+        progress_bytes: int = 1 << 40,
     ) -> None:
         roster = entries if isinstance(entries, Roster) else Roster(S, 2, dict(entries))
         self.session = Session(
@@ -89,6 +90,7 @@ class Bench:
             join_grace_ms=grace_ms,
             piece_bytes=piece_bytes,
             trim_mark=trim_mark,
+            progress_bytes=progress_bytes,
         )
         self.version = 10
         self.orders: list[SessionEffect] = self.session.start()

@@ -132,6 +132,7 @@ class World:
             retained_bytes=random.choice([0, 4_000, 1 << 20]),
             append_queue_bytes=random.choice([150, 1 << 20]),
             replica_lag_bytes=random.choice([400, 1 << 20]),
+            progress_bytes=(1, 300, 1 << 30)[seed % 3],  # not drawn: everything else is as it was before there was any
         )
         self.quorum = quorum_of(count)
         self.committed: list[bytes] = []

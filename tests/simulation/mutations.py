@@ -22,6 +22,7 @@ from tests.simulation import (
     mutations_storage,
     mutations_threads,
     mutations_trimming,
+    mutations_upkeep,
 )
 
 __all__ = ["FILES", "MUTATIONS", "WALKED", "Mutation"]
@@ -37,6 +38,7 @@ _SIMULATED = (
     mutations_threads,
     mutations_spaces,
     mutations_trimming,
+    mutations_upkeep,
 )
 FILES = (*_SIMULATED, mutations_mounting)
 

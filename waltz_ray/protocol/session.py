@@ -79,7 +79,8 @@ class Session:
     running server's log, or None when this server opens the partition afresh.
 
     ``piece_bytes`` is about how much a replica is sent at a time to bring it up: it shares a link with the live stream
-    and with other partitions, and a link that falls too far behind is cut. May be changed at any time.
+    and with other partitions, and a link that falls too far behind is cut. May be changed at any time. After every
+    ``progress_bytes`` of that its low-water mark is raised: up to there no later session copies anything again.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Session:
         retained_bytes: int,
         join_grace_ms: int,
         piece_bytes: int,
+        progress_bytes: int,
         trim_mark: int = 0,
     ) -> None:
         self.partition_id = partition_id
@@ -108,6 +110,7 @@ class Session:
         self.high_water_mark = NO_TRANSACTION
         self.piece_bytes = piece_bytes
         self.trim_mark = trim_mark
+        self._progress_bytes = progress_bytes
         self.published = False
         self.over = False
         self._retained_bytes = retained_bytes
@@ -188,6 +191,7 @@ class Session:
         replica.phase, replica.last_id = Phase.OPENED, event.last_id
         replica.damaged, replica.unreadable, replica.reading = event.damaged, False, False
         replica.local_low_water_mark, replica.pruned = event.local_low_water_mark, False
+        replica.unmarked_bytes = 0
         replica.voted = rules.may_vote(self, replica)
         if event.damaged:
             self._effects.append(Warn(self.session_id, f"replica {replica.replica_id} is damaged: no vote, re-copied"))
@@ -214,6 +218,15 @@ class Session:
                 self._commit()
         elif replica.phase is Phase.COPYING and rules.has_all_that_was_sent(replica):
             replica.phase = Phase.OPENED
+            self._keep_progress(replica)
+
+    def _keep_progress(self, replica: SessionReplica) -> None:
+        if replica.unmarked_bytes < self._progress_bytes:
+            return
+        mark = rules.progress_mark(self, replica)
+        if mark > replica.local_low_water_mark:
+            replica.local_low_water_mark, replica.unmarked_bytes = mark, 0
+            self._effects.append(SetReplicaMark(self.session_id, replica.replica_id, mark))
 
     def _on_range_read(self, target: SessionReplica, batch: RecordBatch) -> None:
         wanted = target.reading and target.phase is Phase.COPYING and batch.first_id == target.last_id + 1
@@ -266,7 +279,8 @@ class Session:
         if replica.phase in (Phase.HOLDING, Phase.LIVE):
             replica.phase = Phase.MEMBER
             assert self.low_water_mark is not None
-            self._effects.append(SetReplicaMark(self.session_id, replica.replica_id, self.low_water_mark))
+            mark = max(self.low_water_mark, replica.local_low_water_mark)  # which its progress may have raised
+            self._effects.append(SetReplicaMark(self.session_id, replica.replica_id, mark))
 
     # ---- what follows from the state as a whole ---------------------------------------------------------
 
@@ -335,6 +349,7 @@ class Session:
     def _send_piece(self, replica: SessionReplica, batches: list[RecordBatch]) -> None:
         for batch in batches:
             replica.sent_to = batch.last_id
+            replica.unmarked_bytes += batch.size_bytes
             self._effects.append(AppendToReplicas(self.session_id, (replica.replica_id,), batch))
 
     def _copy_from_a_peer(self, replica: SessionReplica, low_water_mark: int) -> None:

@@ -31,7 +31,8 @@ class SessionReplica:
     phase: Phase = Phase.OPENING
     last_id: int = NO_TRANSACTION  # on its disk, as far as it has told this session
     voted: bool = False
-    local_low_water_mark: int = NO_TRANSACTION
+    local_low_water_mark: int = NO_TRANSACTION  # its own, as it came or as this session has raised it
+    unmarked_bytes: int = 0  # sent to bring it up since its mark was raised last
     pruned: bool = False  # whatever it holds up to X is of the log's true line
     damaged: bool = False  # has bad records beyond last_id
     unreadable: bool = False  # as a source of copies, for a while

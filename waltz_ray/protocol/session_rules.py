@@ -32,6 +32,7 @@ __all__ = [
     "may_become_member",
     "may_vote",
     "next_roster",
+    "progress_mark",
     "reaches_the_trim_mark",
     "reopens_when_lost",
     "right_up_to",
@@ -75,6 +76,10 @@ class SessionView(Protocol):
         """Records below it may be gone, on any replica."""
 
     @property
+    def high_water_mark(self) -> int:
+        """The last committed ID; -1 before publication."""
+
+    @property
     def published(self) -> bool: ...
     @property
     def joining(self) -> frozenset[int]:
@@ -112,16 +117,21 @@ def low_water_mark(session: SessionView) -> int | None:
 
 
 def right_up_to(session: SessionView, replica: SessionReplica, x: int) -> int:
-    """The last ID up to which what a replica came with is of the log's true line. What is behind it is cut."""
+    """The last ID up to which what a replica came with is of the log's true line. What is behind it is cut.
+
+    Its own low-water mark always vouches for what it has: a mark is only ever set by a published session, at or below
+    what that session had committed, on a log that it had pruned before (``progress_mark``). What was committed is of
+    every later session's line, and of no other; and whoever cuts a log below its mark lowers the mark first. So a late
+    joiner that was copied to beyond its closing mark keeps what it had when the session ended: its progress."""
     entry = session.roster.replicas[replica.replica_id]
     if entry.session_id == session.session_id or replica.replica_id in session.joining:
         return replica.last_id  # all it has is this session's, and it must go on holding it
     if entry.closing_mark is not None:
-        return min(entry.closing_mark, x)
+        return max(min(entry.closing_mark, x), replica.local_low_water_mark)
     if replica.replica_id in session.voters:
         return x  # one that answers late may have more
     # It never joined: what is behind its own mark may be of a session that was never published.
-    return min(replica.local_low_water_mark, x)
+    return replica.local_low_water_mark
 
 
 def has_been_left_behind(session: SessionView, right_id: int) -> bool:
@@ -211,6 +221,16 @@ def committed_mark(session: SessionView) -> int:
         return NO_TRANSACTION
     acknowledged.sort(reverse=True)
     return acknowledged[session.quorum - 1]
+
+
+def progress_mark(session: SessionView, replica: SessionReplica) -> int:
+    """What the low-water mark of a late joiner may be raised to while it is being copied: what is on its disk, of the
+    log's true line, and committed.
+
+    Not all that it was sent: a member that it is copied from may have records that no quorum has. If that member goes,
+    the next session begins without them, and the mark would vouch for records that are not of its line; and anybody
+    may read what lies at or below a mark."""
+    return min(replica.last_id, session.high_water_mark)
 
 
 def may_become_member(replica: SessionReplica, x: int) -> bool:

@@ -116,10 +116,10 @@ def open_files(
     if beginning.empty:
         return begin_anew(disk, path, cluster_key, partition_id, beginning.first_id)
     remove_below(disk, path, beginning.first_id)
-    return _open_segments(folder, beginning.first_id, entry)._replace(first_id=beginning.first_id)
+    return _open_segments(folder, beginning.first_id, entry, repair)._replace(first_id=beginning.first_id)
 
 
-def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry) -> Recovered:
+def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry, repair: bool) -> Recovered:
     """The log that begins with ``begin_id``."""
     disk, path = folder.disk, folder.path
     names = disk.disk.listdir(path) if disk.disk.exists(path) else []

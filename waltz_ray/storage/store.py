@@ -204,10 +204,6 @@ class ReplicaStore:
             log.retire()
         remove_files(self.disk, f"{self.directory}/{partition_id}")
 
-    def now_ms(self) -> int:
-        """The disk's clock, Unix milliseconds."""
-        return self.disk.disk.now_ms()
-
     def sync(self, partition_ids: Iterable[int]) -> None:
         """Everything appended so far to these partitions is durable when this returns.
 
@@ -238,7 +234,7 @@ class ReplicaStore:
 
     def now_ms(self) -> int:
         """The wall clock of this replica's node."""
-        return self._disk.disk.now_ms()
+        return self.disk.disk.now_ms()
 
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""

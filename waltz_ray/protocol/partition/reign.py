@@ -196,6 +196,7 @@ class Reign:
             join_grace_ms=self._state.config.join_grace_ms,
             piece_bytes=self._piece_bytes,
             trim_mark=self._state.trim_mark,
+            progress_bytes=self._state.config.progress_bytes,
         )
         return [*self._opening.start(), *self._look_later()]
 
