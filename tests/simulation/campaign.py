@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.simulation import mutations_spaces, mutations_trimming
+from tests.simulation import mutations_spaces, mutations_trimming, mutations_upkeep
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.trimming import TRIMS
+from tests.simulation.upkeep import SCRUBS
 from tests.simulation.world import World
 
 __all__ = ["Caught", "Passed", "hunt", "one_seed"]
@@ -20,7 +21,11 @@ SEEDS_TO_CATCH = 500
 """A broken rule must be noticed within so many seeds."""
 
 
-_ONLY_WITH = {GROWS: mutations_spaces.__all__, TRIMS: mutations_trimming.__all__}
+_ONLY_WITH = {
+    GROWS: mutations_spaces.__all__,
+    TRIMS: mutations_trimming.__all__,
+    SCRUBS: mutations_upkeep.__all__,
+}
 """The bit of the seeds that can notice a mutation, where others cannot."""
 
 _NOT_A_RULE = ("TypeError", "AttributeError", "NameError")

@@ -17,6 +17,7 @@ from tests.simulation import (
     mutations_manager,
     mutations_mounting,
     mutations_partition,
+    mutations_progress,
     mutations_sessions,
     mutations_spaces,
     mutations_storage,
@@ -40,7 +41,7 @@ _SIMULATED = (
     mutations_trimming,
     mutations_upkeep,
 )
-FILES = (*_SIMULATED, mutations_mounting)
+FILES = (*_SIMULATED, mutations_mounting, mutations_progress)
 
 
 def _by_name(files: Iterable[ModuleType]) -> dict[str, Mutation]:

@@ -1,17 +1,17 @@
-"""Rules of repair and of late joiners' progress, broken (see ``mutations.py``)."""
+"""Rules of repair, broken (see ``mutations.py``)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.simulation.break_rule import break_rule
-from waltz_ray.protocol import session_rules
+from waltz_ray.storage import repair
 
-__all__ = ["progress_above_what_is_committed"]
+__all__ = ["fetched_records_are_not_checked"]
 
 Patch = pytest.MonkeyPatch
 
 
-def progress_above_what_is_committed(patch: Patch) -> None:
-    """A late joiner's mark is raised to all that it has been sent."""
-    break_rule(patch, session_rules, "progress_mark", lambda session, replica: replica.last_id)
+def fetched_records_are_not_checked(patch: Patch) -> None:
+    """What a peer sends is written as it comes."""
+    break_rule(patch, repair, "check_fetched", lambda *arguments: None)

@@ -15,6 +15,7 @@ from tests.simulation.clients import SimClient
 from tests.simulation.dramas import Dramas
 from tests.simulation.process import Process
 from tests.simulation.rot import rot_behind_the_end, rot_below_the_mark, rot_in_an_index
+from tests.simulation.upkeep import SCRUBS
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
@@ -81,6 +82,7 @@ class Nemesis:
             "client closed": self._close_client,
         }
         share = random.choice([0.2, 0.5, 0.8])
+        self._weights = _WEIGHTS
         self.kinds = {name: do for name, do in self.everything.items() if random.random() < share}
         if world.growth is not None:
             self.kinds |= {"space created": world.growth.create, "space deleted": world.growth.delete}
@@ -90,6 +92,9 @@ class Nemesis:
                 "hold changed": world.trimming.change_a_hold,
                 "retention changed": world.trimming.change_what_is_kept,
             }
+        if world.seed & SCRUBS:
+            self.kinds |= {"bit rot below the mark": self._rot, "bit rot in an index": self._rot_index}
+            self._weights = {**_WEIGHTS, "bit rot below the mark": 8}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 
@@ -103,7 +108,7 @@ class Nemesis:
         if self.over:
             return
         if self.kinds:
-            name = self.random.choices(list(self.kinds), [_WEIGHTS.get(kind, 1) for kind in self.kinds])[0]
+            name = self.random.choices(list(self.kinds), [self._weights.get(kind, 1) for kind in self.kinds])[0]
             self.world.story.tell("nemesis", name)
             if self.kinds[name]():
                 self.world.history.faults[name] += 1

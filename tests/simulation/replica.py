@@ -22,6 +22,7 @@ from tests.simulation.process import Process
 from tests.simulation.replica_connection import Connection
 from tests.simulation.replica_turns import Copier, Turn
 from tests.simulation.sim_disk import DIRECTORY, SimDisk
+from tests.simulation.upkeep import SCRUBS, SimUpkeep
 from tests.storage.faulty_disk import Crashed, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -77,6 +78,7 @@ class SimReplica(Process):
         self.store: ReplicaStore | None = None
         self.service: ReplicaService | None = None
         self._recovering: ReplicaStore | None = None
+        self._upkeep: SimUpkeep | None = None
         self.may_stop = MayStop.drawn(self.random)
         self.threads = self._new_threads()
         self._turns: dict[Turn, None] = {}  # that are being handled
@@ -142,6 +144,8 @@ class SimReplica(Process):
                     self._recover(self._recovering)
                     self.store, self._recovering = self._recovering, None
                     self.service = ReplicaService(self.store)
+                    if self.world.seed & SCRUBS:
+                        self._upkeep = SimUpkeep(self, self.store)
                 if listener is None:
                     listener = await self.loop.create_server(lambda: Connection(self), self.host, 0)
                 endpoint = Endpoint(*listener.sockets[0].getsockname())
@@ -158,7 +162,7 @@ class SimReplica(Process):
                 self.lose_power(self.survival())
                 return
             except SyncFailed as error:
-                self._fatal(error)
+                self.fatal(error)
                 return
             else:
                 self.tell(f"serves at {endpoint}")
@@ -275,7 +279,7 @@ class SimReplica(Process):
             return lambda: self.lose_power(self.survival())
         except SyncFailed as error:
             self.threads.point()
-            return partial(self._fatal, error)
+            return partial(self.fatal, error)
         except (DiskFull, OutOfResources) as error:
             self.tell(f"does not follow the spaces yet: {error}")
             return again
@@ -309,6 +313,9 @@ class SimReplica(Process):
         self.store = self.service = self._recovering = None
         self.threads.end()
         self._turns.clear()
+        if self._upkeep is not None:
+            self._upkeep.end()
+            self._upkeep = None
 
     def lose_power(self, survival: Survival) -> None:
         """The machine stops: what was not synced may be lost or torn."""
@@ -325,7 +332,8 @@ class SimReplica(Process):
         kept = self.random.choice([0.0, 0.3, 0.7, 1.0])
         return Survival(kept, self.random.uniform(0.0, 1.0 - kept))
 
-    def _fatal(self, error: Exception) -> None:
+    def fatal(self, error: Exception) -> None:
+        """A sync has failed, or a start for that reason: the process ends."""
         if not self.disk.failed:
             self.world.history.blame("crash", f"{self.host} ends, although its disk is sound: {error}")
         self.world.history.faults["process ended by a failed sync"] += 1
@@ -402,7 +410,7 @@ class SimReplica(Process):
             return lambda: self.lose_power(self.survival())
         except SyncFailed as error:
             self.threads.point()  # others have not heard of it yet
-            return partial(self._fatal, error)
+            return partial(self.fatal, error)
         if self.threads.switches == switches:  # it met nobody: the disk took its time all the same
             return partial(self._answer_later, turn, replies)
         return partial(self._answer, turn, replies)
@@ -454,6 +462,9 @@ class SimReplica(Process):
 
     def _look_for_damage(self, log: PartitionLog) -> None:
         partition_id = log.partition_id
+        if log.rotten and not self.disk.rotten_in(partition_id):
+            what = f"{self.host} has rot that nobody made: {log.rotten}"
+            self.world.history.blame("no_loss", f"partition {partition_id}: {what}")
         if log.damaged is None:
             self._damaged.discard(partition_id)
         elif partition_id not in self._damaged:

@@ -14,13 +14,13 @@ DIRECTORY = "/data"
 
 
 class SimDisk(FaultyDisk):
-    """A disk that outlives its processes. ``rotten``: files in which bits have been flipped; ``failed``: syncs that
-    did, since the process started."""
+    """A disk that outlives its processes. ``rotten``: files in which bits have been flipped, and how often; ``failed``:
+    syncs that did, since the process started."""
 
     def __init__(self, seed: int, now_ms: Callable[[], int]) -> None:
         super().__init__(seed)
         self._now_ms = now_ms
-        self.rotten: dict[str, None] = {}
+        self.rotten: dict[str, int] = {}
         self.failed = 0
 
     def now_ms(self) -> int:
@@ -38,7 +38,7 @@ class SimDisk(FaultyDisk):
 
     def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
         super().flip(path, offset, mask)
-        self.rotten[path] = None
+        self.rotten[path] = self.rotten.get(path, 0) + 1
 
     def rotten_in(self, partition_id: int) -> list[str]:
         """Files of the partition that have rotted, whether or not they are there still."""

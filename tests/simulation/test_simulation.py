@@ -18,6 +18,7 @@ from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.trimming import TRIMS
+from tests.simulation.upkeep import SCRUBS
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 CHUNKS = 6
@@ -61,6 +62,13 @@ def test_histories_in_which_records_are_given_up() -> None:
         faults.update(outcome.faults)
     assert min(counts["trims"], counts["databases taken over"], counts["logs begun anew"]) > 0, counts
     assert min(faults["log trimmed"], faults["hold changed"], faults["retention changed"]) > 0, faults
+
+
+def test_histories_in_which_rot_is_repaired() -> None:
+    counts = Counter[str]()
+    for seed in range(SCRUBS, SCRUBS + SEEDS // 20):
+        counts.update(passed(seed).counts)
+    assert counts["rotten segments repaired"] > SEEDS // 40, counts
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)

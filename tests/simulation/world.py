@@ -32,6 +32,7 @@ from tests.simulation.servers import SimManager, SimServer
 from tests.simulation.story import Story, StoryHandler
 from tests.simulation.threads import simulated_threads
 from tests.simulation.trimming import TRIMS, Trimming
+from tests.simulation.upkeep import server_config, storage_config
 from tests.simulation.zookeeper import SimZooKeeperServer
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
@@ -119,7 +120,7 @@ class World:
 
     def _storage_config(self) -> StorageConfig:
         choose = self.random.choice
-        return StorageConfig(
+        config = StorageConfig(
             segment_size_bytes=choose([300, 2_000, 8_000, 100_000]),
             index_flush_interval=choose([1, 3, 20]),
             preallocate_bytes=choose([0, 0, 1024, 16_384]),
@@ -127,10 +128,11 @@ class World:
             journal_partitions=choose([1, 1, 2]),
             repair=False,
         )
+        return storage_config(config, self.seed)
 
     def _server_config(self) -> ServerConfig:
         choose = self.random.choice
-        return ServerConfig(
+        config = ServerConfig(
             lock_table_size=choose([4, 64, 30_000]),
             lock_table_probes=choose([1, 2, 3]),
             checkpoint_interval=choose([20, 100, 250_000]),
@@ -143,6 +145,7 @@ class World:
             zookeeper_session_ms=choose([1_000, 3_000]),
             retention_interval_ms=200 if self.seed & TRIMS else 0,
         )
+        return server_config(config, self.seed)
 
     def now_ms(self) -> int:
         """What a right wall clock shows."""
@@ -303,6 +306,8 @@ class World:
                 log = replica.log(partition_id)
                 if log is None or log.damaged is not None or log.last_id != owner.high_water_mark:
                     return False
+                if log.rotten:
+                    return False
         return True
 
     def _holders(self, partition_id: int) -> list[SimReplica]:
@@ -396,7 +401,8 @@ class World:
                 else:
                     assigned = "" if replica in self._holders(partition_id) else "not assigned, "
                     lines.append(
-                        f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} {log.damaged}"
+                        f"{replica.host} p{partition_id}: {assigned}s{log.session_id} {log.last_id} "
+                        f"{log.damaged} {log.rotten}"
                     )
         for client in self.clients:
             if isinstance(client, SimClient):
