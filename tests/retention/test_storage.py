@@ -11,6 +11,7 @@ from tests.storage.helpers import (
     KEY,
     SMALL,
     TRIMMED,
+    UNREPAIRED,
     append,
     assert_verifies,
     contents,
@@ -136,7 +137,7 @@ def test_a_damaged_log_begins_anew_below_its_marks_and_is_sound_at_the_next_star
     path = next(path for path in disk.files() if path.endswith(".seg") and "0000000.seg" in path)
     disk.flip(path, 150)
     disk.remove(path.replace(".seg", ".idx"))
-    log = reopen(disk).partition(0)
+    log = reopen(disk, UNREPAIRED).partition(0)
     assert log.damaged is not None
     log.trim(30)
     assert log.first_id == 0, "a damaged log is left as it is"

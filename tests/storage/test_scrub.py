@@ -200,6 +200,27 @@ def test_a_cut_while_a_segment_is_checked_is_no_damage(cut_id: int, monkeypatch:
         assert (plan.progress.found, log.damaged, log.rotten) == (0, None, {}), after
 
 
+@pytest.mark.parametrize("rotten", [False, True])
+def test_what_is_trimmed_while_it_is_checked_is_no_damage(rotten: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "PIECE_BYTES", 1)
+    for after in range(1, 30, 5):
+        disk = FaultyDisk()
+        store = filled(disk)
+        log = store.partition(0)
+        if rotten:
+            disk.flip(closed_path(disk, 0), 128 + 40)
+        plan = ScrubPlan(0, 1e9)
+        one = Scrub(store, plan, lambda: 0.0)
+        for _ in range(after):
+            one.step()
+        log.trim(30)
+        assert not log.rotten, "what is gone need not be repaired"
+        while one.step() < 1e8:
+            pass
+        assert plan.progress.found <= rotten
+        assert (log.damaged, len(log.rotten)) == (None, 0), after
+
+
 def test_a_lack_of_handles_is_no_damage() -> None:
     disk = FaultyDisk()
     store = filled(disk)

@@ -137,7 +137,7 @@ def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry, repair: 
         end_id = ids[position + 1]
         last_id, damage = _check_closed(folder, first_id, end_id)
         if damage is not None and not (repair and rules.may_be_fetched(entry.local_low_water_mark, end_id)):
-            return Recovered(ids[: position + 1], None, last_id, damage, rotten)
+            return Recovered(ids[: position + 1], None, last_id, damage, rotten=rotten)
         if damage is not None:
             rotten[first_id] = damage
     found = _open_newest(folder, ids, entry)._replace(rotten=rotten)
