@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from waltz_ray.errors import ControlFileMissing, ForeignStorage, StorageError
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
+    LowWaterMarkSet,
     Open,
     RefusalCode,
     Refused,
+    SetLowWaterMark,
     StateReply,
 )
 from waltz_ray.protocol.records import RecordBatch, build_records
@@ -108,8 +111,8 @@ class Rig:
         self.store = ClusterStore(self.client, self.cluster)
         self.info = self.store.initialize(2, [0, 1], {})
 
-    def host(self, replica_id: int = 0) -> ReplicaHost:
-        return ReplicaHost(self.cluster, self.zookeeper, replica_id, str(self.directory), CONFIG, "127.0.0.1")
+    def host(self, replica_id: int = 0, config: StorageConfig = CONFIG) -> ReplicaHost:
+        return ReplicaHost(self.cluster, self.zookeeper, replica_id, str(self.directory), config, "127.0.0.1")
 
 
 @pytest.fixture
@@ -298,3 +301,35 @@ def test_a_replica_waits_for_zookeeper(tmp_path: Path) -> None:
     finally:
         host.shutdown()
     assert os.listdir(tmp_path) == []
+
+
+def test_rot_is_repaired_from_the_peer_that_zookeeper_names(rig: Rig) -> None:
+    """Found by a start, which goes on behind it."""
+    small = replace(CONFIG, segment_size_bytes=4000, scrub_bytes_per_s=1 << 30, scrub_interval_s=1)
+    hosts = [rig.host(number, small) for number in (0, 1)]
+    records = batch(1, 0, 100, 1000)
+    try:
+        for number, host in enumerate(hosts):
+            until(lambda host=host: host.health() is ActorState.SERVING, "both serve")  # type: ignore[misc]
+            with connected(rig.store.replicas()[number].endpoint) as peer:
+                peer.ask(Open(1, 7, rig.info.cluster_key))
+                assert peer.ask(Append(1, 7, 0, records.lengths, records.records)) == Appended(1, 7, 99)
+                assert peer.ask(SetLowWaterMark(1, 7, 99, 99)) == LowWaterMarkSet(1, 7)
+        hosts[0].shutdown()
+        paths = sorted((rig.directory / "replica-0" / "1").glob("*.seg"))[3:6:2]
+        whole = [path.read_bytes() for path in paths]
+        for path, raw in zip(paths, whole, strict=True):
+            path.write_bytes(raw[:-1])
+        hosts[0] = again = rig.host(0, small)
+
+        def repaired() -> bool:
+            scrub = again.status().scrub
+            return scrub is not None and scrub.repaired == 2 and scrub.last_pass_ms is not None
+
+        until(repaired, "what has rotted is fetched")
+        assert [path.read_bytes() for path in paths] == whole
+        assert again.status().partitions[1].damaged is None
+        assert again.status().partitions[1].last_id == 99
+    finally:
+        for host in hosts:
+            host.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from random import Random
 
+import numpy as np
 import pytest
 
 from tests.storage.faulty_disk import FaultyDisk
@@ -21,6 +22,7 @@ from tests.storage.helpers import (
 )
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import Corruption, SegmentRotten
+from waltz_ray.protocol.records import build_records
 from waltz_ray.storage import scrub
 from waltz_ray.storage.layout import segment_ids
 from waltz_ray.storage.scrub import Scrub
@@ -219,6 +221,20 @@ def test_what_is_trimmed_while_it_is_checked_is_no_damage(rotten: bool, monkeypa
             pass
         assert plan.progress.found <= rotten
         assert (log.damaged, len(log.rotten)) == (None, 0), after
+
+
+def test_data_that_was_written_with_a_wrong_checksum_is_told_and_is_no_rot(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer has the same: nothing would be gained by fetching it."""
+    disk = FaultyDisk()
+    store = filled(disk)
+    log = store.partition(0)
+    columns = np.arange(1, dtype=np.int32), np.zeros(1, np.int32), np.full(1, 9, np.int32), np.zeros(1, np.uint32)
+    log.append(1, build_records(0, RECORDS, 7, 1, columns, b"something"))
+    append(log, RECORDS)
+    log.set_low_water_mark(1, 2 * RECORDS, 2 * RECORDS)
+    plan = scrubbed(store)
+    assert (plan.progress.found, log.damaged, dict(log.rotten)) == (0, None, {})
+    assert [record.getMessage() for record in caplog.records if f"transaction {RECORDS} has not the" in record.message]
 
 
 def test_a_lack_of_handles_is_no_damage() -> None:

@@ -2,7 +2,7 @@
 
 Only a segment at or below the replica's own low-water mark is repaired (``log_rules.may_be_fetched``). Its records are
 committed, so that any peer whose mark has passed them has the very same bytes and tells them to anybody (session -1).
-Each is checked: place, ID, partition, both checksums; together they are exactly [first_id, end_id), so they join what
+Each is checked: place, ID, partition, checksum; together they are exactly [first_id, end_id), so they join what
 is before and behind. What is whole in the rotten file must be equal; so must what another peer says of the records
 that are not. If two copies differ and both have right checksums, nothing is overwritten and a person is told: that
 must never be.
@@ -40,7 +40,7 @@ from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources, is_shortage
 from waltz_ray.storage.layout import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_RECORD_BYTES, SegmentHeader, is_whole
 from waltz_ray.storage.partition_log import PartitionLog
-from waltz_ray.storage.scrub import PIECE_BYTES, first_bad_data
+from waltz_ray.storage.scrub import PIECE_BYTES
 
 __all__ = ["RepairSource", "check_fetched", "check_may_be_fetched", "repair_segment"]
 
@@ -62,7 +62,6 @@ def check_fetched(batch: RecordBatch, partition_id: int, first_id: int, end_id: 
     if not right:
         raise PeerUnavailable(f"it has not sent transaction {first_id} of partition {partition_id}")
     bad = first_bad_record(batch)
-    bad = first_bad_data(batch) if bad < 0 else bad
     if bad >= 0:
         raise PeerUnavailable(f"transaction {first_id + bad} is damaged there, too, or was on the way")
 

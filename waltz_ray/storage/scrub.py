@@ -5,8 +5,13 @@ partition and checksum, and the data's own. Nothing is changed here but the log'
 records are bad, and an index that disagrees with good records is made anew. The newest segment is left alone; a start
 and its readers look at that, and it is not yet synced.
 
+A record's checksum covers its data. So data that is not what its client's checksum says, in a record that is whole,
+has not rotted: it was written like this, on every replica (a server refuses it; what was imported may have some). It
+is told in the log, once for a segment and pass, and is no damage that a peer could mend.
+
 A segment may be cut, removed or replaced while it is read. Whatever is met then is no damage: the log is asked, with
-its lock, whether this is still the segment that it was (``PartitionLog.closed``), before anything is believed."""
+its lock, whether this is still the segment that it was (``PartitionLog.closed``), before anything is believed.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +67,7 @@ class SegmentCheck:
         self._disk, self._partition, self._epoch = disk, partition, epoch
         self.first_id, self.end_id = first_id, end_id
         self._good_id, self._good_end = first_id, HEADER_BYTES  # so far all records before these are sound
+        self._warned = False
 
     def pieces(self) -> Iterator[int]:
         """The bytes of each piece after it was checked. Corruption or OSError at the first thing that is wrong."""
@@ -91,10 +97,11 @@ class SegmentCheck:
 
     def _piece(self, view: SegmentView) -> RecordBatch:
         batch = read_records(self._disk, view, self._partition.partition_id, self._good_id, self.end_id, PIECE_BYTES)
-        bad = first_bad_data(batch)
+        bad = -1 if self._warned else first_bad_data(batch)
         if bad >= 0:
-            at = self._good_end + int(batch.offsets[bad])
-            raise Corruption(view.path, at, f"the data of record {self._good_id + bad} has a wrong checksum")
+            self._warned = True
+            what = f"the data of transaction {self._good_id + bad} has not the checksum that its client gave it"
+            log.warning("%s: %s, and was written like this: the record itself is whole", view.path, what)
         return batch
 
     def explained(self, error: Corruption | OSError) -> Verdict:
@@ -121,7 +128,7 @@ class SegmentCheck:
         handle = self._disk.open(view.path, "read")
         try:
             place = self._partition.partition_id, self._good_id, self._good_end, self.end_id
-            return scan_records(self._disk, handle, *place, data_checksums=True)
+            return scan_records(self._disk, handle, *place)
         finally:
             self._disk.close(handle)
 
