@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.helpers import KEY, SMALL, contents, data_of, records
+from tests.storage.helpers import DIRECTORY, KEY, SMALL, contents, data_of, records
 from tests.storage.test_repair import Away, Peer, rotten_store
-from tests.storage.test_scrub import RECORDS, Clock, closed_path
+from tests.storage.test_scrub import RECORDS, Clock, closed_path, filled
 from waltz_ray.actors.peers import PeerReplica
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.upkeep_thread import UpkeepThread
@@ -25,6 +26,7 @@ from waltz_ray.runtime.status import ScrubStatus
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.repair import RepairSource
 from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.scrub_record import SCRUB_FILE
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.upkeep import LOOK_S, Upkeep
 
@@ -190,3 +192,49 @@ def test_the_rate_bounds_scrub_and_repair() -> None:
     total = upkeep.progress.total_bytes
     assert upkeep.progress.repaired == 1
     assert clock.now_s > (total + 400) / 1000
+
+
+def test_a_restart_goes_on_where_the_pass_was() -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = filled(disk, partitions=2)
+    config = replace(SMALL, scrub_bytes_per_s=1 << 40, scrub_interval_s=1_000_000)
+    one = Upkeep(store, config, list, clock)
+    for _ in range(9):
+        one.step()
+        clock.now_s += 61.0
+        disk.clock_ms += 61_000
+    one.close()
+    began_ms, calls = one.progress.began_ms, len(disk.calls)
+    again = Upkeep(store, config, list, clock)
+    assert again.step() == 0.0
+    assert (again.progress.began_ms, again.progress.last_pass_ms) == (began_ms, None)
+    assert 0 < again.progress.done_bytes < again.progress.total_bytes
+    while again.progress.last_pass_ms is None:
+        clock.now_s += again.step()
+    looked_at = {path for name, path in disk.calls[calls:] if name == "pread" and path.endswith(".seg")}
+    assert closed_path(disk, 0) not in looked_at
+    assert closed_path(disk, 0, partition_id=1) in looked_at
+    third = Upkeep(store, config, list, clock)
+    assert third.step() == LOOK_S, "no pass is due"
+    assert third.progress.last_pass_ms == again.progress.last_pass_ms
+    clock.now_s += 1e6 - 9 * 61.0
+    assert third.step() == 0.0, "the interval counts from the beginning of the pass"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"[1]",
+        b'{"began_ms": "x", "last_pass_ms": 1, "partition_id": 1, "first_id": 1}',
+        b'{"began_ms": 9999999999999, "last_pass_ms": 1, "partition_id": 1, "first_id": 1}',
+    ],
+    ids=["torn", "a list", "text", "of the future"],
+)
+def test_a_record_that_cannot_be_is_as_none(raw: bytes) -> None:
+    disk = FaultyDisk()
+    store = filled(disk)
+    disk.put(f"{DIRECTORY}/{SCRUB_FILE}", raw)
+    upkeep = Upkeep(store, SMALL, list, Clock())
+    assert upkeep.step() == 0.0
+    assert (upkeep.progress.done_bytes, upkeep.progress.last_pass_ms) == (0, None)

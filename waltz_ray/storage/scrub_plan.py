@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-__all__ = ["ScrubPlan", "ScrubProgress", "Target"]
+__all__ = ["ScrubPlan", "ScrubProgress", "ScrubRecord", "Target"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,20 @@ class ScrubProgress:
     repaired: int = 0
 
 
+class ScrubRecord(NamedTuple):
+    """What the next start goes on with: when the pass began, when the last full one ended (Unix milliseconds, None =
+    never), and the segment to be checked next; both None: the pass is over."""
+
+    began_ms: int
+    last_pass_ms: int | None
+    partition_id: int | None
+    first_id: int | None
+
+
 class ScrubPlan:
     """Ask ``pause_s`` how long to wait, then ``begin`` or check ``current``, and tell what was done."""
 
-    def __init__(self, bytes_per_s: int, interval_s: float, last_pass_ms: int | None = None) -> None:
+    def __init__(self, bytes_per_s: int, interval_s: float) -> None:
         """``bytes_per_s``: 0 = as fast as may be."""
         self._bytes_per_s, self._interval_s = bytes_per_s, interval_s
         self._waiting: deque[Target] = deque()
@@ -49,7 +60,27 @@ class ScrubPlan:
         self._checked_bytes = 0  # of the targets before the current one
         self._in_pass = False
         self._known: set[tuple[int, int]] = set()
-        self.progress = ScrubProgress(last_pass_ms=last_pass_ms)
+        self._from = (-1, -1)  # where the pass goes on that a start has interrupted
+        self._interrupted_ms: int | None = None  # when that began
+        self.progress = ScrubProgress()
+
+    def go_on(self, now_s: float, now_ms: int, record: ScrubRecord) -> None:
+        """Before anything else: the replica was started anew. A record of the future is not believed."""
+        if record.began_ms > now_ms:
+            return
+        self.progress = ScrubProgress(began_ms=record.began_ms, last_pass_ms=record.last_pass_ms)
+        if record.partition_id is not None and record.first_id is not None:
+            self._from, self._interrupted_ms = (record.partition_id, record.first_id), record.began_ms
+        else:
+            self._next_pass_s = now_s + self._interval_s - (now_ms - record.began_ms) / 1000
+
+    def record(self) -> ScrubRecord | None:
+        """What is to be kept of this; None before the first pass."""
+        target, progress = self.current, self.progress
+        if progress.began_ms is None:
+            return None
+        place = (None, None) if target is None else (target.partition_id, target.first_id)
+        return ScrubRecord(progress.began_ms, progress.last_pass_ms, *place)
 
     @property
     def current(self) -> Target | None:
@@ -61,11 +92,16 @@ class ScrubPlan:
         return 0.0 if self._in_pass else max(0.0, self._next_pass_s - now_s)
 
     def begin(self, now_s: float, now_ms: int, targets: Sequence[Target]) -> None:
-        """A pass over ``targets``, in their order."""
-        self._waiting, self._in_pass, self._checked_bytes = deque(targets), True, 0
-        self._next_pass_s = now_s + self._interval_s
+        """A pass over ``targets``, in their order; or the rest of one that was interrupted."""
+        left = [target for target in targets if (target.partition_id, target.first_id) >= self._from]
         total_bytes = sum(target.size_bytes for target in targets)
-        self.progress = replace(self.progress, done_bytes=0, total_bytes=total_bytes, began_ms=now_ms)
+        self._waiting, self._in_pass = deque(left), True
+        self._checked_bytes = total_bytes - sum(target.size_bytes for target in left)
+        began_ms = now_ms if self._interrupted_ms is None else self._interrupted_ms
+        self._next_pass_s = now_s + self._interval_s - (now_ms - began_ms) / 1000
+        self._from, self._interrupted_ms = (-1, -1), None
+        done_bytes = self._checked_bytes
+        self.progress = replace(self.progress, done_bytes=done_bytes, total_bytes=total_bytes, began_ms=began_ms)
         self._end_if_over(now_ms)
 
     def has_read(self, now_s: float, size_bytes: int) -> float:

@@ -24,6 +24,7 @@ from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.repair import RepairSource, repair_segment
 from waltz_ray.storage.scrub import Scrub
 from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubProgress
+from waltz_ray.storage.scrub_record import read_scrub_record, write_scrub_record
 from waltz_ray.storage.store import ReplicaStore
 
 __all__ = ["LOOK_S", "Unrepaired", "Upkeep"]
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often it is looked whether a reader has met rot."""
 
+_KEEP_S = 60.0  # between two records of how far the scrub is
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0  # after a repair that failed
 
 
@@ -66,6 +68,10 @@ class Upkeep:
         self._store, self._config, self._sources, self._now_s = store, config, sources, now_s
         self._plan = ScrubPlan(config.scrub_bytes_per_s, config.scrub_interval_s)
         self._scrub = Scrub(store, self._plan, now_s)
+        self._kept = read_scrub_record(store.disk, store.directory)
+        self._kept_s = now_s()
+        if self._kept is not None:
+            self._plan.go_on(now_s(), store.now_ms(), self._kept)
         self._failures: dict[tuple[int, int], _Failure] = {}
         self._repairing: tuple[int, int] | None = None
         self._pieces: Iterator[int] = iter(())
@@ -91,12 +97,23 @@ class Upkeep:
             return self._repair(*self._repairing)
         if not self._config.scrub_bytes_per_s:
             return LOOK_S
-        return min(LOOK_S, self._scrub.step())
+        pause_s = self._scrub.step()
+        self._keep()
+        return min(LOOK_S, pause_s)
 
     def close(self) -> None:
         """Give back what is open."""
         self._scrub.close()
         self._end_repair()
+
+    def _keep(self) -> None:
+        """For the next start: at the end of a pass, and every minute or so in between."""
+        now_s, is_over = self._now_s(), self._plan.current is None
+        if is_over or now_s - self._kept_s >= _KEEP_S:
+            record, self._kept_s = self._plan.record(), now_s
+            if record is not None and record != self._kept:
+                self._kept = record
+                write_scrub_record(self._store.disk, self._store.directory, record)
 
     def _rotten(self) -> Iterator[tuple[int, int, Corruption]]:
         for partition_id in self._store.served_ids:

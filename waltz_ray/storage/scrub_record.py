@@ -1,0 +1,46 @@
+"""Where the scrub is, across restarts: a pass over terabytes takes days, and a replica may be started anew every night.
+
+On-disk story
+    ``waltz-scrub.json`` is advice. It is written aside and renamed, without a sync: a crash leaves the old one, the new
+    one, or one that cannot be read. Without it a pass begins anew, which costs reading and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from waltz_ray.errors import DiskFull, OutOfResources
+from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.scrub_plan import ScrubRecord
+
+__all__ = ["SCRUB_FILE", "read_scrub_record", "write_scrub_record"]
+
+SCRUB_FILE = "waltz-scrub.json"
+
+
+def read_scrub_record(disk: DurableDisk, directory: str) -> ScrubRecord | None:
+    """What was written last, None if there is nothing that can be read."""
+    try:
+        handle = disk.disk.open(f"{directory}/{SCRUB_FILE}", "read")
+        try:
+            fields = json.loads(disk.disk.pread(handle, 4096, 0))
+        finally:
+            disk.disk.close(handle)
+        numbers = [fields[name] for name in ScrubRecord._fields]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    right = all(number is None or isinstance(number, int) for number in numbers) and isinstance(numbers[0], int)
+    return ScrubRecord(*numbers) if right else None
+
+
+def write_scrub_record(disk: DurableDisk, directory: str, record: ScrubRecord) -> None:
+    """For the next start. SyncFailed; a full disk keeps the old one."""
+    path = f"{directory}/{SCRUB_FILE}"
+    with contextlib.suppress(DiskFull, OutOfResources):
+        handle = disk.create(f"{path}.new")
+        try:
+            disk.pwrite(handle, f"{path}.new", json.dumps(record._asdict()).encode(), 0)
+        finally:
+            disk.disk.close(handle)
+        disk.rename(f"{path}.new", path)
