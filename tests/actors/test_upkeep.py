@@ -14,7 +14,7 @@ import pytest
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.helpers import DIRECTORY, KEY, SMALL, contents, data_of, records
 from tests.storage.test_repair import Away, Peer, rotten_store
-from tests.storage.test_scrub import RECORDS, Clock, closed_path, filled
+from tests.storage.test_scrub import RECORDS, Clock, closed_path, filled, scrubbed
 from waltz_ray.actors.peers import PeerReplica
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.upkeep_thread import UpkeepThread
@@ -164,6 +164,28 @@ def test_one_that_cannot_be_repaired_keeps_no_other_from_it() -> None:
     whole = True
     keep_up(upkeep, clock, 300.0)
     assert (upkeep.unrepaired(), upkeep.progress.repaired) == ([], 2)
+
+
+def test_a_partition_that_is_damaged_above_its_mark_waits_for_a_server() -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = filled(disk, mark=25)
+    for position in (0, 3):
+        disk.flip(closed_path(disk, position), 128 + 40)
+    scrubbed(store)
+    log = store.partition(0)
+    assert log.damaged is not None
+    assert list(log.rotten) == [0]
+    upkeep, steps = Upkeep(store, SMALL, lambda: [Peer()], clock), 0
+    while clock.now_s < 10.0:
+        clock.now_s += max(upkeep.step(), 1e-3)
+        steps += 1
+    assert steps < 50, "and does not spin"
+    assert "damaged elsewhere" in upkeep.unrepaired()[0].why_not
+    log.open_session(2)
+    log.truncate(2, log.last_id)
+    keep_up(upkeep, clock, 300.0)
+    assert not upkeep.unrepaired()
+    assert not log.rotten
 
 
 def test_without_a_scrub_what_readers_meet_is_repaired() -> None:

@@ -150,15 +150,22 @@ class Upkeep:
             size_bytes = 0
         else:
             if not size_bytes:
-                self._repaired(partition_id, first_id)
+                self._ended(partition_id, first_id)
         if not size_bytes:
             self._end_repair()
         return self._plan.has_read(self._now_s(), size_bytes)
 
-    def _repaired(self, partition_id: int, first_id: int) -> None:
-        self._failures.pop((partition_id, first_id), None)
+    def _ended(self, partition_id: int, first_id: int) -> None:
         partition = self._partition(partition_id)
-        if partition is not None and first_id not in partition.rotten:
+        if partition is None:
+            return
+        if partition.damaged is not None:
+            why = "the partition is damaged elsewhere, too: it waits to be cut and copied anew"
+            self._failed(partition_id, first_id, PeerUnavailable(why))
+        elif first_id in partition.rotten:
+            self._failed(partition_id, first_id, PeerUnavailable("its files were changed meanwhile"))
+        else:
+            self._failures.pop((partition_id, first_id), None)
             self._plan.repaired(partition_id, first_id)
             log.info("partition %d: the segment of transaction %d is whole again", partition_id, first_id)
 
