@@ -81,5 +81,5 @@ KNOWN_SEEDS: dict[str, int] = {
     "files_of_living_spaces_are_removed": 0x1000005,
     "growth_forgets_the_fences": 0x1000002,
     "partitions_that_others_have_placed_are_forgotten": 0x1000005,
-    "fetched_records_are_not_checked": 0x800000D,
+    "fetched_records_are_not_checked": 0x800003B,
 }

@@ -36,7 +36,7 @@ __all__ = ["SCRUBS", "SimUpkeep", "storage_config", "server_config"]
 
 SCRUBS = 1 << 27
 
-_DAMAGED_ON_THE_WAY = 0.05  # of the pieces that a peer sends
+_DAMAGED_ON_THE_WAY = 0.3  # of the pieces that a peer sends, until the world is healed
 
 
 def storage_config(config: StorageConfig, seed: int) -> StorageConfig:
@@ -129,7 +129,8 @@ class _Source:
             if batch.partition_id == partition_id and batch.first_id <= first_id < batch.end_id:
                 start, count = first_id - batch.first_id, self._random.randint(1, 9)
                 piece = batch.slice(start, min(start + count, end_id - batch.first_id, len(batch)))
-                return self._damaged(piece) if self._random.random() < _DAMAGED_ON_THE_WAY else piece
+                share = 0.0 if self._peer.may_stop.calm else _DAMAGED_ON_THE_WAY
+                return self._damaged(piece) if self._random.random() < share else piece
         self._ask_later(partition_id, first_id, end_id)
         raise PeerUnavailable("it is being asked")
 
