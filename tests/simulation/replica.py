@@ -251,7 +251,7 @@ class SimReplica(Process):
             return lambda: self.lose_power(self.survival())
         except SyncFailed as error:
             self.threads.point()
-            return partial(self._fatal, error)
+            return partial(self.fatal, error)
         except (DiskFull, OutOfResources) as error:
             self.tell(f"does not trim yet: {error}")
             return done

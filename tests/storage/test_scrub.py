@@ -26,7 +26,7 @@ from waltz_ray.protocol.records import build_records
 from waltz_ray.storage import scrub
 from waltz_ray.storage.layout import segment_ids
 from waltz_ray.storage.scrub import Scrub
-from waltz_ray.storage.scrub_plan import ScrubPlan, Target
+from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubTarget
 from waltz_ray.storage.store import ReplicaStore
 
 RECORDS = 40
@@ -264,8 +264,8 @@ def test_a_disk_that_cannot_read_a_segment_is_rot() -> None:
 # ---- the plan -----------------------------------------------------------------------------------------------------
 
 
-def targets(*sizes: int) -> list[Target]:
-    return [Target(0, position, position + 1, size) for position, size in enumerate(sizes)]
+def targets(*sizes: int) -> list[ScrubTarget]:
+    return [ScrubTarget(0, position, position + 1, size) for position, size in enumerate(sizes)]
 
 
 def test_the_rate_holds_over_any_time() -> None:

@@ -28,7 +28,7 @@ from waltz_ray.storage.disk import Disk, enough_resources, is_shortage
 from waltz_ray.storage.layout import HEADER_BYTES, INDEX_ENTRY_BYTES, Scan, scan_records
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.reading import read_records
-from waltz_ray.storage.scrub_plan import ScrubPlan, Target
+from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubTarget
 from waltz_ray.storage.segment import SegmentView, read_index
 from waltz_ray.storage.store import ReplicaStore
 
@@ -192,7 +192,7 @@ class Scrub:
             log.warning("a segment is not checked in this pass: %s", error)
             return 0, Verdict.LATER
 
-    def _ended(self, target: Target, verdict: Verdict) -> None:
+    def _ended(self, target: ScrubTarget, verdict: Verdict) -> None:
         if verdict in (Verdict.MENDED, Verdict.ROTTEN):
             self._plan.found(target.partition_id, target.first_id)
             what = f"the segment of {target.first_id} to {target.end_id - 1}: {verdict.value}"
@@ -202,10 +202,10 @@ class Scrub:
         self.close()
         self._plan.done(self._store.now_ms())
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[ScrubTarget]:
         return [target for partition_id in self._store.served_ids for target in self._targets_of(partition_id)]
 
-    def _targets_of(self, partition_id: int) -> list[Target]:
+    def _targets_of(self, partition_id: int) -> list[ScrubTarget]:
         targets = []
         with contextlib.suppress(StorageError):  # removed, lost, or no handles just now: the next pass has it
             found = self._store.partition(partition_id)
@@ -213,10 +213,10 @@ class Scrub:
                 size_bytes = (end_id - first_id) * INDEX_ENTRY_BYTES
                 with contextlib.suppress(OSError):  # to be told when it is looked at
                     size_bytes += found.view_closed(first_id, end_id).end - HEADER_BYTES
-                targets.append(Target(partition_id, first_id, end_id, size_bytes))
+                targets.append(ScrubTarget(partition_id, first_id, end_id, size_bytes))
         return targets
 
-    def _begin(self, target: Target) -> SegmentCheck | None:
+    def _begin(self, target: ScrubTarget) -> SegmentCheck | None:
         """None if there is nothing to check: it is gone, or known to be rotten."""
         try:
             found = self._store.partition(target.partition_id)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = ["ScrubPlan", "ScrubProgress", "ScrubRecord", "Target"]
+__all__ = ["ScrubPlan", "ScrubProgress", "ScrubRecord", "ScrubTarget"]
 
 
 @dataclass(frozen=True)
-class Target:
+class ScrubTarget:
     """The closed segment of a partition that has the records [first_id, end_id), in ``size_bytes`` with its index."""
 
     partition_id: int
@@ -55,7 +55,7 @@ class ScrubPlan:
     def __init__(self, bytes_per_s: int, interval_s: float) -> None:
         """``bytes_per_s``: 0 = as fast as may be."""
         self._bytes_per_s, self._interval_s = bytes_per_s, interval_s
-        self._waiting: deque[Target] = deque()
+        self._waiting: deque[ScrubTarget] = deque()
         self._free_s = self._next_pass_s = 0.0
         self._checked_bytes = 0  # of the targets before the current one
         self._in_pass = False
@@ -83,7 +83,7 @@ class ScrubPlan:
         return ScrubRecord(progress.began_ms, progress.last_pass_ms, *place)
 
     @property
-    def current(self) -> Target | None:
+    def current(self) -> ScrubTarget | None:
         """What is to be checked, or went on with; None between two passes."""
         return self._waiting[0] if self._waiting else None
 
@@ -91,7 +91,7 @@ class ScrubPlan:
         """For how long no pass is to begin; 0 while one is running."""
         return 0.0 if self._in_pass else max(0.0, self._next_pass_s - now_s)
 
-    def begin(self, now_s: float, now_ms: int, targets: Sequence[Target]) -> None:
+    def begin(self, now_s: float, now_ms: int, targets: Sequence[ScrubTarget]) -> None:
         """A pass over ``targets``, in their order; or the rest of one that was interrupted."""
         left = [target for target in targets if (target.partition_id, target.first_id) >= self._from]
         total_bytes = sum(target.size_bytes for target in targets)
