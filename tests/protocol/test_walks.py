@@ -59,7 +59,6 @@ BROKEN = (
     "admissions_leave_before_what_is_in_flight",
     "any_write_of_this_session_is_taken_for_ones_own",
     "next_piece_before_the_last_is_there",
-    "progress_above_what_is_committed",
 )
 
 

@@ -1,7 +1,8 @@
 """Rules of late joiners' progress, broken, that the simulation has not noticed in 250 histories (see ``mutations.py``).
 
-Marks would have to be too high on a replica that then misses a session, while those that had more are away. Walks of
-the partition's machine do notice it (``tests/protocol/test_walks.py``), and ``tests/protocol/test_progress.py``."""
+Marks would have to be too high on a replica that then misses a session, while those that had more are away. Nor do
+walks notice it reliably. ``tests/protocol/test_progress.py`` does, with the session alone.
+"""
 
 from __future__ import annotations
 
