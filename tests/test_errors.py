@@ -22,6 +22,7 @@ from waltz_ray.errors import (
     ConfigError,
     ControlFileMissing,
     CoordinationError,
+    CopiesDisagree,
     Corruption,
     CursorLost,
     CursorNotFound,
@@ -43,8 +44,10 @@ from waltz_ray.errors import (
     PartitionDamaged,
     PartitionNotReady,
     PartlyAppended,
+    PeerUnavailable,
     RayNotRunning,
     ReplicaRefused,
+    SegmentRotten,
     SpaceGone,
     SpaceNotFound,
     StorageError,
@@ -60,6 +63,7 @@ from waltz_ray.errors import (
 CLASSES = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, WaltzError)]
 SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     Corruption: ("0.seg", 128, "bad crc"),
+    SegmentRotten: ("0.seg", 128, "bad crc"),
     Fenced: (1, 2, 3),
     NotContiguous: (1, 5, 2),
     LockConflict: (1, 7),
@@ -90,6 +94,7 @@ NEVER = {
     DecodingFailed,  # the same bytes, the same codec
     CursorLost,  # what comes now is what comes again: open it anew
     *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never
+    *(SegmentRotten, PeerUnavailable, CopiesDisagree),  # the replica itself goes on, or a person has to
     *(Trimmed, BelowTheLog),  # what is gone does not come back
     *(ClientAhead, ClientClosed),  # of this client nothing is taken any more
 }

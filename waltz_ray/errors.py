@@ -13,7 +13,10 @@
     │   ├── DiskFull                 no space; nothing was acknowledged
     │   ├── OutOfResources           retriable: no file handles or memory just now; nothing was changed
     │   ├── SyncFailed               fdatasync failed; the replica process must end
+    │   ├── PeerUnavailable          no other replica tells what has rotted here, just now
+    │   ├── CopiesDisagree           two replicas have different records of one ID, both whole
     │   └── Corruption               bytes on disk are damaged (file, offset, reason)
+    │       └── SegmentRotten        in a closed segment, which is fetched from a peer while the log goes on
     ├── ReplicaRefused               a replica said no
     │   ├── Fenced                   a higher session has been seen
     │   ├── NotContiguous            first ID is not last + 1
