@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.growth import GROWS
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.table import update_page
+from tests.simulation.trimming import TRIMS
+from tests.simulation.upkeep import SCRUBS
 
 _STORY_LINES = 300
 
@@ -54,7 +57,9 @@ def _one_seed(seed: int) -> int:
 
 
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
-    seeds = range(options.first, options.first + options.seeds)
+    seeds = [*range(options.first, options.first + options.seeds)]
+    if not options.first:  # and a few of each kind in which more can happen
+        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS) for seed in range(options.seeds // 10)]
     if options.processes < 2:
         yield from map(one_seed, seeds)
         return
