@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 
 from waltz_ray.client.bounds import check_partition
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.client.times import in_milliseconds
-from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.errors import InvalidInput
-from waltz_ray.finding.find import check_key, find_cluster
+from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol import trimming as rules
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
@@ -51,28 +49,8 @@ class Trimming:
         return self.mark - self.mark_before
 
 
-class RetentionByHand:
+class RetentionByHand(ClusterHandle):
     """``with RetentionByHand("demo") as retention: retention.trim(0, 5000)``; it finds the cluster as ``connect``."""
-
-    def __init__(
-        self,
-        cluster: str | None = None,
-        *,
-        directory: str | None = None,
-        address: str | None = None,
-        zookeeper: str | None = None,
-    ) -> None:
-        """ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput."""
-        from waltz_ray.coordination.zookeeper import KazooZooKeeper
-
-        found = find_cluster(cluster, directory, address, zookeeper)
-        self._zookeeper = KazooZooKeeper(found.zookeeper)
-        self._store = ClusterStore(self._zookeeper, found.name)
-        try:
-            check_key(found, self._store.info())
-        except BaseException:
-            self.close()
-            raise
 
     def trim(
         self, partition_id: int, before: int | datetime, space: str = DEFAULT_SPACE, dry_run: bool = False
@@ -128,18 +106,6 @@ class RetentionByHand:
             return server.endpoint if server else None
 
         return resolve
-
-    def close(self) -> None:
-        """Let go of ZooKeeper."""
-        self._zookeeper.close()
-
-    def __enter__(self) -> RetentionByHand:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _kept_for(hold: Hold, spaces: Sequence[Space]) -> KeptFor:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
-from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import NoNode, PartitionNotReady, WaltzError
-from waltz_ray.finding.find import check_key, find_cluster
+from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.status import PartitionAssignment
@@ -31,37 +29,12 @@ class SpaceDescription:
         return [p for p, each in enumerate(self.partitions) if each.session in (None, 0, NO_SESSION)]
 
 
-class Spaces:
+class Spaces(ClusterHandle):
     """``with Spaces("demo") as spaces: spaces.create("orders", 8)``. For several threads.
 
     The cluster is found as by ``waltz_ray.connect``. Nothing here needs the cluster's actors, only its ZooKeeper; but a
     space becomes ready, and the files of a deleted one are removed, by the manager, the servers and the replicas.
     """
-
-    def __init__(
-        self,
-        cluster: str | None = None,
-        *,
-        directory: str | None = None,
-        address: str | None = None,
-        zookeeper: str | None = None,
-    ) -> None:
-        """ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput."""
-        from waltz_ray.coordination.zookeeper import KazooZooKeeper
-
-        found = find_cluster(cluster, directory, address, zookeeper)
-        self._zookeeper = KazooZooKeeper(found.zookeeper)
-        self._store = ClusterStore(self._zookeeper, found.name)
-        try:
-            check_key(found, self._store.info())
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name."""
-        return self._store.cluster
 
     def create(
         self,
@@ -132,7 +105,7 @@ class Spaces:
     def set(self, name: str, **settings: Any) -> Space:
         """Change settings (``retention_ms``, ``retention_bytes``, ``compact``); None takes one away.
 
-        They are kept for who acts on them. SpaceNotFound, SpaceGone, InvalidInput.
+        docs/retention.md, "Policies", has what they do. SpaceNotFound, SpaceGone, InvalidInput.
         """
         return self._store.spaces.set(name, settings)
 
@@ -143,15 +116,3 @@ class Spaces:
         InvalidInput for the space that the cluster was made with, or without the right name; SpaceNotFound, SpaceGone.
         """
         return self._store.spaces.delete(name, confirm)
-
-    def close(self) -> None:
-        """Close the connection to ZooKeeper. Idempotent."""
-        self._zookeeper.close()
-
-    def __enter__(self) -> Spaces:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
