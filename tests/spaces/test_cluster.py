@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import get_args
@@ -89,7 +90,9 @@ def wait_removed(cluster: Cluster, replica_id: int) -> None:
 
 def test_a_cluster_grows_while_a_replica_is_away_and_loses_a_space_while_another_is(cluster: ManagedCluster) -> None:
     stop, ids = threading.Event(), list[int]()
-    with waltz_ray.Spaces(cluster.name, zookeeper=cluster.zookeeper) as spaces, connected(cluster, "log") as log:
+    with ExitStack() as stack:
+        spaces = stack.enter_context(waltz_ray.Spaces(cluster.name, zookeeper=cluster.zookeeper))
+        log = stack.enter_context(connected(cluster, "log"))
 
         def load() -> None:
             while not stop.is_set():
@@ -97,6 +100,8 @@ def test_a_cluster_grows_while_a_replica_is_away_and_loses_a_space_while_another
 
         loading = threading.Thread(target=load)
         loading.start()
+        stack.callback(loading.join, 30)  # also after a failure: it ends before its client is closed
+        stack.callback(stop.set)
         cluster.stop_replica(2)
         space = spaces.create("orders", 3, settings={"retention_ms": 3_600_000})
         assert (space.first, space.state) == (2, SpaceState.READY)
