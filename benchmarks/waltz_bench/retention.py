@@ -12,6 +12,7 @@ import random
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class RetentionOptions:
     size_bytes: int = 1_000
 
 
-class _Part(threading.Thread):
+class _Part(threading.Thread, ABC):
     """A thread of the benchmark, which ends when it is told; what it dies of is kept."""
 
     def __init__(self, name: str, stopping: threading.Event) -> None:
@@ -62,8 +63,9 @@ class _Part(threading.Thread):
             self.error = error
             self.stopping.set()
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """Until ``stopping`` is set."""
 
 
 class _Writer(_Part):

@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from itertools import islice
 
 import pytest
 
+from tests.client.clock import NOON, Clock
 from waltz_ray.client import WaltzClient
 from waltz_ray.client.bounds import FeedPlan
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts
@@ -18,15 +19,6 @@ from waltz_ray.client.cursors import Cursor
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import ClientClosed, CursorLost, CursorNotFound, CursorTaken, InvalidInput, Trimmed
 from waltz_ray.testing import InMemoryCluster
-
-NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-
-
-class Clock:
-    now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @pytest.fixture

@@ -10,21 +10,12 @@ from itertools import islice
 
 import pytest
 
+from tests.client.clock import NOON, Clock
 from waltz_ray.client import WaltzClient
 from waltz_ray.client.bounds import FeedPlan, at_time
 from waltz_ray.client.times import WantedTimes, from_milliseconds, in_milliseconds, time_of
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.testing import InMemoryCluster
-
-NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @pytest.fixture

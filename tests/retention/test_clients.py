@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.client.async_client import AsyncClient
 from tests.client.conftest import PATIENCE_S, Recorder
+from tests.cluster.harness import wait_until
 from waltz_ray.client import Transaction, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.config import ClientConfig, ServerConfig
 from waltz_ray.errors import Trimmed
@@ -55,13 +55,6 @@ def make(request: pytest.FixtureRequest, cluster: InMemoryCluster) -> Iterator[M
 def fill(client: WaltzClient | AsyncClient, count: int, data: bytes = b"x") -> None:
     for _ in range(count):  # a batch each, for what is trimmed goes in whole ones
         client.append(0, data).result(PATIENCE_S)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.002)
 
 
 class Busy(Recorder):
@@ -147,7 +140,7 @@ def test_an_application_that_is_slow_loses_what_comes_next_and_is_told(cluster: 
     fill(other, 10, bytes(20_000))
     other.append(0, b"x", append_locks=[("k", 1)], client_mark=-1).result(PATIENCE_S)
     submitted = client.submit(Locked())
-    until(lambda: client.statistics()["lock_conflicts"] > 0)  # so it waits for transaction 10
+    wait_until(lambda: client.statistics()["lock_conflicts"] > 0, "a refusal, after which it waits for transaction 10")
     cluster.trim(0, 11)
     recorder.busy = False
     recorder.wait_for(lambda: isinstance(recorder.uncaught[-1][2], Trimmed))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 
+from tests.client.clock import Clock
 from waltz_ray.actors.retention import Retention
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.hold_store import HoldStore
@@ -82,14 +83,6 @@ class Kept:
             return self.store.trims.marks()
 
         return self.cluster._started.call(look())
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 def never() -> ServerConfig:

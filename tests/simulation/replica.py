@@ -246,15 +246,12 @@ class SimReplica(Process):
         assert service is not None
         before = {p: service.store.partition(p).first_id for p in service.store.served_ids}
         try:
-            service.retain(table, marks)
-        except Crashed:
-            return lambda: self.lose_power(self.survival())
-        except SyncFailed as error:
-            self.threads.point()
-            return partial(self.fatal, error)
+            ended = self._end_of_life_in(lambda: service.retain(table, marks))
         except (DiskFull, OutOfResources) as error:
             self.tell(f"does not trim yet: {error}")
             return done
+        if ended is not None:
+            return ended
         after = {p: service.store.partition(p).first_id for p in service.store.served_ids}
 
         def tell() -> None:
@@ -274,19 +271,27 @@ class SimReplica(Process):
         assert service is not None
         before = len(service.store.partition_ids), service.store.removed
         try:
-            service.follow(table, assignment)
-        except Crashed:
-            return lambda: self.lose_power(self.survival())
-        except SyncFailed as error:
-            self.threads.point()
-            return partial(self.fatal, error)
+            ended = self._end_of_life_in(lambda: service.follow(table, assignment))
         except (DiskFull, OutOfResources) as error:
             self.tell(f"does not follow the spaces yet: {error}")
             return again
+        if ended is not None:
+            return ended
         after = len(service.store.partition_ids), service.store.removed
         if after == before:
             return lambda: None
         return lambda: self.tell(f"has {after[0]} partitions, removed {sorted(after[1])}")
+
+    def _end_of_life_in(self, act: Callable[[], None]) -> Afterwards | None:
+        """What follows if the process ends, or its machine stops, while it does this; None if it goes on."""
+        try:
+            act()
+        except Crashed:
+            return lambda: self.lose_power(self.survival())
+        except SyncFailed as error:
+            self.threads.point()  # others have not heard of it yet
+            return partial(self.fatal, error)
+        return None
 
     def _recover(self, store: ReplicaStore) -> None:
         for partition_id in store.served_ids:
@@ -404,13 +409,10 @@ class SimReplica(Process):
     def _in_thread(self, turn: Turn) -> Afterwards:
         assert self.service is not None
         switches = self.threads.switches
-        try:
-            replies = self.service.handle(turn.requests, turn.connection)
-        except Crashed:
-            return lambda: self.lose_power(self.survival())
-        except SyncFailed as error:
-            self.threads.point()  # others have not heard of it yet
-            return partial(self.fatal, error)
+        service, replies = self.service, list[ReplicaReply]()
+        ended = self._end_of_life_in(lambda: replies.extend(service.handle(turn.requests, turn.connection)))
+        if ended is not None:
+            return ended
         if self.threads.switches == switches:  # it met nobody: the disk took its time all the same
             return partial(self._answer_later, turn, replies)
         return partial(self._answer, turn, replies)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -15,6 +16,9 @@ __all__ = ["LoadProgress"]
 
 _LINE_EVERY_S = 3.0
 _LOOK_EVERY = 256
+
+
+Shown = TypeVar("Shown", bound="LoadProgress")
 
 
 class _Rate(ProgressColumn):
@@ -34,9 +38,11 @@ class LoadProgress:
         unit: str = "rows",
         look_every: int = _LOOK_EVERY,
     ) -> None:
-        """``unit``: what is counted. ``look_every``: less than so many more than at the last look are not looked at."""
+        """``unit``: what is counted; "": each stage says it, and no rate is shown. ``look_every``: less than so many
+        more than at the last look are not looked at."""
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        rate = [_Rate()] if unit else []
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True)
         self._task = self._bar.add_task("", total=None)
         self._lines = not quiet and not console.is_terminal
@@ -60,9 +66,10 @@ class LoadProgress:
         self._bar.update(self._task, completed=done)
         if self._lines and self._monotonic() - self._last_s >= _LINE_EVERY_S:
             self._last_s = self._monotonic()
-            print(f"waltz: {self._what}: {done:,}{self._total} {self._unit}", file=sys.stderr, flush=True)
+            line = f"waltz: {self._what}: {done:,}{self._total} {self._unit}"
+            print(line.rstrip(), file=sys.stderr, flush=True)
 
-    def __enter__(self) -> LoadProgress:
+    def __enter__(self: Shown) -> Shown:
         self._bar.start()
         return self
 
