@@ -1,0 +1,1 @@
+"""The key/value layer (OpenCluster): an application of the log. docs/opencluster.md."""
