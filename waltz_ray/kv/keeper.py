@@ -1,0 +1,436 @@
+"""What the actor does with the commands of one kv space: a machine, ``step(event, now_ms) -> effects``. Pure.
+
+Ownership (``protocol/ownership.py``) says which units are served here; the projections' states say what the log has.
+In between stands this: writes are decided in the order of their coming, one of each hash at a time (``lines.py``), by
+the rules of ``rules.py``; appended under the read lock of their unit; answered when they are committed. A write that
+the log refuses, because somebody may own its unit by now, is decided again once the projection has seen what was in
+its way. Reads: ``reading.py``.
+
+==================== ======================================================================================
+killed               what the log has of it
+==================== ======================================================================================
+before an append     nothing: the client repeats it, elsewhere
+after it             the write: the next owner folds it before it serves; repeated, it is recognised
+before the answer    the same
+while it drains      no RELEASE: the next owner waits until the registration has gone, then owns
+==================== ======================================================================================
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from waltz_ray.kv import answers
+from waltz_ray.kv.copies import AskedForCopies, SecondCopies
+from waltz_ray.kv.expiry import Expiry
+from waltz_ray.kv.keeper_types import (
+    Answer,
+    AppendFailed,
+    Asked,
+    Committed,
+    ConnectionLeft,
+    Effect,
+    Event,
+    FoldedTo,
+    KeeperLimits,
+    LeaseIsOver,
+    PartitionState,
+    Rearranged,
+    Refused,
+    SecondaryAnswered,
+    Serving,
+    TimePassed,
+    UnitStops,
+)
+from waltz_ray.kv.lines import Call, Line, LineKey, Read, Write, lock_code
+from waltz_ray.kv.messages import (
+    Command,
+    FailCode,
+    Get,
+    GetMany,
+    LockCommand,
+    LockNative,
+    Put,
+    Renew,
+    ScanCommand,
+    SecondaryHas,
+    SetCommand,
+    TryElsewhere,
+    UnlockCommand,
+    UnlockNative,
+)
+from waltz_ray.kv.model import NOBODYS, ItemKey, Lock, Record, RequestId
+from waltz_ray.kv.orders import Orders
+from waltz_ray.kv.reading import Reads
+from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
+from waltz_ray.kv.rules import Acquire, Give, NativeWrite, Outcome, Prolong, Waits, decide, is_free, refused_size
+
+__all__ = ["Keeper"]
+
+_LOCKS = -1  # in place of a map's hash
+
+
+class _Flight:
+    """A write's record on its way."""
+
+    def __init__(self, keeper: Keeper, line: Line, write: Write, record: Record) -> None:
+        self._keeper = keeper
+        self._line = line
+        self._write = write
+        self._record = record
+
+    def committed(self, version: int) -> None:
+        self._keeper.write_committed(self._line, self._write, self._record, version)
+
+    def refused(self, partition: int, conflict: int) -> None:
+        self._keeper.after(partition, conflict, self._write)  # the line is held: nothing must overtake it
+
+    def lost(self, reason: str) -> None:
+        self._keeper.write_lost(self._line, self._write, reason)
+
+
+class Keeper:
+    """See the module's docstring. ``random16``: sixteen random bits."""
+
+    def __init__(
+        self,
+        partitions: int,
+        states: Mapping[int, PartitionState],
+        serving: Serving,
+        limits: KeeperLimits,
+        random16: Callable[[], int],
+    ) -> None:
+        """``states``: of the partitions that are projected here; it may change."""
+        self.commands = 0
+        """That have come."""
+        self._partitions = partitions
+        self._states = states
+        self._serving = serving
+        self._limits = limits
+        self._random16 = random16
+        self._orders = Orders(partitions)
+        self._lines: dict[LineKey, Line] = {}
+        self._fresh: dict[int, list[tuple[int, LineKey]]] = defaultdict(list)
+        self._after_fold: dict[int, list[tuple[int, int, Write | Read]]] = defaultdict(list)
+        self._parked: list[Write | Read] = []
+        self._reads = Reads(self._orders, states, self._lines, serving, limits, self._send_on, self.after)
+        self._copies = SecondCopies(self._orders, serving, limits, self._end)
+        self._asked_for = AskedForCopies(self._orders, states, limits)
+        self._expiry = Expiry(self._orders, states, serving)
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take in one fact; the orders that follow from it."""
+        self._orders.now_ms = now_ms
+        match event:
+            case Asked(token, connection, command):
+                self._asked(token, connection, command)
+            case Committed(number, transaction_id):
+                self._orders.committed(number, transaction_id)
+            case Refused(number, transaction_id):
+                self._orders.refused(number, transaction_id)
+            case AppendFailed(number, reason):
+                self._orders.lost(number, reason)
+            case FoldedTo(partition):
+                self._folded(partition)
+            case UnitStops(unit):
+                self._stop(unit)
+            case Rearranged():
+                self._rearranged()
+            case LeaseIsOver(read):
+                assert isinstance(read, Read)
+                self._reads.prove(read)
+            case SecondaryAnswered(number, has):
+                self._copies.answered(number, has)
+            case ConnectionLeft(connection):
+                self._left(connection)
+            case TimePassed():
+                self._time_passed()
+        return self._orders.taken()
+
+    @property
+    def waiting(self) -> int:
+        """Commands that wait for something else than the log."""
+        return len(self._parked) + len(self._copies) + sum(len(line.waiting) for line in self._lines.values())
+
+    # ---- commands
+
+    def _asked(self, token: int, connection: int, command: Command) -> None:
+        self.commands += 1
+        match command:
+            case Get() | GetMany() | ScanCommand():
+                self._reads.begin(token, connection, command)
+            case SetCommand():
+                self._set(token, connection, command)
+            case Put():
+                self._put(token, connection, command)
+            case LockCommand(name, lease_s, wait_s):
+                self._lock(token, connection, command, (name, 1000 * lease_s, 1000 * wait_s), NOBODYS)
+            case LockNative(name, client, sequence, settled, lease_ms, wait_ms):
+                request = RequestId(client, sequence, settled)
+                self._lock(token, connection, command, (name, lease_ms, wait_ms), request)
+            case UnlockCommand(name, code):
+                self._of_lock(token, connection, command, Give(name, code), NOBODYS)
+            case UnlockNative(name, client, sequence, settled, code):
+                self._of_lock(token, connection, command, Give(name, code), RequestId(client, sequence, settled))
+            case Renew(name, client, sequence, settled, code, lease_ms):
+                if not self._lease_is_bad(token, lease_ms):
+                    request = RequestId(client, sequence, settled)
+                    self._of_lock(token, connection, command, Prolong(name, code, lease_ms), request)
+            case SecondaryHas(partition, transaction_id):
+                self._asked_for.asked(token, partition, transaction_id)
+            case _:
+                text = f"{type(command).__name__} is nothing to ask of the data"
+                self._orders.fail(token, FailCode.BAD_REQUEST, text)
+
+    def _set(self, token: int, connection: int, command: SetCommand) -> None:
+        if command.expires_s < 0:
+            text = f"expires is a number of seconds from now, 0 = never, not {command.expires_s}"
+            self._orders.fail(token, FailCode.BAD_REQUEST, text)
+            return
+        why = refused_size(command.name, b"", command.data, self._limits.max_value_bytes)
+        if why:
+            self._orders.fail(token, FailCode.TOO_LONG, why)
+            return
+        call = Call(token, connection, command, 1, command.fullwait)
+        self._begin(Write(call, 0, command, NOBODYS, (command.map_hash, command.key_hash)))
+
+    def _put(self, token: int, connection: int, put: Put) -> None:
+        count = len(put.ops)
+        if not 0 < count <= self._limits.max_batch:
+            text = f"a batch has 1 to {self._limits.max_batch} entries, not {count}"
+            self._orders.fail(token, FailCode.BAD_REQUEST, text)
+            return
+        call = Call(token, connection, put, count, put.fullwait)
+        map_hash = fnv1a_32(put.map_name) if put.map_name else 0
+        for index, op in enumerate(put.ops):
+            key = ItemKey(map_hash, fnv1a_32(op.name), op.name)
+            request = RequestId(put.client, put.sequence + index, put.settled) if put.client else NOBODYS
+            write = Write(call, index, NativeWrite(key, op, put.map_name), request, (map_hash, key.hash))
+            why = refused_size(op.name, put.map_name, op.data, self._limits.max_value_bytes)
+            if why:
+                self._end(write, Outcome(FailCode.TOO_LONG, text=why))
+            elif op.expires_ms < 0:
+                self._end(write, Outcome(FailCode.BAD_REQUEST))
+            else:
+                self._begin(write)
+
+    def _lock(
+        self, token: int, connection: int, command: Command, asked: tuple[bytes, int, int], request: RequestId
+    ) -> None:
+        name, lease_ms, wait_ms = asked
+        if not self._lease_is_bad(token, lease_ms):
+            what = Acquire(name, lease_ms, self._orders.now_ms + max(0, wait_ms))
+            self._of_lock(token, connection, command, what, request)
+
+    def _lease_is_bad(self, token: int, lease_ms: int) -> bool:
+        bad = not 0 < lease_ms <= self._limits.most_lease_ms
+        if bad:
+            text = f"a lease has 1 to {self._limits.most_lease_ms} milliseconds, not {lease_ms}"
+            self._orders.fail(token, FailCode.BAD_REQUEST, text)
+        return bad
+
+    def _of_lock(
+        self, token: int, connection: int, command: Command, what: Acquire | Give | Prolong, request: RequestId
+    ) -> None:
+        why = refused_size(what.name, b"", b"", self._limits.max_value_bytes)
+        if why:
+            self._orders.fail(token, FailCode.TOO_LONG, why)
+            return
+        call = Call(token, connection, command, 1, False)
+        self._begin(Write(call, 0, what, request, (_LOCKS, fnv1a_32(what.name))))
+
+    # ---- writes
+
+    def _begin(self, write: Write) -> None:
+        if self._serving.unit_of(write.key_hash) is None:
+            self._send_on(write)
+            return
+        line = self._lines.get(write.line_key)
+        if line is None:
+            state = self._states[partition_of(write.key_hash, self._partitions)]
+            line = self._lines[write.line_key] = Line(write.line_key, state)
+        line.queue.append(write)
+        self._advance(line)
+
+    def _advance(self, line: Line) -> None:
+        """Decide what stands in the line, until something is on its way to the log."""
+        while line.queue and line.flying is None:
+            one = line.queue.popleft()
+            if isinstance(one, Read):
+                self._reads.go_on(one)
+            else:
+                self._decide(line, one)
+        if line.idle:
+            self._lines.pop(line.key, None)
+
+    def _decide(self, line: Line, write: Write) -> None:
+        unit = self._serving.unit_of(write.key_hash)
+        if unit is None:
+            self._send_on(write)
+            return
+        decided = decide(write.what, write.request, line, self._orders.now_ms, self._random16)
+        if isinstance(decided, Outcome):
+            self._end(write, decided)
+        elif isinstance(decided, Waits):
+            self._wait_for_lock(line, write)
+        else:
+            line.flying = write
+            self._orders.append(_Flight(self, line, write, decided), unit, decided)
+
+    def write_committed(self, line: Line, write: Write, record: Record, version: int) -> None:
+        """It is in the log."""
+        line.flying = None
+        line.committed(record, version)
+        if line.fresh.version == version:
+            heapq.heappush(self._fresh[partition_of(write.key_hash, self._partitions)], (version, line.key))
+        code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
+        self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
+        self._lock_may_be_free(line)
+        self._advance(line)
+
+    def write_lost(self, line: Line, write: Write, reason: str) -> None:
+        """Nobody can say whether it is in the log."""
+        line.flying = None
+        self._end(write, Outcome(FailCode.UNKNOWN_FATE, text=f"it may have happened: {reason}"))
+        self._advance(line)
+
+    def after(self, partition: int, transaction_id: int, one: Write | Read) -> None:
+        """Go on with it once the partition's state has ``transaction_id``."""
+        state = self._states[partition]
+        if state.mark >= transaction_id:
+            self._again(one)
+        else:
+            heapq.heappush(self._after_fold[partition], (transaction_id, self._orders.number(), one))
+
+    def _again(self, one: Write | Read) -> None:
+        if isinstance(one, Read):
+            self._reads.go_on(one)
+            return
+        line = self._lines[one.line_key]
+        line.flying = None
+        line.queue.appendleft(one)
+        self._advance(line)
+
+    def _end(self, write: Write, outcome: Outcome) -> None:
+        call = write.call
+        call.outcomes[write.index] = outcome
+        call.left -= 1
+        if not call.left:
+            self._orders.effects.append(Answer(call.token, answers.of_call(call)))
+
+    # ---- who has it elsewhere
+
+    def _send_on(self, one: Write | Read) -> None:
+        """Its bucket is not served here: say who has it, or wait until somebody has."""
+        server = self._serving.elsewhere(one.key_hash)
+        if server:
+            self._elsewhere(one, server)
+            return
+        if not one.park_until_ms:
+            one.park_until_ms = self._orders.now_ms + self._limits.park_ms
+        if one.park_until_ms <= self._orders.now_ms:
+            self._nobody(one, FailCode.NOT_READY)
+        elif len(self._parked) >= self._limits.waiting:
+            self._nobody(one, FailCode.TOO_MANY)
+        else:
+            self._parked.append(one)
+
+    def _elsewhere(self, one: Write | Read, server: str) -> None:
+        if isinstance(one, Read):
+            self._orders.effects.append(Answer(one.token, TryElsewhere(server)))
+        elif isinstance(one.call.command, Put):
+            self._end(one, Outcome(FailCode.ELSEWHERE))
+        else:
+            self._orders.effects.append(Answer(one.call.token, TryElsewhere(server)))
+
+    def _nobody(self, one: Write | Read, code: FailCode) -> None:
+        if isinstance(one, Read):
+            self._orders.fail(one.token, code, answers.elsewhere_text())
+        else:
+            self._end(one, Outcome(code, text=answers.elsewhere_text()))
+
+    def _rearranged(self) -> None:
+        self._try_parked()
+        self._copies.rearranged()
+
+    def _try_parked(self) -> None:
+        parked, self._parked = self._parked, []
+        for one in parked:
+            if isinstance(one, Read):
+                self._reads.go_on(one)
+            else:
+                self._begin(one)
+
+    def _stop(self, unit: Unit) -> None:
+        """Nothing of it is begun any more; what stands in lines is sent on."""
+        self._orders.drain(unit)
+        for line in [line for line in self._lines.values() if line.key[1] & unit.mask == unit.bucket]:
+            line.queue.extend(line.waiting)
+            line.waiting.clear()
+            self._advance(line)
+
+    # ---- folding
+
+    def _folded(self, partition: int) -> None:
+        mark = self._states[partition].mark
+        fresh = self._fresh[partition]
+        while fresh and fresh[0][0] <= mark:
+            line = self._lines.get(heapq.heappop(fresh)[1])
+            if line is not None:
+                line.folded()
+                if line.idle:
+                    del self._lines[line.key]
+        waiting = self._after_fold[partition]
+        while waiting and waiting[0][0] <= mark:
+            self._again(heapq.heappop(waiting)[2])
+        self._asked_for.folded(partition, mark)
+
+    # ---- locks
+
+    def _wait_for_lock(self, line: Line, write: Write) -> None:
+        if len(line.waiting) >= self._limits.waiting:
+            self._end(write, Outcome(FailCode.TOO_MANY, text="too many wait for this lock"))
+        else:
+            line.waiting.append(write)
+
+    def _lock_may_be_free(self, line: Line) -> None:
+        """Who waits longest comes next, before what has come meanwhile."""
+        for write in line.waiting:
+            if is_free(line.lock(_wanted(write).name), self._orders.now_ms):
+                line.waiting.remove(write)
+                line.queue.appendleft(write)
+                return
+
+    # ---- time, and who has gone
+
+    def _time_passed(self) -> None:
+        self._try_parked()
+        for line in [line for line in self._lines.values() if line.waiting]:
+            for write in [write for write in line.waiting if _wanted(write).until_ms <= self._orders.now_ms]:
+                line.waiting.remove(write)
+                self._end(write, Outcome(FailCode.CONFLICT))
+            self._lock_may_be_free(line)
+            self._advance(line)
+        self._copies.time_passed()
+        self._expiry.time_passed()
+
+    def _left(self, connection: int) -> None:
+        """Its commands that only wait are dropped: nobody is there to be answered."""
+        self._parked = [one for one in self._parked if _connection_of(one) != connection]
+        for line in [line for line in self._lines.values() if line.waiting]:
+            for write in [write for write in line.waiting if write.call.connection == connection]:
+                line.waiting.remove(write)
+            if line.idle:
+                del self._lines[line.key]
+
+
+def _wanted(write: Write) -> Acquire:
+    """The lock that a waiting write waits for."""
+    assert isinstance(write.what, Acquire)
+    return write.what
+
+
+def _connection_of(one: Write | Read) -> int:
+    return one.connection if isinstance(one, Read) else one.call.connection

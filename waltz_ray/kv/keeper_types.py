@@ -1,0 +1,238 @@
+"""What a ``Keeper`` is told, and what it orders; what it needs of ownership and of its partitions' states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from waltz_ray.kv.messages import Command, Reply
+from waltz_ray.kv.model import Item, ItemKey, LockHeld, Record
+from waltz_ray.kv.routing import Unit
+from waltz_ray.protocol.value import value
+
+__all__ = [
+    "Answer",
+    "AnswerRead",
+    "AppendFailed",
+    "AppendRecord",
+    "AskSecondary",
+    "Asked",
+    "Committed",
+    "ConnectionLeft",
+    "Effect",
+    "Event",
+    "FoldedTo",
+    "KeeperLimits",
+    "LeaseIsOver",
+    "PartitionState",
+    "Rearranged",
+    "Refused",
+    "SecondaryAnswered",
+    "Serving",
+    "TimePassed",
+    "UnitDrained",
+    "UnitStops",
+]
+
+
+class PartitionState(Protocol):
+    """As much of a partition's projection (``kv/state.py``) as an owner asks for."""
+
+    @property
+    def mark(self) -> int:
+        """ID of the last transaction that is in it, -1 = none."""
+
+    def item(self, key: ItemKey) -> Item | None: ...
+
+    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]: ...
+
+    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]: ...
+
+    def lock(self, name: bytes) -> LockHeld | None: ...
+
+    def request(self, client: int, sequence: int) -> int | None: ...
+
+    def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]: ...
+
+
+class Serving(Protocol):
+    """What is this actor's, just now (``protocol/ownership.py``)."""
+
+    @property
+    def mask(self) -> int:
+        """The mask of the space."""
+
+    def unit_of(self, key_hash: int) -> Unit | None:
+        """The unit under which the key is served here, None if it is not."""
+
+    def elsewhere(self, key_hash: int) -> str:
+        """``host:port`` of the actor that has the key, as far as is known and if it lives; else empty."""
+
+    def secondary(self, key_hash: int) -> int | None:
+        """The actor that has the second copy, None if there is none at the moment."""
+
+
+@value()
+class KeeperLimits:
+    """What an owner puts up with."""
+
+    max_value_bytes: int = 8 * 1024 * 1024
+    max_batch: int = 4096
+    """Entries of a batch, and of a page of a scan."""
+    park_ms: int = 5_000
+    """How long a command waits for somebody to serve its bucket."""
+    fullwait_ms: int = 10_000
+    """How long a write waits for its secondary."""
+    backups: bool = True
+    """The cluster is to have secondaries: it has more than one actor."""
+    most_lease_ms: int = 24 * 3600 * 1000
+    waiting: int = 100_000
+    """Commands that may wait for something at one time."""
+
+
+# ---- events
+
+
+@value(eq=False)
+class Asked:
+    """A command has come; it ends in one ``Answer`` with its ``token``."""
+
+    token: int
+    connection: int
+    command: Command
+
+
+@value()
+class Committed:
+    """AppendRecord ``number`` is in the log."""
+
+    number: int
+    transaction_id: int
+
+
+@value()
+class Refused:
+    """AppendRecord ``number`` is not in the log: ``transaction_id`` may have changed who owns its unit."""
+
+    number: int
+    transaction_id: int
+
+
+@value()
+class AppendFailed:
+    """AppendRecord ``number`` may or may not be in the log, and nobody can say."""
+
+    number: int
+    reason: str
+
+
+@value()
+class FoldedTo:
+    """The state of the partition has all up to its mark."""
+
+    partition: int
+
+
+@value()
+class UnitStops:
+    """The unit is not to be served any more; ends in UnitDrained."""
+
+    unit: Unit
+
+
+@value()
+class Rearranged:
+    """Who has which unit, or where he is, may have changed."""
+
+
+@value(eq=False)
+class LeaseIsOver:
+    """AnswerRead was not sent: the lease was over by then."""
+
+    read: object
+
+
+@value()
+class SecondaryAnswered:
+    """AskSecondary ``number``: whether the secondary has it."""
+
+    number: int
+    has: bool
+
+
+@value()
+class ConnectionLeft:
+    """Nobody is there any more to be answered: its commands that only wait are dropped."""
+
+    connection: int
+
+
+@value()
+class TimePassed:
+    """Look what has taken too long."""
+
+
+Event = (
+    Asked
+    | Committed
+    | Refused
+    | AppendFailed
+    | FoldedTo
+    | UnitStops
+    | Rearranged
+    | LeaseIsOver
+    | SecondaryAnswered
+    | ConnectionLeft
+    | TimePassed
+)
+
+# ---- effects
+
+
+@value(eq=False)
+class AppendRecord:
+    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in Committed, Refused or
+    AppendFailed."""
+
+    number: int
+    partition: int
+    unit: Unit
+    record: Record
+
+
+@value(eq=False)
+class Answer:
+    """The one reply to a command."""
+
+    token: int
+    reply: Reply
+
+
+@value(eq=False)
+class AnswerRead:
+    """The reply to a command that only reads: if the lease of each of ``units`` holds *now*, else LeaseIsOver(read)."""
+
+    token: int
+    reply: Reply
+    units: Sequence[Unit]
+    read: object
+
+
+@value()
+class AskSecondary:
+    """Ask ``actor`` to say when it has ``transaction_id`` of ``partition``. Ends in SecondaryAnswered."""
+
+    number: int
+    actor: int
+    partition: int
+    transaction_id: int
+
+
+@value()
+class UnitDrained:
+    """Nothing of the unit is under way any more."""
+
+    unit: Unit
+
+
+Effect = AppendRecord | Answer | AnswerRead | AskSecondary | UnitDrained

@@ -1,0 +1,180 @@
+"""The writes of one hash, one after the other, and what is known of its items before they are folded. Pure.
+
+An owner decides a write by what is there: so of each hash one write at a time is on its way to the log. What is
+committed but not yet in the projection, because the feed has not brought it, is kept here (*fresh*) until it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from waltz_ray.kv.keeper_types import PartitionState
+from waltz_ray.kv.messages import Command
+from waltz_ray.kv.model import (
+    Delete,
+    Expired,
+    Item,
+    ItemKey,
+    Lock,
+    LockHeld,
+    Record,
+    RequestId,
+    Set,
+    Touch,
+    Unlock,
+)
+from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.rules import Outcome, What
+
+__all__ = ["Call", "Fresh", "Line", "LineKey", "Read", "Write", "lock_code"]
+
+LineKey = tuple[int, int]
+"""Map hash and key hash; of a lock -1 and the hash of its name."""
+
+
+class Call:
+    """One command that writes; a ``Put`` has several writes."""
+
+    __slots__ = ("command", "connection", "fullwait", "left", "outcomes", "token")
+
+    def __init__(self, token: int, connection: int, command: Command, writes: int, fullwait: bool) -> None:
+        self.token = token
+        self.connection = connection
+        self.command = command
+        self.fullwait = fullwait
+        self.left = writes
+        """Writes that have not ended."""
+        self.outcomes: list[Outcome | None] = [None] * writes
+
+
+class Write:
+    """One write of a call."""
+
+    __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "request", "what")
+
+    def __init__(self, call: Call, index: int, what: What, request: RequestId, line_key: LineKey) -> None:
+        self.call = call
+        self.index = index
+        self.what = what
+        self.request = request
+        self.line_key = line_key
+        self.key_hash = line_key[1]
+        self.park_until_ms = 0
+
+
+class Read:
+    """A command that reads, while it waits: for a write before it, for an owner, for a proof that this is the owner."""
+
+    __slots__ = ("attempt", "command", "connection", "key_hash", "missing", "park_until_ms", "proven", "token")
+
+    def __init__(self, token: int, connection: int, command: Command, key_hash: int) -> None:
+        self.token = token
+        self.connection = connection
+        self.command = command
+        self.key_hash = key_hash
+        """Of its item; of several, of one."""
+        self.missing: set[Unit] = set()
+        """Units without proof, in this attempt."""
+        self.proven: frozenset[Unit] = frozenset()
+        """Those that have it, once none is missing."""
+        self.attempt = 0
+        self.park_until_ms = 0
+
+
+class Fresh:
+    """What own records have made of one hash that is not folded yet. ``version`` -1: nothing."""
+
+    __slots__ = ("items", "locks", "requests", "version")
+
+    def __init__(self) -> None:
+        self.items: dict[ItemKey, Item | None] = {}
+        self.locks: dict[bytes, LockHeld | None] = {}
+        self.requests: dict[tuple[int, int], int] = {}
+        self.version = -1
+
+
+class Line:
+    """One hash; also a ``rules.Known``."""
+
+    __slots__ = ("flying", "fresh", "key", "queue", "state", "waiting")
+
+    def __init__(self, key: LineKey, state: PartitionState) -> None:
+        self.key = key
+        self.state = state
+        self.queue: deque[Write | Read] = deque()
+        self.flying: Write | None = None
+        """On its way to the log, or waiting to be decided again."""
+        self.waiting: deque[Write] = deque()
+        """For the lock."""
+        self.fresh = Fresh()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is to be remembered of it."""
+        return not self.queue and self.flying is None and not self.waiting and self.fresh.version < 0
+
+    def has_write_of(self, connection: int) -> bool:
+        """Whether a write of that connection is not decided or not committed."""
+        if self.flying is not None and self.flying.call.connection == connection:
+            return True
+        return any(isinstance(one, Write) and one.call.connection == connection for one in self.queue)
+
+    # ---- what is known
+
+    def item(self, key: ItemKey) -> Item | None:
+        if key in self.fresh.items:
+            return self.fresh.items[key]
+        return self.state.item(key)
+
+    def items_of_hash(self, map_hash: int, key_hash: int) -> Sequence[tuple[ItemKey, Item]]:
+        found = dict(self.state.items_of_hash(map_hash, key_hash))
+        for key, item in self.fresh.items.items():
+            if item is None:
+                found.pop(key, None)
+            else:
+                found[key] = item
+        return list(found.items())
+
+    def lock(self, name: bytes) -> LockHeld | None:
+        return self.fresh.locks[name] if name in self.fresh.locks else self.state.lock(name)
+
+    def request(self, client: int, sequence: int) -> int | None:
+        found = self.fresh.requests.get((client, sequence))
+        return self.state.request(client, sequence) if found is None else found
+
+    def committed(self, record: Record, version: int) -> None:
+        """``record`` is in the log as ``version``, and not in the state yet."""
+        if version <= self.state.mark:
+            return  # the feed was faster
+        fresh = self.fresh
+        match record:
+            case Set(key, kind, data, deadline_ms, map_name):
+                fresh.items[key] = Item(kind, data, version, deadline_ms, map_name)
+            case Delete(key):
+                fresh.items[key] = None
+            case Touch(key, deadline_ms):
+                item = self.item(key)
+                if item is not None:
+                    fresh.items[key] = Item(item.type, item.data, version, deadline_ms, item.map_name)
+            case Lock(name, random, deadline_ms, renewed):
+                fresh.locks[name] = LockHeld(renewed or lock_code(version, random), deadline_ms)
+            case Unlock(name):
+                fresh.locks[name] = None
+            case _:
+                return
+        if not isinstance(record, Expired):
+            request = record.request
+            if request.client:
+                fresh.requests[request.client, request.sequence] = version
+        fresh.version = version
+
+    def folded(self) -> None:
+        """The state has gone on: what is fresh no longer is forgotten."""
+        if 0 <= self.fresh.version <= self.state.mark:
+            self.fresh = Fresh()
+
+
+def lock_code(version: int, random: int) -> int:
+    """What a lock is had under: rises with every new owner, and cannot be guessed."""
+    return (version << 16) | (random & 0xFFFF)
