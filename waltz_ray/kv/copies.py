@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, PartitionState, Serving
+from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, KeptState, Serving
 from waltz_ray.kv.lines import Write
 from waltz_ray.kv.messages import Ack, FailCode
 from waltz_ray.kv.orders import Orders
@@ -88,7 +88,7 @@ class SecondCopies:
 class AskedForCopies:
     """Primaries that ask whether this actor, their secondary, has a transaction: answered once it has."""
 
-    def __init__(self, orders: Orders, states: Mapping[int, PartitionState], limits: KeeperLimits) -> None:
+    def __init__(self, orders: Orders, states: Mapping[int, KeptState], limits: KeeperLimits) -> None:
         self._orders = orders
         self._states = states
         self._limits = limits

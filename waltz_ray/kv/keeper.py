@@ -27,18 +27,18 @@ from waltz_ray.kv.copies import AskedForCopies, SecondCopies
 from waltz_ray.kv.expiry import Expiry
 from waltz_ray.kv.keeper_types import (
     Answer,
-    AppendFailed,
     Asked,
-    Committed,
     ConnectionLeft,
     Effect,
     Event,
+    FateUnknown,
     FoldedTo,
     KeeperLimits,
+    KeptState,
     LeaseIsOver,
-    PartitionState,
     Rearranged,
-    Refused,
+    RecordCommitted,
+    RecordRefused,
     SecondaryAnswered,
     Serving,
     TimePassed,
@@ -97,7 +97,7 @@ class Keeper:
     def __init__(
         self,
         partitions: int,
-        states: Mapping[int, PartitionState],
+        states: Mapping[int, KeptState],
         serving: Serving,
         limits: KeeperLimits,
         random16: Callable[[], int],
@@ -126,11 +126,11 @@ class Keeper:
         match event:
             case Asked(token, connection, command):
                 self._asked(token, connection, command)
-            case Committed(number, transaction_id):
+            case RecordCommitted(number, transaction_id):
                 self._orders.committed(number, transaction_id)
-            case Refused(number, transaction_id):
+            case RecordRefused(number, transaction_id):
                 self._orders.refused(number, transaction_id)
-            case AppendFailed(number, reason):
+            case FateUnknown(number, reason):
                 self._orders.lost(number, reason)
             case FoldedTo(partition):
                 self._folded(partition)

@@ -13,20 +13,20 @@ from waltz_ray.protocol.value import value
 __all__ = [
     "Answer",
     "AnswerRead",
-    "AppendFailed",
+    "FateUnknown",
     "AppendRecord",
     "AskSecondary",
     "Asked",
-    "Committed",
+    "RecordCommitted",
     "ConnectionLeft",
     "Effect",
     "Event",
     "FoldedTo",
     "KeeperLimits",
     "LeaseIsOver",
-    "PartitionState",
+    "KeptState",
     "Rearranged",
-    "Refused",
+    "RecordRefused",
     "SecondaryAnswered",
     "Serving",
     "TimePassed",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-class PartitionState(Protocol):
+class KeptState(Protocol):
     """As much of a partition's projection (``kv/state.py``) as an owner asks for."""
 
     @property
@@ -103,7 +103,7 @@ class Asked:
 
 
 @value()
-class Committed:
+class RecordCommitted:
     """AppendRecord ``number`` is in the log."""
 
     number: int
@@ -111,7 +111,7 @@ class Committed:
 
 
 @value()
-class Refused:
+class RecordRefused:
     """AppendRecord ``number`` is not in the log: ``transaction_id`` may have changed who owns its unit."""
 
     number: int
@@ -119,7 +119,7 @@ class Refused:
 
 
 @value()
-class AppendFailed:
+class FateUnknown:
     """AppendRecord ``number`` may or may not be in the log, and nobody can say."""
 
     number: int
@@ -174,9 +174,9 @@ class TimePassed:
 
 Event = (
     Asked
-    | Committed
-    | Refused
-    | AppendFailed
+    | RecordCommitted
+    | RecordRefused
+    | FateUnknown
     | FoldedTo
     | UnitStops
     | Rearranged
@@ -191,8 +191,8 @@ Event = (
 
 @value(eq=False)
 class AppendRecord:
-    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in Committed, Refused or
-    AppendFailed."""
+    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in RecordCommitted, RecordRefused or
+    FateUnknown."""
 
     number: int
     partition: int

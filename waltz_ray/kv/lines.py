@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from waltz_ray.kv.keeper_types import PartitionState
+from waltz_ray.kv.keeper_types import KeptState
 from waltz_ray.kv.messages import Command
 from waltz_ray.kv.model import (
     Delete,
@@ -99,7 +99,7 @@ class Line:
 
     __slots__ = ("flying", "fresh", "key", "queue", "state", "waiting")
 
-    def __init__(self, key: LineKey, state: PartitionState) -> None:
+    def __init__(self, key: LineKey, state: KeptState) -> None:
         self.key = key
         self.state = state
         self.queue: deque[Write | Read] = deque()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from waltz_ray.kv import answers
-from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, PartitionState, Serving
+from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, KeptState, Serving
 from waltz_ray.kv.lines import Line, LineKey, Read, Write
 from waltz_ray.kv.messages import FailCode, Get, GetMany, ScanCommand, Seen, SeenMany
 from waltz_ray.kv.model import BARRIER, ItemKey
@@ -51,7 +51,7 @@ class Reads:
     def __init__(
         self,
         orders: Orders,
-        states: Mapping[int, PartitionState],
+        states: Mapping[int, KeptState],
         lines: Mapping[LineKey, Line],
         serving: Serving,
         limits: KeeperLimits,
