@@ -13,6 +13,7 @@ from waltz_ray import errors
 from waltz_ray.errors import (
     AppendFailed,
     AppendTimeout,
+    BadPayload,
     BelowTheLog,
     ClientAhead,
     ClientClosed,
@@ -84,7 +85,7 @@ AGAIN = {
 }
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
-    *(InvalidInput, ConfigError),  # would be refused again
+    *(InvalidInput, ConfigError, BadPayload),  # would be refused again
     *(WireError, ForeignStorage, ClusterMismatch, ControlFileMissing, Corruption, PartitionDamaged),  # for a person
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     *(SyncFailed, InvariantBroken),  # the process ends

@@ -6,6 +6,7 @@
     ├── InvalidInput                 what the caller gave cannot be used
     │   └── ConfigError              a configuration field is unknown or out of range
     ├── WireError                    the peer sent bytes that are not our protocol; the connection is closed
+    │   └── BadPayload               one command or reply of a kv port makes no sense; the connection goes on
     ├── StorageError
     │   ├── ForeignStorage           the directory belongs to another cluster
     │   ├── ControlFileMissing       segments without a control file, or no storage at all
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # every command imports this module, and few need a loop
 __all__ = [
     "AppendFailed",
     "AppendTimeout",
+    "BadPayload",
     "BelowTheLog",
     "ClientAhead",
     "ClientClosed",
@@ -130,6 +132,10 @@ class ConfigError(InvalidInput):
 
 class WireError(WaltzError):
     """The peer sent bytes that are not our protocol. The connection is closed, nothing is half-done."""
+
+
+class BadPayload(WireError):
+    """One command or reply of a kv port makes no sense: it is refused, nothing is done, the connection goes on."""
 
 
 class StorageError(WaltzError):

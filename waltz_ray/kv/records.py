@@ -1,0 +1,297 @@
+"""The bytes of a kv space's records, as docs/formats.md, "Key/value records" has them. Pure.
+
+A record is the data of one transaction; the transaction's header is ``header_of`` it. Big-endian, packed; the first
+byte says what it is, the second in which version. What stands last in a record has no length: it is the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from waltz_ray.errors import InvalidInput, WireError
+from waltz_ray.kv.model import (
+    BARRIER,
+    NOBODYS,
+    Barrier,
+    Delete,
+    Expired,
+    ItemKey,
+    Lock,
+    Own,
+    Record,
+    Release,
+    RequestId,
+    Set,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotItem,
+    Touch,
+    Unlock,
+)
+from waltz_ray.kv.routing import Unit, fnv1a_32
+
+__all__ = ["decode_record", "encode_record", "header_of"]
+
+VERSION = 0
+
+T = TypeVar("T", Own, Release)
+
+_HEAD = struct.Struct(">BBB")  # kind, version, what follows of the request
+_REQUEST = struct.Struct(">BBBQQQQ")
+_BARE_SET = struct.Struct(">BBBIIH")
+_FULL_SET = struct.Struct(">BBBQQQQIIH")
+_KEY = struct.Struct(">IIH")
+_ITEM = struct.Struct(">BQB")  # type, deadline, length of the map's name
+_LOCK = struct.Struct(">HQQ")
+_ULONG = struct.Struct(">Q")
+_LONG = struct.Struct(">q")
+_COUNT = struct.Struct(">I")
+_OWNER = struct.Struct(">IIIQ")
+_ENTRY = struct.Struct(">BqHI")
+
+_REQUEST_FLAG, _TIME_FLAG = 1, 2  # client, sequence, settled; at_ms
+_NOTHING, _ALL = 0, _REQUEST_FLAG | _TIME_FLAG
+
+
+def header_of(record: Record) -> int:
+    """The transaction header of ``record``, a signed 32 bit number: the hash of what it is about, 0 if of nothing."""
+    if isinstance(record, Set | Delete | Touch):
+        found = record.key.hash
+    elif isinstance(record, Lock | Unlock):
+        found = fnv1a_32(record.name)
+    elif isinstance(record, Own | Release):
+        found = record.unit.bucket
+    else:
+        found = 0
+    return found - (1 << 32) if found >> 31 else found
+
+
+# ---- writing
+
+
+def encode_record(record: Record) -> bytes:
+    """Its bytes. InvalidInput if a number does not fit, or a name is too long."""
+    try:
+        return _WRITERS[type(record)](record)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise InvalidInput(f"no record can say this of a {type(record).__name__}: {error}") from None
+
+
+def _set(record: Set) -> bytes:
+    key, request, at_ms, map_name = record.key, record.request, record.at_ms, record.map_name
+    name = key.name
+    if at_ms and request != NOBODYS:
+        head = _FULL_SET.pack(1, VERSION, _ALL, *request, at_ms, key.map_hash, key.hash, len(name))
+    elif not at_ms and request == NOBODYS:
+        head = _BARE_SET.pack(1, VERSION, _NOTHING, key.map_hash, key.hash, len(name))
+    else:
+        head = _requested(1, record) + _KEY.pack(key.map_hash, key.hash, len(name))
+    return b"".join((head, name, _ITEM.pack(record.type, record.deadline_ms, len(map_name)), map_name, record.data))
+
+
+def _requested(kind: int, record: Set | Delete | Touch | Lock | Unlock) -> bytes:
+    """The head of a record that a client may have asked for."""
+    flags = (record.request != NOBODYS and _REQUEST_FLAG) | (record.at_ms != 0 and _TIME_FLAG)
+    parts = [_HEAD.pack(kind, VERSION, flags)]
+    if flags & _REQUEST_FLAG:
+        parts += [_ULONG.pack(number) for number in record.request]
+    if flags & _TIME_FLAG:
+        parts.append(_ULONG.pack(record.at_ms))
+    return b"".join(parts)
+
+
+def _key(key: ItemKey) -> bytes:
+    return _KEY.pack(key.map_hash, key.hash, len(key.name)) + key.name
+
+
+def _expired(record: Expired) -> bytes:
+    entries = (_key(key) + _LONG.pack(version) for key, version in record.items)
+    return bytes((4, VERSION)) + _COUNT.pack(len(record.items)) + b"".join(entries)
+
+
+def _lock(record: Lock) -> bytes:
+    return _requested(5, record) + _LOCK.pack(record.random, record.deadline_ms, record.renewed) + record.name
+
+
+def _owner(kind: int, record: Own | Release) -> bytes:
+    numbers = _OWNER.pack(*record.unit, record.actor, record.epoch)
+    return bytes((kind, VERSION)) + numbers + record.incarnation.encode()
+
+
+def _chunk(record: SnapshotChunk) -> bytes:
+    parts = [bytes((11, VERSION)), _LONG.pack(record.snapshot)]
+    for table, key, data, version in record.items:
+        parts += (_ENTRY.pack(table, version, len(key), len(data)), key, data)
+    return b"".join(parts)
+
+
+_WRITERS: dict[type, Callable[[Any], bytes]] = {
+    Set: _set,
+    Delete: lambda record: _requested(2, record) + _key(record.key),
+    Touch: lambda record: _requested(3, record) + _key(record.key) + _ULONG.pack(record.deadline_ms),
+    Expired: _expired,
+    Lock: _lock,
+    Unlock: lambda record: _requested(6, record) + _ULONG.pack(record.code) + record.name,
+    Own: lambda record: _owner(7, record),
+    Release: lambda record: _owner(8, record),
+    Barrier: lambda record: bytes((9, VERSION)),
+    SnapshotBegin: lambda record: bytes((10, VERSION)),
+    SnapshotChunk: _chunk,
+    SnapshotEnd: lambda record: bytes((12, VERSION)) + _LONG.pack(record.snapshot),
+}
+
+
+# ---- reading
+
+
+def decode_record(data: bytes | memoryview) -> Record:
+    """The record whose bytes these are. WireError if they are none, or of a kind or version that is not known."""
+    if len(data) < 2:
+        raise WireError(f"a kv record has at least 2 bytes, kind and version, not {len(data)}")
+    kind, version = data[0], data[1]
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise WireError(f"kv record kind {kind} is unknown: a newer waltz_ray has written it, or no kv actor at all")
+    if version != VERSION:
+        raise WireError(f"kv record kind {kind} has version {version}, and {VERSION} is the newest known here")
+    source = RecordReader(bytes(data))
+    try:
+        return reader(source)
+    except struct.error:
+        raise WireError(f"kv record kind {kind} is cut short: it has {len(data)} bytes") from None
+    except UnicodeDecodeError as error:
+        raise WireError(f"kv record kind {kind}: an incarnation is not UTF-8: {error.reason}") from None
+
+
+class RecordReader:
+    """A record's bytes, read from the front, behind kind and version."""
+
+    __slots__ = ("data", "position")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 2
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        found = layout.unpack_from(self.data, self.position)
+        self.position += layout.size
+        return found
+
+    def take(self, length: int) -> bytes:
+        start, self.position = self.position, self.position + length
+        if self.position > len(self.data):
+            raise WireError(f"kv record kind {self.data[0]} is cut short: it has {len(self.data)} bytes")
+        return self.data[start : self.position]
+
+    def rest(self) -> bytes:
+        start, self.position = self.position, len(self.data)
+        return self.data[start:]
+
+    def end(self) -> None:
+        left = len(self.data) - self.position
+        if left:
+            raise WireError(f"kv record kind {self.data[0]} has {left} bytes too many")
+
+    def request(self) -> tuple[RequestId, int]:
+        flags = self.take(1)[0]
+        if flags > _ALL:
+            raise WireError(f"kv record kind {self.data[0]} has unknown flags {flags:#x}")
+        request = RequestId(*self.unpack(_REQUEST_IDS)) if flags & _REQUEST_FLAG else NOBODYS
+        return request, self.unpack(_ULONG)[0] if flags & _TIME_FLAG else 0
+
+    def key(self) -> ItemKey:
+        map_hash, key_hash, length = self.unpack(_KEY)
+        return ItemKey(map_hash, key_hash, self.take(length))
+
+
+_REQUEST_IDS = struct.Struct(">QQQ")
+
+
+def _read_set(source: RecordReader) -> Set:
+    request, at_ms = source.request()
+    key = source.key()
+    kind, deadline_ms, length = source.unpack(_ITEM)
+    map_name = source.take(length)
+    return Set(key, kind, source.rest(), deadline_ms, map_name, request, at_ms)
+
+
+def _read_delete(source: RecordReader) -> Delete:
+    request, at_ms = source.request()
+    found = Delete(source.key(), request, at_ms)
+    source.end()
+    return found
+
+
+def _read_touch(source: RecordReader) -> Touch:
+    request, at_ms = source.request()
+    key = source.key()
+    (deadline_ms,) = source.unpack(_ULONG)
+    source.end()
+    return Touch(key, deadline_ms, request, at_ms)
+
+
+def _read_expired(source: RecordReader) -> Expired:
+    (count,) = source.unpack(_COUNT)
+    items: list[tuple[ItemKey, int]] = []
+    for _ in range(count):  # a count that lies ends at the first entry that is not there
+        key = source.key()
+        items.append((key, source.unpack(_LONG)[0]))
+    source.end()
+    return Expired(tuple(items))
+
+
+def _read_lock(source: RecordReader) -> Lock:
+    request, at_ms = source.request()
+    random, deadline_ms, renewed = source.unpack(_LOCK)
+    return Lock(source.rest(), random, deadline_ms, renewed, request, at_ms)
+
+
+def _read_unlock(source: RecordReader) -> Unlock:
+    request, at_ms = source.request()
+    (code,) = source.unpack(_ULONG)
+    return Unlock(source.rest(), code, request, at_ms)
+
+
+def _read_owner(source: RecordReader, kind: type[T]) -> T:
+    mask, bucket, actor, epoch = source.unpack(_OWNER)
+    return kind(Unit(mask, bucket), actor, source.rest().decode(), epoch)
+
+
+def _read_nothing(source: RecordReader, found: Record) -> Record:
+    source.end()
+    return found
+
+
+def _read_chunk(source: RecordReader) -> SnapshotChunk:
+    (snapshot,) = source.unpack(_LONG)
+    items: list[SnapshotItem] = []
+    while source.position < len(source.data):
+        table, version, key_length, data_length = source.unpack(_ENTRY)
+        key = source.take(key_length)
+        items.append(SnapshotItem(table, key, source.take(data_length), version))
+    return SnapshotChunk(snapshot, tuple(items))
+
+
+def _read_snapshot_end(source: RecordReader) -> SnapshotEnd:
+    (snapshot,) = source.unpack(_LONG)
+    source.end()
+    return SnapshotEnd(snapshot)
+
+
+_READERS: dict[int, Callable[[RecordReader], Record]] = {
+    1: _read_set,
+    2: _read_delete,
+    3: _read_touch,
+    4: _read_expired,
+    5: _read_lock,
+    6: _read_unlock,
+    7: lambda source: _read_owner(source, Own),
+    8: lambda source: _read_owner(source, Release),
+    9: lambda source: _read_nothing(source, BARRIER),
+    10: lambda source: _read_nothing(source, SnapshotBegin()),
+    11: _read_chunk,
+    12: _read_snapshot_end,
+}
