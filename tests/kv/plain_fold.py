@@ -21,7 +21,7 @@ from waltz_ray.kv.model import (
     Unlock,
 )
 from waltz_ray.kv.routing import Unit
-from waltz_ray.kv.state import State
+from waltz_ray.kv.state import KvState
 
 __all__ = ["PlainFold", "assert_equal"]
 
@@ -93,7 +93,7 @@ class PlainFold:
         }
 
 
-def assert_equal(state: State, plain: PlainFold, clients: int, sequences: int) -> None:
+def assert_equal(state: KvState, plain: PlainFold, clients: int, sequences: int) -> None:
     """``state`` says of everything what ``plain`` has."""
     hashes = {(key.map_hash, key.hash) for key in plain.items}
     for map_hash in range(3):

@@ -29,7 +29,7 @@ from waltz_ray.kv.model import (
 )
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
-from waltz_ray.kv.state import MemoryState, State
+from waltz_ray.kv.state import KvState, MemoryState
 
 __all__ = ["CLIENTS", "Walk", "check_walk"]
 
@@ -144,7 +144,7 @@ class Walk:
         return RequestId(client, sequence, chance.randint(max(0, sequence - 6), sequence))
 
 
-def check_walk(seed: int, steps: int, also: State | None = None) -> Walk:
+def check_walk(seed: int, steps: int, also: KvState | None = None) -> Walk:
     """Walk, and fold the log from the begin of each whole snapshot on: AssertionError unless all come to the same.
 
     ``also``: another state, to fold the whole log.

@@ -39,7 +39,7 @@ from waltz_ray.kv.model import (
 )
 from waltz_ray.kv.records import decode_record, encode_record
 from waltz_ray.kv.tables import (
-    Marks,
+    FoldMarks,
     Table,
     Tables,
     changed_at,
@@ -79,12 +79,12 @@ def is_news(stored: bytes | None, tombstone: bytes | None, version: int) -> bool
     return not newer_is_there and not was_removed
 
 
-def chunk_counts(marks: Marks, snapshot: int) -> bool:
+def chunk_counts(marks: FoldMarks, snapshot: int) -> bool:
     """Is that the snapshot which was begun last, and has not ended?"""
     return marks.begun >= 0 and snapshot == marks.begun
 
 
-def keeps_tombstones(marks: Marks) -> bool:
+def keeps_tombstones(marks: FoldMarks) -> bool:
     """Must be remembered what is removed?"""
     return marks.begun >= 0
 

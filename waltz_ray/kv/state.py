@@ -1,6 +1,6 @@
 """The state of a kv partition as its owner asks for it, and one in memory. Pure.
 
-``State`` is what a keeper sees; ``TableState`` answers it from any ``Tables``; ``MemoryState`` has these in memory,
+``KvState`` is what a keeper sees; ``TableState`` answers it from any ``Tables``; ``MemoryState`` has these in memory,
 for tests, the simulation and Spark's tasks; ``projections/kv_state.py`` has them in a file. The last two are equal to
 whoever asks: one test runs over both.
 """
@@ -21,7 +21,7 @@ from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.tables import (
     CHANGED_BYTES,
-    Marks,
+    FoldMarks,
     Table,
     Tables,
     changed_at,
@@ -37,13 +37,13 @@ from waltz_ray.kv.tables import (
     unit_key,
 )
 
-__all__ = ["MemoryState", "State", "TableState", "apply_records"]
+__all__ = ["KvState", "MemoryState", "TableState", "apply_records"]
 
 _RECORD_BYTES = 40  # of the log, beside a record's data
 _PAGE_BYTES = 256 * 1024
 
 
-class State(Protocol):
+class KvState(Protocol):
     """One partition, up to and including the transaction ``mark``. For one thread."""
 
     @property
@@ -114,7 +114,7 @@ class State(Protocol):
 
 
 class TableState(ABC):
-    """A ``State`` of tables. ``label`` says whose it is, in errors."""
+    """A ``KvState`` of tables. ``label`` says whose it is, in errors."""
 
     page_entries = 1024
     """So many entries of a snapshot are looked at together."""
@@ -268,7 +268,7 @@ class _MemoryTables:
     """Tables in dicts; what is sought is sorted when it is."""
 
     def __init__(self) -> None:
-        self.marks = Marks()
+        self.marks = FoldMarks()
         self._entries: dict[int, dict[bytes, bytes]] = {table: {} for table in Table}
         self._sorted: dict[int, list[bytes]] = {}
 

@@ -18,7 +18,7 @@ from waltz_ray.kv.routing import Unit
 __all__ = [
     "CHANGED_BYTES",
     "FOLD_VERSION",
-    "Marks",
+    "FoldMarks",
     "Table",
     "Tables",
     "changed_at",
@@ -76,7 +76,7 @@ class Table(enum.IntEnum):
 
 
 @dataclass
-class Marks:
+class FoldMarks:
     """How far a fold is, and what else there is one of."""
 
     mark: int = -1
@@ -96,7 +96,7 @@ class Marks:
 class Tables(Protocol):
     """Ordered tables of bytes, and marks, as one transaction sees and changes them."""
 
-    marks: Marks
+    marks: FoldMarks
 
     def get(self, table: int, key: bytes, /) -> bytes | None: ...
 
