@@ -46,6 +46,7 @@ from waltz_ray.errors import (
     PartitionNotReady,
     PartlyAppended,
     PeerUnavailable,
+    ProjectionFailed,
     RayNotRunning,
     ReplicaRefused,
     SegmentRotten,
@@ -89,6 +90,7 @@ NEVER = {
     *(WireError, ForeignStorage, ClusterMismatch, ControlFileMissing, Corruption, PartitionDamaged),  # for a person
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     *(SyncFailed, InvariantBroken),  # the process ends
+    ProjectionFailed,  # the same record, or a disk for a person
     *(Fenced, NotContiguous, NoNode, NodeExists, VersionConflict),  # based on what is not so any more
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice

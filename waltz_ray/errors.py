@@ -29,6 +29,7 @@
     │   ├── NodeExists               a ZooKeeper node is there already
     │   ├── VersionConflict          a compare-and-set lost
     │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
+    ├── ProjectionFailed             what a layer folds from the log cannot be kept, or not be understood
     ├── RayNotRunning                Ray cannot be started or reached
     ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
@@ -100,6 +101,7 @@ __all__ = [
     "PartitionNotReady",
     "PartlyAppended",
     "PeerUnavailable",
+    "ProjectionFailed",
     "RayNotRunning",
     "ReplicaRefused",
     "SegmentRotten",
@@ -273,6 +275,13 @@ class VersionConflict(CoordinationError):
 
 class ClusterMismatch(CoordinationError):
     """The ZooKeeper root holds another cluster, or one of another shape."""
+
+
+class ProjectionFailed(WaltzError):
+    """A layer's projection of a partition has ended: a transaction makes no sense to it, or its disk fails.
+
+    Nothing is lost, as all of it is in the log; what there was up to its mark is left as it was.
+    """
 
 
 class RayNotRunning(WaltzError):

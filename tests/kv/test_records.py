@@ -115,6 +115,7 @@ def test_a_damaged_record_is_a_wire_error_or_a_record(golden: tuple[Record, str]
         (b"\x09\x01", "kind 9 has version 1, and 0 is the newest"),
         (b"\x02\x00\x04", "unknown flags 0x4"),
         (b"\x04\x00\xff\xff\xff\xff", "kind 4 is cut short"),
+        (b"\x06\x00\x00" + bytes(8 + 481), "a name of 481 bytes, over 480"),
         (b"\x07\x00" + bytes(20) + b"\xff", "not UTF-8"),
     ],
 )
@@ -126,7 +127,9 @@ def test_why_a_record_is_refused(data: bytes, why: str) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Set(ItemKey(0, 0, bytes(1 << 16)), 4, b""),
+        Set(ItemKey(0, 0, bytes(481)), 4, b""),
+        Delete(ItemKey(0, 0, bytes(481))),
+        Unlock(bytes(481), 0),
         Set(KEY, 4, b"", map_name=bytes(256)),
         Set(KEY, 300, b""),
         Touch(KEY, -1),

@@ -17,6 +17,8 @@ __all__ = [
     "ItemKey",
     "Lock",
     "LockHeld",
+    "MAX_MAP_NAME_BYTES",
+    "MAX_NAME_BYTES",
     "NOBODYS",
     "Own",
     "Ownership",
@@ -32,6 +34,12 @@ __all__ = [
     "Unlock",
     "ValueType",
 ]
+
+
+MAX_NAME_BYTES = 480
+"""Of an item or a lock: with hashes and a deadline before it, it is a key of LMDB, which takes 511 bytes."""
+
+MAX_MAP_NAME_BYTES = 255
 
 
 class ValueType(enum.IntEnum):

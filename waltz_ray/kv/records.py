@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from waltz_ray.errors import InvalidInput, WireError
 from waltz_ray.kv.model import (
     BARRIER,
+    MAX_NAME_BYTES,
     NOBODYS,
     Barrier,
     Delete,
@@ -82,7 +83,7 @@ def encode_record(record: Record) -> bytes:
 
 def _set(record: Set) -> bytes:
     key, request, at_ms, map_name = record.key, record.request, record.at_ms, record.map_name
-    name = key.name
+    name = _checked(key.name)
     if at_ms and request != NOBODYS:
         head = _FULL_SET.pack(1, VERSION, _ALL, *request, at_ms, key.map_hash, key.hash, len(name))
     elif not at_ms and request == NOBODYS:
@@ -103,8 +104,14 @@ def _requested(kind: int, record: Set | Delete | Touch | Lock | Unlock) -> bytes
     return b"".join(parts)
 
 
+def _checked(name: bytes) -> bytes:
+    if len(name) > MAX_NAME_BYTES:
+        raise InvalidInput(f"no record can say this: a name has at most {MAX_NAME_BYTES} bytes, not {len(name)}")
+    return name
+
+
 def _key(key: ItemKey) -> bytes:
-    return _KEY.pack(key.map_hash, key.hash, len(key.name)) + key.name
+    return _KEY.pack(key.map_hash, key.hash, len(key.name)) + _checked(key.name)
 
 
 def _expired(record: Expired) -> bytes:
@@ -113,7 +120,7 @@ def _expired(record: Expired) -> bytes:
 
 
 def _lock(record: Lock) -> bytes:
-    return _requested(5, record) + _LOCK.pack(record.random, record.deadline_ms, record.renewed) + record.name
+    return _requested(5, record) + _LOCK.pack(record.random, record.deadline_ms, record.renewed) + _checked(record.name)
 
 
 def _owner(kind: int, record: Own | Release) -> bytes:
@@ -134,7 +141,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     Touch: lambda record: _requested(3, record) + _key(record.key) + _ULONG.pack(record.deadline_ms),
     Expired: _expired,
     Lock: _lock,
-    Unlock: lambda record: _requested(6, record) + _ULONG.pack(record.code) + record.name,
+    Unlock: lambda record: _requested(6, record) + _ULONG.pack(record.code) + _checked(record.name),
     Own: lambda record: _owner(7, record),
     Release: lambda record: _owner(8, record),
     Barrier: lambda record: bytes((9, VERSION)),
@@ -204,7 +211,12 @@ class RecordReader:
 
     def key(self) -> ItemKey:
         map_hash, key_hash, length = self.unpack(_KEY)
-        return ItemKey(map_hash, key_hash, self.take(length))
+        return ItemKey(map_hash, key_hash, self.name(self.take(length)))
+
+    def name(self, found: bytes) -> bytes:
+        if len(found) > MAX_NAME_BYTES:
+            raise WireError(f"kv record kind {self.data[0]} has a name of {len(found)} bytes, over {MAX_NAME_BYTES}")
+        return found
 
 
 _REQUEST_IDS = struct.Struct(">QQQ")
@@ -246,13 +258,13 @@ def _read_expired(source: RecordReader) -> Expired:
 def _read_lock(source: RecordReader) -> Lock:
     request, at_ms = source.request()
     random, deadline_ms, renewed = source.unpack(_LOCK)
-    return Lock(source.rest(), random, deadline_ms, renewed, request, at_ms)
+    return Lock(source.name(source.rest()), random, deadline_ms, renewed, request, at_ms)
 
 
 def _read_unlock(source: RecordReader) -> Unlock:
     request, at_ms = source.request()
     (code,) = source.unpack(_ULONG)
-    return Unlock(source.rest(), code, request, at_ms)
+    return Unlock(source.name(source.rest()), code, request, at_ms)
 
 
 def _read_owner(source: RecordReader, kind: type[T]) -> T:

@@ -1,0 +1,319 @@
+"""The state of a kv partition as its owner asks for it, and one in memory. Pure.
+
+``KvState`` is what a keeper sees; ``TableState`` answers it from any ``Tables``; ``MemoryState`` has these in memory,
+for tests, the simulation and Spark's tasks; ``projections/kv_state.py`` has them in a file. The last two are equal to
+whoever asks: one test runs over both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from typing import Protocol
+
+from waltz_ray.errors import ProjectionFailed, WireError
+from waltz_ray.kv.fold import fold
+from waltz_ray.kv.fold_clients import client_entry
+from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership, Record, SnapshotBegin, SnapshotChunk, SnapshotItem
+from waltz_ray.kv.records import decode_record
+from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.tables import (
+    CHANGED_BYTES,
+    FoldMarks,
+    Table,
+    Tables,
+    changed_at,
+    item_key,
+    item_key_of,
+    item_of,
+    lock_key,
+    lock_name,
+    lock_of,
+    name_key,
+    ownership_of,
+    request_key,
+    unit_key,
+)
+
+__all__ = ["KvState", "MemoryState", "TableState", "apply_records"]
+
+_RECORD_BYTES = 40  # of the log, beside a record's data
+_PAGE_BYTES = 256 * 1024
+
+
+class KvState(Protocol):
+    """One partition, up to and including the transaction ``mark``. For one thread."""
+
+    @property
+    def mark(self) -> int:
+        """The last transaction folded, -1: none."""
+
+    @property
+    def snapshot_begun(self) -> int:
+        """The begin of the snapshot that is open, -1: none."""
+
+    @property
+    def last_snapshot(self) -> int:
+        """The begin of the last snapshot that is whole, -1: none."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Of the state: about what a snapshot takes in the log."""
+
+    @property
+    def tail_bytes(self) -> int:
+        """Of the log, but for chunks, from the begin of the last whole snapshot on; an abandoned one is none."""
+
+    def item(self, key: ItemKey) -> Item | None:
+        """Also if its deadline is over."""
+
+    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
+        """At most two, also expired ones."""
+
+    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]:
+        """By name, names above ``after``; from the first if that is empty. Also expired items.
+
+        It may be more than ``limit``: items of one name (with odd hashes) are not parted, and one without a name is
+        not counted, so that the last name is always a place to go on from.
+        """
+
+    def lock(self, name: bytes) -> LockHeld | None:
+        """Also if its deadline is over."""
+
+    def ownership(self, unit: Unit) -> Ownership | None: ...
+
+    def request(self, client: int, sequence: int) -> int | None:
+        """The version that this write got; None: it is not known, or settled, or forgotten."""
+
+    def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]:
+        """Items whose deadline is ``now_ms`` or earlier, and their versions; the earliest first."""
+
+    def expired_locks(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        """Locks whose deadline is ``now_ms`` or earlier, and their codes; the earliest first."""
+
+    def apply(self, transactions: Iterable[tuple[int, bytes]]) -> None:
+        """Fold these, (ID, data), which follow the mark; all of them and the mark, or nothing.
+
+        A state that has nothing may begin with the log's first transaction or with a SnapshotBegin. ProjectionFailed,
+        naming partition and ID, for anything else, for data that is no record, and if it cannot be kept.
+        """
+
+    def reset(self) -> None:
+        """Forget everything: the log begins behind the mark now."""
+
+    def snapshot_items(self) -> Iterator[SnapshotItem]:
+        """All of the state, for chunks of the snapshot that is open: begin only after its begin is folded.
+
+        ``apply`` may be called meanwhile. Each entry is as it was at some time after the begin, not all at the same: a
+        fold needs no more, because it replaces nothing newer.
+        """
+
+    def close(self) -> None: ...
+
+
+class TableState(ABC):
+    """A ``KvState`` of tables. ``label`` says whose it is, in errors."""
+
+    page_entries = 1024
+    """So many entries of a snapshot are looked at together."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    @property
+    @abstractmethod
+    def tables(self) -> Tables:
+        """To look at, until something is applied."""
+
+    @abstractmethod
+    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+        """Do ``apply_records`` with these, in one transaction."""
+
+    @property
+    def mark(self) -> int:
+        return self.tables.marks.mark
+
+    @property
+    def snapshot_begun(self) -> int:
+        return self.tables.marks.begun
+
+    @property
+    def last_snapshot(self) -> int:
+        return self.tables.marks.ended
+
+    @property
+    def live_bytes(self) -> int:
+        return self.tables.marks.live_bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        return self.tables.marks.tail_bytes
+
+    def item(self, key: ItemKey) -> Item | None:
+        value = self.tables.get(Table.ITEMS, item_key(key))
+        return None if value is None else item_of(value)
+
+    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
+        first = item_key(ItemKey(map_hash, key_hash, b""))
+        found = takewhile(lambda entry: entry[0].startswith(first), self.tables.seek(Table.ITEMS, first))
+        return [(item_key_of(key), item_of(value)) for key, value in islice(found, 2)]
+
+    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]:
+        wanted, passed = (name_key(item_key(ItemKey(map_hash, 0, name))) for name in (prefix, after))
+        found: list[tuple[ItemKey, Item]] = []
+        counted = 0
+        for key, hashes in self.tables.seek(Table.NAMES, max(wanted, passed)):
+            if not key.startswith(wanted) or counted >= limit:
+                break
+            if after and key == passed:
+                continue
+            name = key[4:]
+            for at in range(0, len(hashes), 4):
+                item = ItemKey(map_hash, int.from_bytes(hashes[at : at + 4], "big"), name)
+                value = self.tables.get(Table.ITEMS, item_key(item))
+                assert value is not None, f"{self.label}: {item} has a name, and is not there"
+                found.append((item, item_of(value)))
+                counted += name != b""
+        return found
+
+    def lock(self, name: bytes) -> LockHeld | None:
+        value = self.tables.get(Table.LOCKS, lock_key(name))
+        return None if value is None else lock_of(value)
+
+    def ownership(self, unit: Unit) -> Ownership | None:
+        value = self.tables.get(Table.OWNERS, unit_key(unit))
+        return None if value is None else ownership_of(value)
+
+    def request(self, client: int, sequence: int) -> int | None:
+        value = self.tables.get(Table.REQUESTS, request_key(client, sequence))
+        return None if value is None else changed_at(value)
+
+    def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]:
+        found = []
+        for key in self._over(Table.DEADLINES, now_ms, limit):
+            value = self.tables.get(Table.ITEMS, key)
+            assert value is not None, f"{self.label}: {key!r} has a deadline, and is not there"
+            found.append((item_key_of(key), changed_at(value)))
+        return found
+
+    def expired_locks(self, now_ms: int, limit: int) -> list[tuple[bytes, int]]:
+        found = []
+        for key in self._over(Table.LOCK_DEADLINES, now_ms, limit):
+            value = self.tables.get(Table.LOCKS, key)
+            assert value is not None, f"{self.label}: lock {key!r} has a deadline, and is not there"
+            found.append((lock_name(key), lock_of(value).code))
+        return found
+
+    def _over(self, table: Table, now_ms: int, limit: int) -> list[bytes]:
+        """Keys behind the deadlines up to now."""
+        last = now_ms.to_bytes(8, "big")
+        found = takewhile(lambda entry: entry[0][:8] <= last, self.tables.seek(table, b""))
+        return [key[8:] for key, _ in islice(found, limit)]
+
+    def apply(self, transactions: Iterable[tuple[int, bytes]]) -> None:
+        records: list[tuple[int, int, Record]] = []
+        mark = self.mark
+        for transaction_id, data in transactions:
+            try:
+                record = decode_record(data)
+            except WireError as error:
+                raise ProjectionFailed(
+                    f"{self.label}: transaction {transaction_id} is no kv record: {error}; who has appended it there?"
+                ) from None
+            if transaction_id != mark + 1 and (mark >= 0 or not isinstance(record, SnapshotBegin)):
+                raise ProjectionFailed(
+                    f"{self.label}: transaction {transaction_id} does not follow {mark}; what begins anew begins with "
+                    f"transaction 0 or a snapshot's begin"
+                )
+            records.append((transaction_id, len(data), record))
+            mark = transaction_id
+        if records:
+            self.keep(records)
+
+    def snapshot_items(self) -> Iterator[SnapshotItem]:
+        for table in (Table.OWNERS, Table.LOCKS, Table.CLIENTS, Table.ITEMS):
+            key = b""
+            while page := self._page(table, key):
+                yield from page
+                key = page[-1].key + b"\0"
+
+    def _page(self, table: Table, start: bytes) -> list[SnapshotItem]:
+        found: list[SnapshotItem] = []
+        size = 0
+        for key, value in islice(self.tables.seek(table, start), self.page_entries):
+            if table is Table.CLIENTS:
+                found.append(SnapshotItem(table, key, client_entry(self.tables, key, value), self.mark))
+            else:
+                found.append(SnapshotItem(table, key, value[CHANGED_BYTES:], changed_at(value)))
+            size += len(value)
+            if size >= _PAGE_BYTES:
+                break
+        return found
+
+
+def apply_records(tables: Tables, records: list[tuple[int, int, Record]]) -> None:
+    """Fold (ID, bytes of its data, record), and move the marks."""
+    marks = tables.marks
+    for transaction_id, size, record in records:
+        fold(tables, transaction_id, record)
+        if not isinstance(record, SnapshotChunk):
+            marks.tail_bytes += size + _RECORD_BYTES
+            marks.begun_tail_bytes += size + _RECORD_BYTES
+    marks.mark = records[-1][0]
+
+
+class _MemoryTables:
+    """Tables in dicts; what is sought is sorted when it is."""
+
+    def __init__(self) -> None:
+        self.marks = FoldMarks()
+        self._entries: dict[int, dict[bytes, bytes]] = {table: {} for table in Table}
+        self._sorted: dict[int, list[bytes]] = {}
+
+    def get(self, table: int, key: bytes, /) -> bytes | None:
+        return self._entries[table].get(key)
+
+    def put(self, table: int, key: bytes, value: bytes, /) -> None:
+        entries = self._entries[table]
+        if key not in entries:
+            self._sorted.pop(table, None)
+        entries[key] = value
+
+    def delete(self, table: int, key: bytes, /) -> None:
+        if self._entries[table].pop(key, None) is not None:
+            self._sorted.pop(table, None)
+
+    def seek(self, table: int, key: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        entries = self._entries[table]
+        keys = self._sorted.get(table)
+        if keys is None:
+            keys = self._sorted[table] = sorted(entries)
+        for at in range(bisect_left(keys, key), len(keys)):
+            yield keys[at], entries[keys[at]]
+
+    def clear(self, table: int, /) -> None:
+        self._entries[table].clear()
+        self._sorted.pop(table, None)
+
+
+class MemoryState(TableState):
+    """In memory, gone with it."""
+
+    def __init__(self, label: str = "a kv partition in memory") -> None:
+        super().__init__(label)
+        self._tables = _MemoryTables()
+
+    @property
+    def tables(self) -> Tables:
+        return self._tables
+
+    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+        apply_records(self._tables, records)
+
+    def reset(self) -> None:
+        self._tables = _MemoryTables()
+
+    def close(self) -> None:
+        pass
