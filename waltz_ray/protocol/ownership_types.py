@@ -64,6 +64,10 @@ class Splitting(Protocol[U]):
         """The level a space begins with."""
         ...
 
+    def next(self, level: int) -> int | None:
+        """The level behind this one; None: it is the last."""
+        ...
+
 
 class Claim(Protocol):
     """What the log says of a unit: ``kv.model.Ownership`` is one."""
