@@ -1,0 +1,174 @@
+"""Who should have which unit: a pure function from the table that is to the table that should be.
+
+- Primaries, and secondaries, differ by one at the most from actor to actor; a secondary is never its unit's primary.
+- As few primaries move as balance allows. Where one has to, its secondary takes it if balance allows: it is warm.
+- The same input gives the same output, and the output is a fixed point.
+- Who is leaving, or not there, gets nothing; if nobody else is there, the table stays as it is.
+- When the actors are so many that one would have fewer than ``fewest`` units, primaries and secondaries counted, all
+  units are split, at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
+
+from waltz_ray.protocol.ownership_types import Splitting, UnitPlace, UnitTable
+
+__all__ = ["FEWEST_UNITS", "arrange", "first_table", "level_for", "split"]
+
+FEWEST_UNITS = 4
+"""Units that an actor has at the least, where they can be split so far."""
+
+U = TypeVar("U", bound=Hashable)
+
+
+def first_table(splitting: Splitting[U], first_epoch: int) -> UnitTable[U]:
+    """Of a space that has none: nobody has anything.
+
+    ``first_epoch``: higher than any that the space's log may have from before its table was lost: the Unix time.
+    """
+    level = splitting.first()
+    return UnitTable(level, {unit: UnitPlace(None, first_epoch) for unit in splitting.units(level)})
+
+
+def level_for(splitting: Splitting[U], level: int, actors: int, fewest: int) -> int:
+    """The level at which each of so many actors has ``fewest`` units, or the last one; never lower than ``level``."""
+    copies = 2 if actors > 1 else 1
+    while copies * len(splitting.units(level)) // max(1, actors) < fewest:
+        following = splitting.next(level)
+        if following is None:
+            break
+        level = following
+    return level
+
+
+def split(splitting: Splitting[U], table: UnitTable[U]) -> UnitTable[U]:
+    """The same under the next level: who had a unit has all that it becomes, in the epoch behind its own."""
+    places: dict[U, UnitPlace] = {}
+    for unit, place in table.places.items():
+        for finer in splitting.finer(unit):
+            places[finer] = place._replace(epoch=place.epoch + 1)
+    level = splitting.next(table.level)
+    assert level is not None, "the last level is not split"
+    return UnitTable(level, {unit: places[unit] for unit in splitting.units(level)})
+
+
+def arrange(
+    splitting: Splitting[U], table: UnitTable[U], actors: Collection[int], fewest: int = FEWEST_UNITS
+) -> UnitTable[U]:
+    """The table for these ``actors``: those that are there and stay."""
+    if not actors:
+        return table
+    wanted = level_for(splitting, table.level, len(actors), fewest)
+    while table.level != wanted:
+        table = split(splitting, table)
+    work = _Arranging(table, sorted(actors))
+    work.place_primaries()
+    work.place_secondaries()
+    places = {unit: work.place(unit) for unit in table.places}
+    return UnitTable(table.level, places)
+
+
+class _Arranging(Generic[U]):
+    """``table`` under change."""
+
+    def __init__(self, table: UnitTable[U], actors: list[int]) -> None:
+        self.before = table.places
+        self.units = list(table.places)
+        self.actors = actors
+        there = set(actors)
+        self.primary: dict[U, int | None] = {}
+        self.secondary: dict[U, int | None] = {}
+        for unit, place in self.before.items():
+            self.primary[unit] = place.primary if place.primary in there else None
+            self.secondary[unit] = place.secondary if place.secondary in there - {place.primary} else None
+
+    def place(self, unit: U) -> UnitPlace:
+        before, primary = self.before[unit], self.primary[unit]
+        epoch = before.epoch if before.primary == primary else before.epoch + 1
+        return UnitPlace(primary, epoch, self.secondary[unit])
+
+    # ---- primaries
+
+    def place_primaries(self) -> None:
+        for unit in self.units:
+            if self.primary[unit] is None and self.secondary[unit] is not None:
+                self._give(unit, self.secondary[unit])
+        load = self._loads(self.primary)
+        for unit in self.units:
+            if self.primary[unit] is None:
+                self._give(unit, min(self.actors, key=lambda actor: load[actor]))
+                load[self.primary[unit]] += 1
+        while True:
+            light, heavy = self._ends(load)
+            if load[heavy] - load[light] <= 1:
+                return
+            has = [unit for unit in self.units if self.primary[unit] == heavy]
+            self._give(min(has, key=lambda unit: self._price(unit, heavy, light)), light)
+            load[heavy], load[light] = load[heavy] - 1, load[light] + 1
+
+    def _price(self, unit: U, heavy: int, light: int) -> tuple[bool, bool]:
+        """What it costs to move a primary: one that stayed until now is one more that moves; one may be cold."""
+        return self.before[unit].primary == heavy, self.secondary[unit] != light
+
+    def _give(self, unit: U, actor: int | None) -> None:
+        """A new primary; if that was the secondary, the old primary is warm, and takes its place."""
+        old, self.primary[unit] = self.primary[unit], actor
+        if self.secondary[unit] == actor:
+            self.secondary[unit] = old
+
+    # ---- secondaries
+
+    def place_secondaries(self) -> None:
+        if len(self.actors) < 2:
+            self.secondary = dict.fromkeys(self.units)
+            return
+        load = self._loads(self.secondary)
+        pairs = Counter((self.primary[unit], self.secondary[unit]) for unit in self.units)
+        for unit in self.units:
+            if self.secondary[unit] is None:
+                primary = self.primary[unit]
+                others = [actor for actor in self.actors if actor != primary]
+                found = min(others, key=lambda actor: (load[actor], pairs[primary, actor]))
+                self.secondary[unit] = found
+                load[found] += 1
+                pairs[primary, found] += 1
+        while True:
+            light, heavy = self._ends(load)
+            if load[heavy] - load[light] <= 1:
+                return
+            self._shift(heavy, light)
+            load[heavy], load[light] = load[heavy] - 1, load[light] + 1
+
+    def _shift(self, heavy: int, light: int) -> None:
+        """One secondary less for ``heavy`` and one more for ``light``: by way of a third where it cannot be its."""
+        if self._move_secondary(heavy, light):
+            return
+        for third in self.actors:
+            if third not in (heavy, light) and self._movable(third, light) and self._move_secondary(heavy, third):
+                moved = self._move_secondary(third, light)
+                assert moved
+                return
+        raise AssertionError(f"no secondary can go from actor {heavy} to {light}")
+
+    def _movable(self, source: int, target: int) -> list[U]:
+        return [u for u in self.units if self.secondary[u] == source and self.primary[u] != target]
+
+    def _move_secondary(self, source: int, target: int) -> bool:
+        movable = self._movable(source, target)
+        if movable:
+            self.secondary[min(movable, key=lambda unit: self.before[unit].secondary == source)] = target
+        return bool(movable)
+
+    # ----
+
+    def _loads(self, of: dict[U, int | None]) -> Counter[int | None]:
+        load: Counter[int | None] = Counter(dict.fromkeys(self.actors, 0))
+        load.update(actor for actor in of.values() if actor is not None)
+        return load
+
+    def _ends(self, load: Counter[int | None]) -> tuple[int, int]:
+        """Who has the fewest and who has the most; of equals the first, and the last."""
+        return min(self.actors, key=lambda a: (load[a], a)), max(self.actors, key=lambda a: (load[a], a))
