@@ -160,6 +160,15 @@ class AsyncWaltzClient(AsyncReads):
         return self._found[0]
 
     @property
+    def engine(self) -> Engine:
+        """What the client is made of, for layers on the log, which wait for fates in ways of their own."""
+        return self._engine
+
+    async def next_client_id(self) -> int:
+        """A client ID nobody was ever given, for ``engine.follow``."""
+        return await asyncio.to_thread(self._directory.next_client_id)
+
+    @property
     def _engine(self) -> Engine:
         if self._started is None:
             raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")

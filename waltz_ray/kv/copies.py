@@ -6,12 +6,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, KeptState, Serving
-from waltz_ray.kv.lines import Write
+from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, Serving
+from waltz_ray.kv.lines import PendingWrite
 from waltz_ray.kv.messages import Ack, FailCode
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import partition_of
 from waltz_ray.kv.rules import Outcome
+from waltz_ray.kv.state import KvState
 
 __all__ = ["AskedForCopies", "SecondCopies"]
 
@@ -19,7 +20,7 @@ __all__ = ["AskedForCopies", "SecondCopies"]
 class _Unconfirmed:
     """A committed write whose client waits for the second copy."""
 
-    def __init__(self, write: Write, outcome: Outcome, until_ms: int) -> None:
+    def __init__(self, write: PendingWrite, outcome: Outcome, until_ms: int) -> None:
         self.write = write
         self.outcome = outcome
         self.until_ms = until_ms
@@ -30,7 +31,7 @@ class SecondCopies:
     """``ended`` is told how a write has ended, once."""
 
     def __init__(
-        self, orders: Orders, serving: Serving, limits: KeeperLimits, ended: Callable[[Write, Outcome], None]
+        self, orders: Orders, serving: Serving, limits: KeeperLimits, ended: Callable[[PendingWrite, Outcome], None]
     ) -> None:
         self._orders = orders
         self._serving = serving
@@ -41,7 +42,7 @@ class SecondCopies:
     def __len__(self) -> int:
         return len(self._unconfirmed)
 
-    def confirm(self, write: Write, outcome: Outcome) -> None:
+    def confirm(self, write: PendingWrite, outcome: Outcome) -> None:
         """The write is committed: it has ended, or waits until its secondary has it."""
         if not write.call.fullwait or not self._limits.backups:
             self._ended(write, outcome)
@@ -88,7 +89,7 @@ class SecondCopies:
 class AskedForCopies:
     """Primaries that ask whether this actor, their secondary, has a transaction: answered once it has."""
 
-    def __init__(self, orders: Orders, states: Mapping[int, KeptState], limits: KeeperLimits) -> None:
+    def __init__(self, orders: Orders, states: Mapping[int, KvState], limits: KeeperLimits) -> None:
         self._orders = orders
         self._states = states
         self._limits = limits

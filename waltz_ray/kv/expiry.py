@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from waltz_ray.kv.keeper_types import KeptState, Serving
+from waltz_ray.kv.keeper_types import Serving
 from waltz_ray.kv.model import Expired, ItemKey
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.state import KvState
 
 __all__ = ["Expiry"]
 
@@ -39,7 +40,7 @@ class _Batch:
 class Expiry:
     """Readers need nothing of this: to them an item is gone at its deadline (``rules.visible``)."""
 
-    def __init__(self, orders: Orders, states: Mapping[int, KeptState], serving: Serving) -> None:
+    def __init__(self, orders: Orders, states: Mapping[int, KvState], serving: Serving) -> None:
         self.batches: dict[Unit, _Batch] = {}
         self._orders = orders
         self._states = states

@@ -34,7 +34,6 @@ from waltz_ray.kv.keeper_types import (
     FateUnknown,
     FoldedTo,
     KeeperLimits,
-    KeptState,
     LeaseIsOver,
     Rearranged,
     RecordCommitted,
@@ -44,7 +43,7 @@ from waltz_ray.kv.keeper_types import (
     TimePassed,
     UnitStops,
 )
-from waltz_ray.kv.lines import Call, Line, LineKey, Read, Write, lock_code
+from waltz_ray.kv.lines import Call, Line, LineKey, PendingRead, PendingWrite, lock_code
 from waltz_ray.kv.messages import (
     Command,
     FailCode,
@@ -66,6 +65,7 @@ from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.reading import Reads
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
 from waltz_ray.kv.rules import Acquire, Give, NativeWrite, Outcome, Prolong, Waits, decide, is_free, refused_size
+from waltz_ray.kv.state import KvState
 
 __all__ = ["Keeper"]
 
@@ -75,7 +75,7 @@ _LOCKS = -1  # in place of a map's hash
 class _Flight:
     """A write's record on its way."""
 
-    def __init__(self, keeper: Keeper, line: Line, write: Write, record: Record) -> None:
+    def __init__(self, keeper: Keeper, line: Line, write: PendingWrite, record: Record) -> None:
         self._keeper = keeper
         self._line = line
         self._write = write
@@ -97,7 +97,7 @@ class Keeper:
     def __init__(
         self,
         partitions: int,
-        states: Mapping[int, KeptState],
+        states: Mapping[int, KvState],
         serving: Serving,
         limits: KeeperLimits,
         random16: Callable[[], int],
@@ -113,8 +113,8 @@ class Keeper:
         self._orders = Orders(partitions)
         self._lines: dict[LineKey, Line] = {}
         self._fresh: dict[int, list[tuple[int, LineKey]]] = defaultdict(list)
-        self._after_fold: dict[int, list[tuple[int, int, Write | Read]]] = defaultdict(list)
-        self._parked: list[Write | Read] = []
+        self._after_fold: dict[int, list[tuple[int, int, PendingWrite | PendingRead]]] = defaultdict(list)
+        self._parked: list[PendingWrite | PendingRead] = []
         self._reads = Reads(self._orders, states, self._lines, serving, limits, self._send_on, self.after)
         self._copies = SecondCopies(self._orders, serving, limits, self._end)
         self._asked_for = AskedForCopies(self._orders, states, limits)
@@ -139,7 +139,7 @@ class Keeper:
             case Rearranged():
                 self._rearranged()
             case LeaseIsOver(read):
-                assert isinstance(read, Read)
+                assert isinstance(read, PendingRead)
                 self._reads.prove(read)
             case SecondaryAnswered(number, has):
                 self._copies.answered(number, has)
@@ -194,7 +194,7 @@ class Keeper:
             self._orders.fail(token, FailCode.TOO_LONG, why)
             return
         call = Call(token, connection, command, 1, command.fullwait)
-        self._begin(Write(call, 0, command, NOBODYS, (command.map_hash, command.key_hash)))
+        self._begin(PendingWrite(call, 0, command, NOBODYS, (command.map_hash, command.key_hash)))
 
     def _put(self, token: int, connection: int, put: Put) -> None:
         count = len(put.ops)
@@ -207,7 +207,7 @@ class Keeper:
         for index, op in enumerate(put.ops):
             key = ItemKey(map_hash, fnv1a_32(op.name), op.name)
             request = RequestId(put.client, put.sequence + index, put.settled) if put.client else NOBODYS
-            write = Write(call, index, NativeWrite(key, op, put.map_name), request, (map_hash, key.hash))
+            write = PendingWrite(call, index, NativeWrite(key, op, put.map_name), request, (map_hash, key.hash))
             why = refused_size(op.name, put.map_name, op.data, self._limits.max_value_bytes)
             if why:
                 self._end(write, Outcome(FailCode.TOO_LONG, text=why))
@@ -239,11 +239,11 @@ class Keeper:
             self._orders.fail(token, FailCode.TOO_LONG, why)
             return
         call = Call(token, connection, command, 1, False)
-        self._begin(Write(call, 0, what, request, (_LOCKS, fnv1a_32(what.name))))
+        self._begin(PendingWrite(call, 0, what, request, (_LOCKS, fnv1a_32(what.name))))
 
     # ---- writes
 
-    def _begin(self, write: Write) -> None:
+    def _begin(self, write: PendingWrite) -> None:
         if self._serving.unit_of(write.key_hash) is None:
             self._send_on(write)
             return
@@ -258,14 +258,14 @@ class Keeper:
         """Decide what stands in the line, until something is on its way to the log."""
         while line.queue and line.flying is None:
             one = line.queue.popleft()
-            if isinstance(one, Read):
+            if isinstance(one, PendingRead):
                 self._reads.go_on(one)
             else:
                 self._decide(line, one)
         if line.idle:
             self._lines.pop(line.key, None)
 
-    def _decide(self, line: Line, write: Write) -> None:
+    def _decide(self, line: Line, write: PendingWrite) -> None:
         unit = self._serving.unit_of(write.key_hash)
         if unit is None:
             self._send_on(write)
@@ -279,7 +279,7 @@ class Keeper:
             line.flying = write
             self._orders.append(_Flight(self, line, write, decided), unit, decided)
 
-    def write_committed(self, line: Line, write: Write, record: Record, version: int) -> None:
+    def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
         """It is in the log."""
         line.flying = None
         line.committed(record, version)
@@ -290,13 +290,13 @@ class Keeper:
         self._lock_may_be_free(line)
         self._advance(line)
 
-    def write_lost(self, line: Line, write: Write, reason: str) -> None:
+    def write_lost(self, line: Line, write: PendingWrite, reason: str) -> None:
         """Nobody can say whether it is in the log."""
         line.flying = None
         self._end(write, Outcome(FailCode.UNKNOWN_FATE, text=f"it may have happened: {reason}"))
         self._advance(line)
 
-    def after(self, partition: int, transaction_id: int, one: Write | Read) -> None:
+    def after(self, partition: int, transaction_id: int, one: PendingWrite | PendingRead) -> None:
         """Go on with it once the partition's state has ``transaction_id``."""
         state = self._states[partition]
         if state.mark >= transaction_id:
@@ -304,8 +304,8 @@ class Keeper:
         else:
             heapq.heappush(self._after_fold[partition], (transaction_id, self._orders.number(), one))
 
-    def _again(self, one: Write | Read) -> None:
-        if isinstance(one, Read):
+    def _again(self, one: PendingWrite | PendingRead) -> None:
+        if isinstance(one, PendingRead):
             self._reads.go_on(one)
             return
         line = self._lines[one.line_key]
@@ -313,7 +313,7 @@ class Keeper:
         line.queue.appendleft(one)
         self._advance(line)
 
-    def _end(self, write: Write, outcome: Outcome) -> None:
+    def _end(self, write: PendingWrite, outcome: Outcome) -> None:
         call = write.call
         call.outcomes[write.index] = outcome
         call.left -= 1
@@ -322,7 +322,7 @@ class Keeper:
 
     # ---- who has it elsewhere
 
-    def _send_on(self, one: Write | Read) -> None:
+    def _send_on(self, one: PendingWrite | PendingRead) -> None:
         """Its bucket is not served here: say who has it, or wait until somebody has."""
         server = self._serving.elsewhere(one.key_hash)
         if server:
@@ -337,16 +337,16 @@ class Keeper:
         else:
             self._parked.append(one)
 
-    def _elsewhere(self, one: Write | Read, server: str) -> None:
-        if isinstance(one, Read):
+    def _elsewhere(self, one: PendingWrite | PendingRead, server: str) -> None:
+        if isinstance(one, PendingRead):
             self._orders.effects.append(Answer(one.token, TryElsewhere(server)))
         elif isinstance(one.call.command, Put):
             self._end(one, Outcome(FailCode.ELSEWHERE))
         else:
             self._orders.effects.append(Answer(one.call.token, TryElsewhere(server)))
 
-    def _nobody(self, one: Write | Read, code: FailCode) -> None:
-        if isinstance(one, Read):
+    def _nobody(self, one: PendingWrite | PendingRead, code: FailCode) -> None:
+        if isinstance(one, PendingRead):
             self._orders.fail(one.token, code, answers.elsewhere_text())
         else:
             self._end(one, Outcome(code, text=answers.elsewhere_text()))
@@ -358,7 +358,7 @@ class Keeper:
     def _try_parked(self) -> None:
         parked, self._parked = self._parked, []
         for one in parked:
-            if isinstance(one, Read):
+            if isinstance(one, PendingRead):
                 self._reads.go_on(one)
             else:
                 self._begin(one)
@@ -389,7 +389,7 @@ class Keeper:
 
     # ---- locks
 
-    def _wait_for_lock(self, line: Line, write: Write) -> None:
+    def _wait_for_lock(self, line: Line, write: PendingWrite) -> None:
         if len(line.waiting) >= self._limits.waiting:
             self._end(write, Outcome(FailCode.TOO_MANY, text="too many wait for this lock"))
         else:
@@ -426,11 +426,11 @@ class Keeper:
                 del self._lines[line.key]
 
 
-def _wanted(write: Write) -> Acquire:
+def _wanted(write: PendingWrite) -> Acquire:
     """The lock that a waiting write waits for."""
     assert isinstance(write.what, Acquire)
     return write.what
 
 
-def _connection_of(one: Write | Read) -> int:
-    return one.connection if isinstance(one, Read) else one.call.connection
+def _connection_of(one: PendingWrite | PendingRead) -> int:
+    return one.connection if isinstance(one, PendingRead) else one.call.connection

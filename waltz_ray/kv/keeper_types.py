@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from waltz_ray.kv.messages import Command, Reply
-from waltz_ray.kv.model import Item, ItemKey, LockHeld, Record
+from waltz_ray.kv.model import Record
 from waltz_ray.kv.routing import Unit
 from waltz_ray.protocol.value import value
 
@@ -24,7 +24,6 @@ __all__ = [
     "FoldedTo",
     "KeeperLimits",
     "LeaseIsOver",
-    "KeptState",
     "Rearranged",
     "RecordRefused",
     "SecondaryAnswered",
@@ -33,26 +32,6 @@ __all__ = [
     "UnitDrained",
     "UnitStops",
 ]
-
-
-class KeptState(Protocol):
-    """As much of a partition's projection (``kv/state.py``) as an owner asks for."""
-
-    @property
-    def mark(self) -> int:
-        """ID of the last transaction that is in it, -1 = none."""
-
-    def item(self, key: ItemKey) -> Item | None: ...
-
-    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]: ...
-
-    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]: ...
-
-    def lock(self, name: bytes) -> LockHeld | None: ...
-
-    def request(self, client: int, sequence: int) -> int | None: ...
-
-    def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]: ...
 
 
 class Serving(Protocol):
@@ -191,8 +170,8 @@ Event = (
 
 @value(eq=False)
 class AppendRecord:
-    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in RecordCommitted, RecordRefused or
-    FateUnknown."""
+    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in RecordCommitted,
+    RecordRefused or FateUnknown."""
 
     number: int
     partition: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from waltz_ray.kv.keeper_types import KeptState
 from waltz_ray.kv.messages import Command
 from waltz_ray.kv.model import (
     Delete,
@@ -26,8 +25,9 @@ from waltz_ray.kv.model import (
 )
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.rules import Outcome, What
+from waltz_ray.kv.state import KvState
 
-__all__ = ["Call", "Fresh", "Line", "LineKey", "Read", "Write", "lock_code"]
+__all__ = ["Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
 
 LineKey = tuple[int, int]
 """Map hash and key hash; of a lock -1 and the hash of its name."""
@@ -48,7 +48,7 @@ class Call:
         self.outcomes: list[Outcome | None] = [None] * writes
 
 
-class Write:
+class PendingWrite:
     """One write of a call."""
 
     __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "request", "what")
@@ -63,7 +63,7 @@ class Write:
         self.park_until_ms = 0
 
 
-class Read:
+class PendingRead:
     """A command that reads, while it waits: for a write before it, for an owner, for a proof that this is the owner."""
 
     __slots__ = ("attempt", "command", "connection", "key_hash", "missing", "park_until_ms", "proven", "token")
@@ -99,13 +99,13 @@ class Line:
 
     __slots__ = ("flying", "fresh", "key", "queue", "state", "waiting")
 
-    def __init__(self, key: LineKey, state: KeptState) -> None:
+    def __init__(self, key: LineKey, state: KvState) -> None:
         self.key = key
         self.state = state
-        self.queue: deque[Write | Read] = deque()
-        self.flying: Write | None = None
+        self.queue: deque[PendingWrite | PendingRead] = deque()
+        self.flying: PendingWrite | None = None
         """On its way to the log, or waiting to be decided again."""
-        self.waiting: deque[Write] = deque()
+        self.waiting: deque[PendingWrite] = deque()
         """For the lock."""
         self.fresh = Fresh()
 
@@ -118,7 +118,7 @@ class Line:
         """Whether a write of that connection is not decided or not committed."""
         if self.flying is not None and self.flying.call.connection == connection:
             return True
-        return any(isinstance(one, Write) and one.call.connection == connection for one in self.queue)
+        return any(isinstance(one, PendingWrite) and one.call.connection == connection for one in self.queue)
 
     # ---- what is known
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from waltz_ray.kv import answers
-from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, KeptState, Serving
-from waltz_ray.kv.lines import Line, LineKey, Read, Write
+from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, Serving
+from waltz_ray.kv.lines import Line, LineKey, PendingRead, PendingWrite
 from waltz_ray.kv.messages import FailCode, Get, GetMany, ScanCommand, Seen, SeenMany
 from waltz_ray.kv.model import BARRIER, ItemKey
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
 from waltz_ray.kv.rules import visible
 from waltz_ray.kv.scanning import scanned
+from waltz_ray.kv.state import KvState
 
 __all__ = ["Reads"]
 
@@ -26,11 +27,11 @@ ReadCommand = Get | GetMany | ScanCommand
 class _Proof:
     """A BARRIER on its way: reads that wait for it, each with the attempt it was in."""
 
-    def __init__(self, reads: Reads, unit: Unit, waiting: list[tuple[Read, int]]) -> None:
+    def __init__(self, reads: Reads, unit: Unit, waiting: list[tuple[PendingRead, int]]) -> None:
         self._reads = reads
         self.unit = unit
         self.waiting = waiting
-        self.next: list[tuple[Read, int]] = []
+        self.next: list[tuple[PendingRead, int]] = []
         """They came when it was on its way: it says nothing about them."""
 
     def committed(self, version: int) -> None:
@@ -51,12 +52,12 @@ class Reads:
     def __init__(
         self,
         orders: Orders,
-        states: Mapping[int, KeptState],
+        states: Mapping[int, KvState],
         lines: Mapping[LineKey, Line],
         serving: Serving,
         limits: KeeperLimits,
-        send_on: Callable[[Write | Read], None],
-        after: Callable[[int, int, Write | Read], None],
+        send_on: Callable[[PendingWrite | PendingRead], None],
+        after: Callable[[int, int, PendingWrite | PendingRead], None],
     ) -> None:
         self.orders = orders
         self.after = after
@@ -71,29 +72,29 @@ class Reads:
         """A command that reads has come."""
         match command:
             case Get(_, _, key_hash):
-                self.go_on(Read(token, connection, command, key_hash))
+                self.go_on(PendingRead(token, connection, command, key_hash))
             case GetMany(_, names):
                 if 0 < len(names) <= self._limits.max_batch:
-                    self.go_on(Read(token, connection, command, fnv1a_32(names[0])))
+                    self.go_on(PendingRead(token, connection, command, fnv1a_32(names[0])))
                 else:
                     text = f"a batch has 1 to {self._limits.max_batch} names, not {len(names)}"
                     self.orders.fail(token, FailCode.BAD_REQUEST, text)
             case ScanCommand(partition, limit=limit):
                 if 0 < limit <= self._limits.max_batch and 0 <= partition < self.orders.partitions:
-                    self.go_on(Read(token, connection, command, partition))
+                    self.go_on(PendingRead(token, connection, command, partition))
                 else:
                     text = (
                         f"a page has 1 to {self._limits.max_batch} items of a partition below {self.orders.partitions}"
                     )
                     self.orders.fail(token, FailCode.BAD_REQUEST, text)
 
-    def go_on(self, read: Read) -> None:
+    def go_on(self, read: PendingRead) -> None:
         """Answer it, unless it has to wait for a write of its own connection."""
         found = self._found(read)
         if found is not None:
             self.orders.effects.append(found)
 
-    def _found(self, read: Read) -> AnswerRead | None:
+    def _found(self, read: PendingRead) -> AnswerRead | None:
         command = read.command
         if isinstance(command, Get):
             return self._get(read, command)
@@ -105,7 +106,7 @@ class Reads:
         page, units = scanned(command, state, self._lines.values(), self._serving, partitions, now_ms)
         return AnswerRead(read.token, page, units, read)
 
-    def _get(self, read: Read, get: Get) -> AnswerRead | None:
+    def _get(self, read: PendingRead, get: Get) -> AnswerRead | None:
         unit = self._serving.unit_of(get.key_hash)
         if unit is None:
             self._send_on(read)
@@ -119,7 +120,7 @@ class Reads:
         items = [item for _, item in there if visible(item, now_ms) is not None]
         return AnswerRead(read.token, answers.of_get(get, items), (unit,), read)
 
-    def _get_many(self, read: Read, get: GetMany) -> AnswerRead | None:
+    def _get_many(self, read: PendingRead, get: GetMany) -> AnswerRead | None:
         map_hash = fnv1a_32(get.map_name) if get.map_name else 0
         now_ms, partitions = self.orders.now_ms, self.orders.partitions
         seen: list[Seen] = []
@@ -142,7 +143,7 @@ class Reads:
 
     # ---- without a lease
 
-    def prove(self, read: Read) -> None:
+    def prove(self, read: PendingRead) -> None:
         """Have the log say that its units are ours, each of them; then it is answered."""
         read.attempt += 1
         read.missing = self._units_of(read)
@@ -165,7 +166,7 @@ class Reads:
                 if not read.missing:
                     self._answer_proven(read)
 
-    def not_proven(self, proof: _Proof, then: Callable[[Read], None]) -> None:
+    def not_proven(self, proof: _Proof, then: Callable[[PendingRead], None]) -> None:
         """It is not, or nobody can say."""
         self._over(proof)
         for read, attempt in proof.waiting:
@@ -173,7 +174,7 @@ class Reads:
                 read.attempt += 1  # whatever other barriers say
                 then(read)
 
-    def _units_of(self, read: Read) -> set[Unit]:
+    def _units_of(self, read: PendingRead) -> set[Unit]:
         match read.command:
             case Get(_, _, key_hash):
                 hashes = [key_hash]
@@ -185,7 +186,7 @@ class Reads:
                 raise AssertionError(f"{read.command} reads nothing")
         return {unit for key_hash in hashes if (unit := self._serving.unit_of(key_hash)) is not None}
 
-    def _append(self, unit: Unit, waiting: list[tuple[Read, int]]) -> None:
+    def _append(self, unit: Unit, waiting: list[tuple[PendingRead, int]]) -> None:
         proof = self._proofs[unit] = _Proof(self, unit, waiting)
         self.orders.append(proof, unit, BARRIER)
 
@@ -196,7 +197,7 @@ class Reads:
         if waiting:
             self._append(proof.unit, waiting)
 
-    def _answer_proven(self, read: Read) -> None:
+    def _answer_proven(self, read: PendingRead) -> None:
         """What it reads now needs no lease, unless it has come to need other units."""
         read.attempt += 1
         found = self._found(read)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from waltz_ray.kv.keeper_types import KeptState, Serving
+from waltz_ray.kv.keeper_types import Serving
 from waltz_ray.kv.lines import Line
 from waltz_ray.kv.messages import ScanCommand, ScanItem, Scanned
 from waltz_ray.kv.model import Item, ItemKey
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
 from waltz_ray.kv.rules import visible
+from waltz_ray.kv.state import KvState
 
 __all__ = ["scanned"]
 
@@ -18,7 +19,7 @@ _ROWS = 512
 
 def scanned(
     scan: ScanCommand,
-    state: KeptState | None,
+    state: KvState | None,
     lines: Iterable[Line],
     serving: Serving,
     partitions: int,
@@ -56,7 +57,7 @@ def _fresh(scan: ScanCommand, map_hash: int, lines: Iterable[Line], partitions: 
 
 
 def _merged(
-    scan: ScanCommand, map_hash: int, state: KeptState, fresh: dict[ItemKey, Item | None]
+    scan: ScanCommand, map_hash: int, state: KvState, fresh: dict[ItemKey, Item | None]
 ) -> Iterator[tuple[ItemKey, Item | None]]:
     """By name; fresh ones instead of folded ones."""
     left = sorted(fresh, key=_by_name, reverse=True)

@@ -1,0 +1,301 @@
+"""Two actors of one space over a log in memory: who serves, who takes over, what becomes of commands meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from waltz_ray import compat
+from waltz_ray.kv import messages as m
+from waltz_ray.kv.keeper_types import KeeperLimits
+from waltz_ray.kv.messages import FailCode, Op, Opcode, OpKind, Put, PutDone, Reply
+from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.routing import Unit, fnv1a_32, units_of
+from waltz_ray.kv.serving.clock import SteadyClock
+from waltz_ray.kv.serving.space_log import SpaceLog
+from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
+from waltz_ray.kv.state import MemoryState
+from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
+from waltz_ray.testing import InMemoryCluster
+
+PARTITIONS = 4
+LIMIT_S = 20.0
+
+
+@dataclass
+class Actors:
+    """The actors of one space, and the ZooKeeper and manager that they believe in: this."""
+
+    cluster: InMemoryCluster
+    nodes: dict[int, SpaceNode] = field(default_factory=dict)
+    incarnations: dict[int, str] = field(default_factory=dict)
+    owners: dict[Unit, UnitPlace] = field(default_factory=dict)
+    clients: list[Any] = field(default_factory=list)
+    lease_s: float = 1000.0
+
+    async def add(self, actor: int, **limits: Any) -> SpaceNode:
+        client = await self.cluster.connect_async()
+        self.clients.append(client)
+        states = {partition: MemoryState(f"{actor}/{partition}") for partition in range(PARTITIONS)}
+
+        async def confirm() -> Mapping[int, str]:
+            return dict(self.incarnations)
+
+        async def ask(server: str, partition: int, transaction_id: int) -> bool:
+            reply = await self.ask(int(server.removeprefix("host:")), m.SecondaryHas(partition, transaction_id))
+            return isinstance(reply, m.Ack)
+
+        def failed(error: Exception) -> None:
+            raise AssertionError(str(error))
+
+        around = Surroundings(
+            SpaceLog(client.engine, client.next_client_id), states, confirm, ask, failed, SteadyClock(), time.monotonic
+        )
+        node = self.nodes[actor] = SpaceNode(actor, self.lease_s, 0.0, KeeperLimits(**limits), around)
+        await node.start()
+        self.register(actor, f"{actor}-first")
+        return node
+
+    def register(self, actor: int, incarnation: str) -> None:
+        self.incarnations[actor] = incarnation
+        self.nodes[actor].registered(incarnation)
+        self.nodes[actor].lease_confirmed(incarnation, time.monotonic())
+        self.tell_members()
+
+    def gone(self, actor: int) -> None:
+        """Its registration is."""
+        del self.incarnations[actor]
+        self.tell_members()
+
+    def tell_members(self) -> None:
+        members = {actor: KvMember(name, f"host:{actor}") for actor, name in self.incarnations.items()}
+        for node in self.nodes.values():
+            node.members_seen(members)
+
+    def arrange(self, place: Callable[[Unit], tuple[int, int | None]], mask: int = 0xF) -> None:
+        """The manager writes a table."""
+        for unit in units_of(mask):
+            primary, secondary = place(unit)
+            before = self.owners.get(unit)
+            epoch = 1 + max(each.epoch for each in self.owners.values()) if self.owners else 1
+            if before is not None and before.primary == primary:
+                epoch = before.epoch
+            self.owners[unit] = UnitPlace(primary, epoch, secondary)
+        table = UnitTable(mask, {unit: self.owners[unit] for unit in units_of(mask)})
+        for node in self.nodes.values():
+            node.table_seen(table)
+
+    async def ask(self, actor: int, command: m.Command, connection: int = 1) -> Reply:
+        told: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.nodes[actor].submit(connection, command, lambda reply: None if told.done() else told.set_result(reply))
+        async with compat.timeout(LIMIT_S):
+            return await told
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        async with compat.timeout(LIMIT_S):
+            while not what():
+                await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        for node in self.nodes.values():
+            await node.close()
+        for client in self.clients:
+            await client.close()
+
+
+@asynccontextmanager
+async def actors(count: int = 2, **limits: Any) -> AsyncIterator[Actors]:
+    async with InMemoryCluster(partitions=PARTITIONS) as cluster:
+        found = Actors(cluster)
+        try:
+            for actor in range(count):
+                await found.add(actor, **limits)
+            yield found
+        finally:
+            await found.close()
+
+
+def put(name: bytes, data: bytes, request: tuple[int, int] = (0, 0), **options: Any) -> Put:
+    fullwait = options.pop("fullwait", False)
+    return Put(b"", *request, 0, fullwait, (Op(OpKind.SET, name, data=data, **options),))
+
+
+def get(name: bytes) -> m.Get:
+    return m.Get(Opcode.GET_STRING, 0, fnv1a_32(name))
+
+
+def value_of(reply: Reply) -> bytes:
+    assert isinstance(reply, m.DataString), reply
+    return reply.data
+
+
+def test_what_is_written_is_read_and_a_secondary_says_where_to_go() -> None:
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            reply = await space.ask(0, put(b"a", b"1"))
+            assert isinstance(reply, PutDone)
+            assert reply.results[0].code == FailCode.OK
+            assert value_of(await space.ask(0, get(b"a"))) == b"1"
+            assert await space.ask(1, get(b"a")) == m.TryElsewhere("host:0")
+            assert await space.ask(0, get(b"b")) == m.Fail()
+
+    asyncio.run(run())
+
+
+def test_a_new_owner_has_everything_and_the_old_one_nothing() -> None:
+    """Also what was on its way: it is committed before the RELEASE, or sent on."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            names = [b"%d" % number for number in range(100)]
+            await asyncio.gather(*(space.ask(0, put(name, b"old")) for name in names))
+            late = [asyncio.ensure_future(space.ask(0, put(name, b"new"))) for name in names]
+            space.arrange(lambda unit: (1, 0))
+            ends = [reply.results[0] for reply in await asyncio.gather(*late) if isinstance(reply, PutDone)]
+            assert {each.code for each in ends} <= {FailCode.OK, FailCode.ELSEWHERE}
+            for name, end in zip(names, ends, strict=True):
+                expected = b"new" if end.code == FailCode.OK else b"old"
+                assert value_of(await space.ask(1, get(name))) == expected
+                assert await space.ask(0, get(name)) == m.TryElsewhere("host:1")
+
+    asyncio.run(run())
+
+
+def test_a_deposed_owner_that_knows_nothing_writes_nothing_and_reads_nothing_old() -> None:
+    """It was stopped: it has seen neither the table nor the end of its registration; its lease is over."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.ask(0, put(b"a", b"old"))
+            zombie = space.nodes.pop(0)
+            zombie.ownership._sent_at_s = None
+            space.gone(0)
+            space.arrange(lambda unit: (1, None))
+            assert value_of(await space.ask(1, get(b"a"))) == b"old"
+            await space.ask(1, put(b"a", b"new"))
+            space.nodes[0] = zombie
+            read = await space.ask(0, get(b"a"))
+            assert read == m.TryElsewhere("host:1")
+            written = await space.ask(0, put(b"a", b"zombie"))
+            assert isinstance(written, PutDone)
+            assert written.results[0].code == FailCode.ELSEWHERE
+            assert value_of(await space.ask(1, get(b"a"))) == b"new"
+
+    asyncio.run(run())
+
+
+def test_without_a_lease_reads_are_proven_by_the_log() -> None:
+    async def run() -> None:
+        async with actors(1) as space:
+            space.arrange(lambda unit: (0, None))
+            await space.ask(0, put(b"a", b"1"))
+            space.nodes[0].ownership._sent_at_s = None
+            marks = [state.mark for state in space.nodes[0].states.values()]
+            assert value_of(await space.ask(0, get(b"a"))) == b"1"
+            await space.until(lambda: [state.mark for state in space.nodes[0].states.values()] != marks)
+
+    asyncio.run(run())
+
+
+def test_a_write_is_done_once_however_often_it_is_asked() -> None:
+    """Also when another one has changed the item since, and by another owner (LAYERS would keep the ID in the item)."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            first = await space.ask(0, put(b"a", b"1", (7, 1)))
+            await space.ask(0, put(b"a", b"2", (8, 1)))
+            space.arrange(lambda unit: (1, 0))
+            assert value_of(await space.ask(1, get(b"a"))) == b"2"
+            assert await space.ask(1, put(b"a", b"1", (7, 1))) == first
+            assert value_of(await space.ask(1, get(b"a"))) == b"2"
+
+    asyncio.run(run())
+
+
+def test_a_split_changes_who_serves_and_no_item() -> None:
+    """O10, O11, O14: under the new mask each unit has one owner, and the old mask still leads to every item."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            names = [b"%d" % number for number in range(200)]
+            await asyncio.gather(*(space.ask(0, put(name, name)) for name in names))
+            late = [asyncio.ensure_future(space.ask(0, put(name, name + b"!"))) for name in names]
+            space.arrange(lambda unit: (unit.bucket >> 4 & 1, unit.bucket >> 4 & 1 ^ 1), mask=0xFF)
+            replies = await asyncio.gather(*late)
+            for name, reply in zip(names, replies, strict=True):
+                owner = fnv1a_32(name) >> 4 & 1
+                assert isinstance(reply, PutDone)
+                done = reply.results[0].code == FailCode.OK
+                assert value_of(await space.ask(owner, get(name))) == name + (b"!" if done else b"")
+                assert await space.ask(owner ^ 1, get(name)) == m.TryElsewhere(f"host:{owner}")
+            await space.until(lambda: all(len(node.hashmasks().buckets) == 256 for node in space.nodes.values()))
+            primaries = [bucket for node in space.nodes.values() for bucket, of in node.hashmasks().buckets if of == 0]
+            assert sorted(primaries) == list(range(256))
+
+    asyncio.run(run())
+
+
+def test_fullwait_waits_for_the_second_copy() -> None:
+    """O43: with the secondary gone 0 acknowledges, 1 not until another has it, or says that it is committed."""
+
+    async def run() -> None:
+        async with actors(3, fullwait_ms=400) as space:
+            space.arrange(lambda unit: (0, 1))
+            assert isinstance(await space.ask(0, put(b"a", b"1", fullwait=True)), PutDone)
+            stopped = space.nodes.pop(1)
+            space.gone(1)
+            assert (await _code(space, put(b"a", b"2"))) == FailCode.OK
+            assert (await _code(space, put(b"a", b"3", fullwait=True))) == FailCode.NOT_REPLICATED
+            assert value_of(await space.ask(0, get(b"a"))) == b"3"
+            waits = asyncio.ensure_future(_code(space, put(b"a", b"4", fullwait=True)))
+            await asyncio.sleep(0)
+            space.arrange(lambda unit: (0, 2))
+            assert await waits == FailCode.OK
+            await stopped.close()
+
+    asyncio.run(run())
+
+
+async def _code(space: Actors, command: Put) -> int:
+    reply = await space.ask(0, command)
+    assert isinstance(reply, PutDone)
+    return reply.results[0].code
+
+
+def test_locks_have_rising_codes_and_survive_a_move() -> None:
+    """O47."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            first = await space.ask(0, m.LockCommand(b"leader", 100, 0))
+            assert isinstance(first, m.DataLock)
+            assert await space.ask(0, m.LockCommand(b"leader", 100, 0), connection=2) == m.Fail()
+            waits = asyncio.ensure_future(space.ask(0, m.LockCommand(b"leader", 100, 10), connection=3))
+            assert await space.ask(0, m.UnlockCommand(b"leader", first.code + 1)) == m.Fail()
+            assert await space.ask(0, m.UnlockCommand(b"leader", first.code)) == m.Ack()
+            second = await waits
+            assert isinstance(second, m.DataLock)
+            assert second.code > first.code
+            space.arrange(lambda unit: (1, 0))
+            assert await space.ask(1, m.LockCommand(b"leader", 100, 0)) == m.Fail()
+            assert await space.ask(1, m.UnlockCommand(b"leader", first.code)) == m.Fail()
+            assert await space.ask(1, m.UnlockCommand(b"leader", second.code)) == m.Ack()
+            third = await space.ask(1, m.LockCommand(b"leader", 100, 0))
+            assert isinstance(third, m.DataLock)
+            assert third.code > second.code
+
+    asyncio.run(run())
+
+
+def test_the_first_table_of_a_space_has_one_level() -> None:
+    assert BucketSplitting(PARTITIONS).first() == 0xF

@@ -1,0 +1,42 @@
+"""The clocks of a kv actor: one for deadlines, which never jumps, and one for leases, which never stands still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["SteadyClock", "boot_s"]
+
+_LARGEST_DRIFT = 0.01
+
+
+def boot_s() -> float:
+    """Seconds since the machine was started; goes on while the process is stopped, and while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _wall_ms() -> float:
+    return time.time_ns() / 1e6
+
+
+class SteadyClock:
+    """Milliseconds since 1970, without jumps: begins with the wall clock, goes with the monotonic one, and is drawn
+    towards the wall clock by no more than 1 % of the time that passes. It never goes back.
+
+    Who sets the wall clock an hour ahead expires nothing at once; after four days it is as he wants it.
+    """
+
+    def __init__(self, wall_ms: Callable[[], float] = _wall_ms, elapsed_s: Callable[[], float] = boot_s) -> None:
+        self._wall_ms = wall_ms
+        self._elapsed_s = elapsed_s
+        self._at_s = elapsed_s()
+        self._now_ms = wall_ms()
+
+    def __call__(self) -> int:
+        at_s = self._elapsed_s()
+        passed_ms = max(0.0, 1000 * (at_s - self._at_s))
+        self._at_s = at_s
+        freely = self._now_ms + passed_ms
+        most = _LARGEST_DRIFT * passed_ms
+        self._now_ms = freely + min(most, max(-most, self._wall_ms() - freely))
+        return int(self._now_ms)

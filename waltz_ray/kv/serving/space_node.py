@@ -1,0 +1,417 @@
+"""One kv space on one actor: its keeper and its ownership machine, driven; its projections, fed. In one event loop.
+
+Events wait in a queue and are taken one at a time, so no machine is called from within its own effects. What the
+machines order ends in one more event each: an append in its fate, a question to a secondary in its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from waltz_ray.errors import ProjectionFailed, WaltzError
+from waltz_ray.kv.keeper import Keeper
+from waltz_ray.kv.keeper_types import (
+    Answer,
+    AnswerRead,
+    AppendRecord,
+    Asked,
+    AskSecondary,
+    ConnectionLeft,
+    Effect,
+    Event,
+    FateUnknown,
+    FoldedTo,
+    KeeperLimits,
+    LeaseIsOver,
+    Rearranged,
+    RecordCommitted,
+    RecordRefused,
+    SecondaryAnswered,
+    TimePassed,
+    UnitDrained,
+    UnitStops,
+)
+from waltz_ray.kv.messages import Command, FailCode, FailInfo, Hashmasks, Reply
+from waltz_ray.kv.model import Own, Release
+from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
+from waltz_ray.kv.serving.clock import boot_s
+from waltz_ray.kv.serving.folding import Folding
+from waltz_ray.kv.serving.space_log import Fates, SpaceLog
+from waltz_ray.kv.state import KvState
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.protocol.ownership import OwnershipMachine
+from waltz_ray.protocol.ownership_types import (
+    ConfirmMembers,
+    Drained,
+    FoldCaughtUp,
+    LeaseConfirmed,
+    MembersConfirmed,
+    MembersSeen,
+    OwnershipEffect,
+    OwnershipEvent,
+    OwnershipFolded,
+    RegisteredAs,
+    ReleaseDone,
+    ReleaseRefused,
+    ReleaseUnit,
+    Serve,
+    StopServing,
+    TableSeen,
+    Take,
+    TakeDone,
+    TakeRefused,
+    UnitTable,
+    Unregistered,
+)
+
+__all__ = ["Announcer", "KvMember", "SpaceNode", "Surroundings"]
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True)
+class KvMember:
+    """A registered actor."""
+
+    incarnation: str
+    server: str
+    """``host:port``."""
+
+
+class Announcer(Protocol):
+    """The gateway, as far as the node tells it what has changed."""
+
+    def announce(self, masks: Hashmasks) -> None: ...
+
+    def announce_servers(self, servers: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a node is given."""
+
+    log: SpaceLog
+    states: Mapping[int, KvState]
+    """Of every partition of the space, counted from 0; they are the node's to close."""
+    confirm_members: Callable[[], Awaitable[Mapping[int, str]]]
+    """Read the registered actors anew, so that all is seen that was written before."""
+    ask_secondary: Callable[[str, int, int], Awaitable[bool]]
+    """(server, partition, ID): whether it has said that it has it."""
+    failed: Callable[[ProjectionFailed], None]
+    """A projection cannot be kept: nothing is served any more."""
+    now_ms: Callable[[], int]
+    lease_clock: Callable[[], float] = boot_s
+    random16: Callable[[], int] = lambda: secrets.randbits(16)
+
+
+class SpaceNode:
+    """See the module's docstring. Give it an ``Announcer`` (``gateway``), then ``start``."""
+
+    def __init__(
+        self, actor: int, session_s: float, margin_s: float, limits: KeeperLimits, around: Surroundings
+    ) -> None:
+        self.partitions = len(around.states)
+        self.states = around.states
+        self.ownership: OwnershipMachine[Unit] = OwnershipMachine(
+            actor, BucketSplitting(len(around.states)), session_s, margin_s
+        )
+        self.keeper = Keeper(self.partitions, self.states, self, limits, around.random16)
+        self.outgoing = Outgoing()
+        """Answers that leave together."""
+        self.gateway: Announcer | None = None
+        self.members: Mapping[int, KvMember] = {}
+        self.actor = actor
+        self.caught_up = False
+        self.leaving = False
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event | OwnershipEvent[Unit]] = deque()
+        self._busy = False
+        self._tokens = itertools.count(1)
+        self._answers: dict[int, Callable[[Reply], None]] = {}
+        self._announced: Hashmasks | None = None
+        self._after_fold: dict[int, list[tuple[int, int, OwnershipEvent[Unit]]]] = defaultdict(list)
+        self._order = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._failure = ""
+        self._folding = Folding(around.log, self.states, self._folded, self._has_caught_up, self._projection_failed)
+
+    async def start(self) -> None:
+        """Say what the states know, and go on from there."""
+        for mask in MASKS:
+            for unit in units_of(mask):
+                self._tell_claim(unit)
+        self._run()
+        self._tick()
+        await self._folding.start()
+
+    async def close(self) -> None:
+        """Serve nothing any more; what waits is told so."""
+        self.leaving = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._folding.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer(FailInfo(FailCode.UNKNOWN_FATE, "the actor is closing: ask another one"))
+        for state in self.states.values():
+            state.close()
+
+    # ---- what the coordination says
+
+    def table_seen(self, table: UnitTable[Unit]) -> None:
+        self._put(TableSeen(table), Rearranged())
+
+    def members_seen(self, members: Mapping[int, KvMember]) -> None:
+        """The registered actors."""
+        before, self.members = self.servers(), members
+        self._put(MembersSeen({actor: each.incarnation for actor, each in members.items()}), Rearranged())
+        if self.gateway is not None and self.servers() != before:
+            self.gateway.announce_servers(self.servers())
+
+    def registered(self, incarnation: str) -> None:
+        self._put(RegisteredAs(incarnation))
+
+    def unregistered(self) -> None:
+        self._put(Unregistered())
+
+    def lease_confirmed(self, incarnation: str, sent_at_s: float) -> None:
+        self._put(LeaseConfirmed(incarnation, sent_at_s))
+
+    # ---- CommandPort: what the gateway asks
+
+    def servers(self) -> Sequence[str]:
+        return tuple(each.server for _, each in sorted(self.members.items()))
+
+    def hashmasks(self) -> Hashmasks:
+        hosted = self.ownership.hosted()
+        return Hashmasks(self.mask, tuple((unit.bucket, instance) for unit, instance in hosted))
+
+    def accepting(self) -> str:
+        if not self.leaving:
+            return ""
+        return next((each.server for actor, each in sorted(self.members.items()) if actor != self.actor), "")
+
+    def submit(self, connection_id: int, command: Command, answer: Callable[[Reply], None]) -> None:
+        if self._failure or self.leaving:
+            code = FailCode.NO_ROOM if self._failure else FailCode.NOT_READY
+            answer(FailInfo(code, self._failure or "the actor is closing: ask another one"))
+            return
+        token = next(self._tokens)
+        self._answers[token] = answer
+        self._put(Asked(token, connection_id, command))
+
+    def left(self, connection_id: int) -> None:
+        self._put(ConnectionLeft(connection_id))
+
+    def peer_shutting_down(self, server: str) -> None:
+        """The table will say so; nobody is dialled who is not registered."""
+        log.info("%s says that it shuts down", server)
+
+    # ---- Serving: what the keeper asks
+
+    @property
+    def mask(self) -> int:
+        return self.ownership.level
+
+    def unit_of(self, key_hash: int) -> Unit | None:
+        level = self.ownership.level
+        return self.ownership.held(Unit(level, key_hash & level))
+
+    def elsewhere(self, key_hash: int) -> str:
+        unit = Unit(self.ownership.level, key_hash & self.ownership.level)
+        place = self.ownership.place(unit)
+        claim = self.ownership.claims.get(unit)
+        newer = claim is not None and place is not None and claim.epoch > place.epoch
+        if place is not None and place.primary == self.actor and not newer:
+            return ""  # who had it lets go of it, or has gone: it will soon be ours
+        holder = self.ownership.holder(unit)
+        member = None if holder is None else self.members.get(holder)
+        return "" if member is None else member.server
+
+    def secondary(self, key_hash: int) -> int | None:
+        level = self.ownership.level
+        return self.ownership.secondary(Unit(level, key_hash & level))
+
+    # ---- the queue
+
+    def _put(self, *events: Event | OwnershipEvent[Unit]) -> None:
+        self._events.extend(events)
+        if not self._busy:
+            self._run()
+
+    def _run(self) -> None:
+        self._busy = True
+        try:
+            with self.outgoing:
+                while self._events:
+                    event = self._events.popleft()
+                    if isinstance(event, _OF_KEEPER):
+                        for effect in self.keeper.step(event, self._around.now_ms()):
+                            self._keep(effect)
+                    else:
+                        for order in self.ownership.step(event):
+                            self._own(order)
+        finally:
+            self._busy = False
+
+    def _keep(self, effect: Effect) -> None:
+        match effect:
+            case Answer(token, reply):
+                self._answers.pop(token)(reply)
+            case AnswerRead(token, reply, units, read):
+                now_s = self._around.lease_clock()  # now, after it was read: see kv/reading.py
+                if all(self.ownership.may_read(unit, now_s) for unit in units):
+                    self._answers.pop(token)(reply)
+                else:
+                    self._events.append(LeaseIsOver(read))
+            case AppendRecord(number, partition, unit, record):
+                fates = Fates(
+                    lambda transaction_id: self._put(RecordCommitted(number, transaction_id)),
+                    lambda conflict: self._put(RecordRefused(number, conflict)),
+                    lambda reason: self._put(FateUnknown(number, reason)),
+                )
+                self._around.log.append(partition, record, self.states[partition].mark, fates, read=(unit,))
+            case AskSecondary(number, actor, partition, transaction_id):
+                self._spawn(self._ask_secondary(number, actor, partition, transaction_id))
+            case UnitDrained(unit):
+                self._events.append(Drained(unit))
+
+    def _own(self, order: OwnershipEffect[Unit]) -> None:
+        match order:
+            case Take(unit, incarnation, epoch, coarser):
+                record = Own(unit, self.actor, incarnation, epoch)
+                done, refused = (lambda t: TakeDone(unit, t)), TakeRefused(unit)
+                self._append_owners(unit, record, done, refused, write=(unit, *coarser))
+            case ReleaseUnit(unit, incarnation, epoch, held):
+                released = Release(unit, self.actor, incarnation, epoch)
+                self._append_owners(unit, released, lambda t: ReleaseDone(unit), ReleaseRefused(unit), read=(held,))
+            case Serve(unit):
+                log.info("kv/%d serves %s", self.actor, unit)
+                self._events.append(Rearranged())
+                self._announce_soon()
+            case StopServing(unit, reason):
+                log.info("kv/%d serves %s no more: %s", self.actor, unit, reason)
+                self._events.append(UnitStops(unit))
+                self._announce_soon()
+            case ConfirmMembers():
+                self._spawn(self._confirm_members())
+
+    def _append_owners(
+        self,
+        unit: Unit,
+        record: Own | Release,
+        done: Callable[[int], OwnershipEvent[Unit]],
+        refused: OwnershipEvent[Unit],
+        read: Sequence[Unit] = (),
+        write: Sequence[Unit] = (),
+    ) -> None:
+        """OWN or RELEASE. A refusal is told once the fold has what was in the way."""
+        partition = partition_of(unit.bucket, self.partitions)
+
+        def lost(reason: str) -> None:
+            log.warning("kv/%d: nobody can say whether its %s is in the log: %s", self.actor, record, reason)
+
+        fates = Fates(
+            lambda transaction_id: self._put(done(transaction_id)),
+            lambda conflict: self._after(partition, conflict, refused),
+            lost,
+        )
+        self._around.log.append(partition, record, self.states[partition].mark, fates, read, write)
+
+    def _after(self, partition: int, transaction_id: int, event: OwnershipEvent[Unit]) -> None:
+        if self.states[partition].mark >= transaction_id:
+            self._put(event)
+        else:
+            heapq.heappush(self._after_fold[partition], (transaction_id, next(self._order), event))
+
+    # ---- folding
+
+    def _folded(self, partition: int, of_owners: bool) -> None:
+        if of_owners:
+            for mask in MASKS:
+                for bucket in range(partition, mask + 1, self.partitions):
+                    self._tell_claim(Unit(mask, bucket))
+        mark, waiting = self.states[partition].mark, self._after_fold[partition]
+        while waiting and waiting[0][0] <= mark:
+            self._events.append(heapq.heappop(waiting)[2])
+        self._put(FoldedTo(partition))
+
+    def _tell_claim(self, unit: Unit) -> None:
+        state = self.states[partition_of(unit.bucket, self.partitions)]
+        claim = state.ownership(unit)
+        if claim is not None and claim != self.ownership.claims.get(unit):
+            self._events.append(OwnershipFolded(unit, claim))
+
+    def _has_caught_up(self) -> None:
+        self.caught_up = True
+        self._put(FoldCaughtUp(), Rearranged())
+
+    def _projection_failed(self, error: ProjectionFailed) -> None:
+        self._failure = str(error)
+        self._around.failed(error)
+
+    # ---- others
+
+    async def _confirm_members(self) -> None:
+        self._put(MembersConfirmed(await self._around.confirm_members()))
+
+    async def _ask_secondary(self, number: int, actor: int, partition: int, transaction_id: int) -> None:
+        member = self.members.get(actor)
+        has = False
+        if member is not None:
+            try:
+                has = await self._around.ask_secondary(member.server, partition, transaction_id)
+            except (WaltzError, OSError) as error:
+                log.info("kv/%d: %s cannot be asked for its copy: %s", self.actor, member.server, error)
+        self._put(SecondaryAnswered(number, has))
+
+    def _announce_soon(self) -> None:
+        self._loop.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        """What is served here has changed, perhaps by many units at once: said once."""
+        masks = self.hashmasks()
+        if masks != self._announced and self.gateway is not None and not self.leaving:
+            self._announced = masks
+            self.gateway.announce(masks)
+
+    def _tick(self) -> None:
+        self._put(TimePassed())
+        self._announce()
+        self._ticker = self._loop.call_later(_TICK_S, self._tick)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_OF_KEEPER = (
+    Asked,
+    RecordCommitted,
+    RecordRefused,
+    FateUnknown,
+    FoldedTo,
+    UnitStops,
+    Rearranged,
+    LeaseIsOver,
+    SecondaryAnswered,
+    ConnectionLeft,
+    TimePassed,
+)
