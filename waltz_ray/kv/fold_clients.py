@@ -43,7 +43,7 @@ def remember(tables: Tables, request: RequestId, version: int, at_ms: int) -> No
 
 
 def merge_client(tables: Tables, key: bytes, data: bytes) -> None:
-    """What a chunk has of a client, ``data`` of ``client_entry``; it may have been forgotten since, and come back."""
+    """What a chunk has of a client, ``data`` of ``client_entry``; it may have been forgotten and have come back."""
     said_settled, said_minute = seen_of(data)
     stored = tables.get(Table.CLIENTS, key)
     if stored is not None and is_forgotten(said_minute, seen_of(stored)[1]):

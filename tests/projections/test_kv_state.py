@@ -1,0 +1,263 @@
+"""The state of a kv partition in memory and in a file: the same to whoever asks; and what the file survives."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kv.plain_fold import assert_equal
+from tests.kv.walk import CLIENTS, Walk, check_walk
+from waltz_ray.errors import ProjectionFailed, StorageLocked
+from waltz_ray.kv.model import Item, ItemKey, Set, SnapshotBegin, SnapshotChunk
+from waltz_ray.kv.records import encode_record
+from waltz_ray.kv.state import KvState, MemoryState
+from waltz_ray.projections.kv_state import LmdbState
+
+KEY = ItemKey(0, 7, b"seven")
+
+Open = Callable[[], KvState]
+
+
+def in_file(directory: Path, boot: str | None = None, key: str = "c1", number: int = 8) -> LmdbState:
+    return LmdbState(directory, key, "stock", 3, number, boot)
+
+
+@pytest.fixture(params=["memory", "file"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KvState]:
+    found: KvState = MemoryState("space 'stock', partition 3") if request.param == "memory" else in_file(tmp_path)
+    yield found
+    found.close()
+
+
+def a_set(value: bytes, deadline_ms: int = 0) -> bytes:
+    return encode_record(Set(KEY, 4, value, deadline_ms))
+
+
+# ---- the same in memory and in a file
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_walk(state: KvState, seed: int) -> None:
+    check_walk(seed, 200, also=state)
+
+
+def test_a_walk_in_pieces(state: KvState) -> None:
+    walk = Walk(7)
+    walk.run(200)
+    for at, data in enumerate(walk.log):
+        state.apply([(at, data)])
+    assert_equal(state, walk.plain, CLIENTS, 200)
+    assert list(state.snapshot_items()) == list(walk.whole.snapshot_items())
+
+
+def test_pages_of_a_scan(state: KvState) -> None:
+    names = [b"", b"a", b"a\0", b"ab", b"b", b"ba", b"c"]
+    records = [Set(ItemKey(5, key_hash, name), 4, name) for name in names for key_hash in (1, 2)]
+    records.append(Set(ItemKey(6, 1, b"a"), 4, b"of another map"))
+    state.apply(enumerate(map(encode_record, records)))
+    for limit in (1, 2, 3, 100):
+        found, after = [], b""
+        while page := state.scan(5, b"", after, limit):
+            found += [key.name for key, _ in page]
+            after = page[-1][0].name
+            assert len(found) <= 14
+        assert found == sorted(names * 2)
+    assert [key.name for key, _ in state.scan(5, b"a", b"a", 100)] == [b"a\0", b"a\0", b"ab", b"ab"]
+    assert state.scan(5, b"b", b"bb", 100) == []
+    assert [key.name for key, _ in state.scan(5, b"b", b"a", 1)] == [b"b", b"b"]
+
+
+def test_what_does_not_follow_is_refused(state: KvState) -> None:
+    with pytest.raises(ProjectionFailed, match="partition 3: transaction 4 does not follow -1; what begins anew"):
+        state.apply([(4, a_set(b"x"))])
+    state.apply([(4, encode_record(SnapshotBegin())), (5, a_set(b"x"))])
+    assert (state.mark, state.snapshot_begun, state.last_snapshot) == (5, 4, -1)
+    with pytest.raises(ProjectionFailed, match="transaction 7 does not follow 5"):
+        state.apply([(7, a_set(b"y"))])
+    state.reset()
+    assert (state.mark, state.snapshot_begun, state.item(KEY), state.live_bytes) == (-1, -1, None, 0)
+    state.apply([(0, a_set(b"z"))])
+    assert state.item(KEY) == Item(4, b"z", 0)
+
+
+def test_what_is_no_record_ends_it_and_nothing_of_that_is_kept(state: KvState) -> None:
+    state.apply([(0, a_set(b"x"))])
+    with pytest.raises(ProjectionFailed, match=r"space 'stock', partition 3: transaction 2 is no kv record: kv record"):
+        state.apply([(1, a_set(b"y")), (2, b"{}")])
+    assert (state.mark, state.item(KEY)) == (0, Item(4, b"x", 0))
+
+
+def test_how_large_it_is(state: KvState) -> None:
+    state.apply((at, a_set(bytes(1000))) for at in range(10))
+    assert 1000 < state.live_bytes < 1100
+    assert 10_000 < state.tail_bytes < 11_000
+    state.apply([(10, encode_record(SnapshotBegin())), (11, a_set(bytes(1000)))])
+    assert state.tail_bytes > 11_000  # until it is whole
+    items = tuple(state.snapshot_items())
+    state.apply([(12, encode_record(SnapshotChunk(10, items))), (13, b"\x0c\x00" + (10).to_bytes(8, "big"))])
+    assert 1000 < state.tail_bytes < 1300
+    assert (state.last_snapshot, state.snapshot_begun) == (10, -1)
+
+
+# ---- the file
+
+
+def test_it_goes_on_after_closing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = in_file(tmp_path, "boot 1")
+    first.apply([(0, a_set(b"x"))])
+    first.close()
+    assert (tmp_path / "stock" / "3.lmdb").is_file()
+    again = in_file(tmp_path, "boot 2")
+    assert (again.mark, again.item(KEY)) == (0, Item(4, b"x", 0))
+    again.close()
+    assert caplog.messages == []
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.projections.test_kv_state import a_set, in_file
+state = in_file(Path(sys.argv[1]))
+state.apply((at, a_set(b"%d" % at)) for at in range(1000))
+print(state.mark, flush=True)
+at = 1000
+while True:
+    state.apply([(at, a_set(b"%d" % at))])
+    at += 1
+"""
+
+
+def test_it_goes_on_after_kill_9(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()}) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"999\n"
+        with pytest.raises(StorageLocked, match=r"3\.lmdb is open already"):
+            in_file(tmp_path)
+        process.send_signal(signal.SIGKILL)
+    state = in_file(tmp_path)
+    assert state.mark >= 999
+    assert state.item(KEY) == Item(4, b"%d" % state.mark, state.mark)
+    state.close()
+
+
+def abandoned(tmp_path: Path) -> None:
+    """A file as a process leaves it that ends without closing it."""
+    command = [sys.executable, "-c", KILLED.partition("at = 1000")[0] + "os._exit(0)", str(tmp_path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.getcwd()})
+
+
+def other_boot(tmp_path: Path) -> LmdbState:
+    return in_file(tmp_path, "another boot")
+
+
+def other_cluster(tmp_path: Path) -> LmdbState:
+    return in_file(tmp_path, key="c2")
+
+
+def other_number(tmp_path: Path) -> LmdbState:
+    return in_file(tmp_path, number=9)
+
+
+def nothing_beside(tmp_path: Path) -> LmdbState:
+    (tmp_path / "stock/3.json").unlink()
+    return in_file(tmp_path)
+
+
+def nonsense_beside(tmp_path: Path) -> LmdbState:
+    (tmp_path / "stock/3.json").write_text("[")
+    return in_file(tmp_path)
+
+
+def cut_short(tmp_path: Path) -> LmdbState:
+    os.truncate(tmp_path / "stock/3.lmdb", 3 * 4096)
+    return in_file(tmp_path)
+
+
+def garbage(tmp_path: Path) -> LmdbState:
+    (tmp_path / "stock/3.lmdb").write_bytes(bytes(range(256)) * 100)
+    return in_file(tmp_path)
+
+
+def emptied(tmp_path: Path) -> LmdbState:
+    (tmp_path / "stock/3.lmdb").write_bytes(b"")
+    return in_file(tmp_path)
+
+
+def of_another_name(tmp_path: Path) -> LmdbState:
+    other = LmdbState(tmp_path, "c1", "stock", 4, 9)
+    other.apply([(0, a_set(b"foreign"))])
+    other.close()
+    (tmp_path / "stock/4.lmdb").replace(tmp_path / "stock/3.lmdb")
+    return in_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (other_boot, "the machine has gone down"),
+        (other_cluster, "it is of {'cluster': 'c1'"),
+        (other_number, "it is of {'cluster': 'c1'"),
+        (nothing_beside, "nothing says whose it is"),
+        (nonsense_beside, "nothing says whose it is"),
+        (cut_short, "bytes of"),
+        (garbage, "begun anew"),
+        (of_another_name, "another's tables"),
+        (emptied, ""),
+    ],
+)
+def test_what_cannot_be_believed_is_begun_anew(
+    tmp_path: Path, change: Callable[[Path], LmdbState], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    abandoned(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        state = change(tmp_path)
+    assert (state.mark, state.item(KEY)) == (-1, None)
+    assert len(caplog.messages) == (why != "")
+    assert all("is begun anew, from the log" in line and why in line for line in caplog.messages)
+    state.apply([(0, a_set(b"x"))])
+    state.close()
+    assert json.loads((tmp_path / "stock/3.json").read_text())["clean"] is True
+
+
+def test_a_second_opener_is_refused(tmp_path: Path) -> None:
+    state = in_file(tmp_path)
+    with pytest.raises(StorageLocked, match="open already"):
+        in_file(tmp_path)
+    state.apply([(0, a_set(b"x"))])
+    state.close()
+    in_file(tmp_path).close()
+
+
+def test_it_grows(tmp_path: Path) -> None:
+    state = in_file(tmp_path)
+    state.apply((at, encode_record(Set(ItemKey(0, at, b"%d" % at), 4, bytes(1 << 20)))) for at in range(100))
+    assert (state.mark, len(state.scan(0, b"", b"", 1000))) == (99, 100)
+    state.close()
+
+
+def test_a_full_disk_leaves_it_as_it_was(tmp_path: Path) -> None:
+    state = in_file(tmp_path)
+    state.apply([(0, a_set(b"x"))])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(
+            ProjectionFailed, match=r"partition 3, transactions 1 to 1: projection .* make room on that"
+        ):
+            state.apply([(1, a_set(bytes(4 << 20)))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (state.mark, state.item(KEY)) == (0, Item(4, b"x", 0))
+    state.close()

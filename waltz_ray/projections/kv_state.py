@@ -1,0 +1,108 @@
+"""The state of a kv partition in a file: ``kv/state.py`` with the tables of LMDB."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, cast
+
+import lmdb
+
+from waltz_ray.errors import ProjectionFailed
+from waltz_ray.kv.model import Record
+from waltz_ray.kv.state import TableState, apply_records
+from waltz_ray.kv.tables import FOLD_VERSION, FoldMarks, Table, Tables
+from waltz_ray.projections.projection_file import ProjectionFile
+
+__all__ = ["LmdbState"]
+
+_MARKS = struct.Struct(">6q")
+_MARKS_KEY = b"marks"
+_NAMES: dict[int, bytes] = {table: table.name.lower().encode() for table in Table}
+
+
+class _LmdbTables:
+    """As one transaction sees them."""
+
+    def __init__(self, transaction: lmdb.Transaction, databases: Mapping[int, Any], marks: FoldMarks) -> None:
+        self.marks = marks
+        self._transaction = transaction
+        self._databases = databases
+        self._get, self._put, self._delete = transaction.get, transaction.put, transaction.delete
+
+    def get(self, table: int, key: bytes, /) -> bytes | None:
+        return cast("bytes | None", self._get(key, None, self._databases[table]))
+
+    def put(self, table: int, key: bytes, value: bytes, /) -> None:
+        self._put(key, value, db=self._databases[table])
+
+    def delete(self, table: int, key: bytes, /) -> None:
+        self._delete(key, db=self._databases[table])
+
+    def seek(self, table: int, key: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._transaction.cursor(self._databases[table])
+        if cursor.set_range(key):
+            yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())  # no memoryviews: ``buffers`` is off
+
+    def clear(self, table: int, /) -> None:
+        self._transaction.drop(self._databases[table], delete=False)
+
+
+class LmdbState(TableState):
+    """Partition ``partition`` of ``space`` in ``<directory>/<space>/<partition>.lmdb``.
+
+    ``number``: the partition's in the cluster. Closed by ``close``; if the process ends otherwise, the next one goes on
+    from it all the same. StorageLocked if somebody has it open; ProjectionFailed if its disk does not take it.
+    """
+
+    def __init__(
+        self, directory: Path, cluster_key: str, space: str, partition: int, number: int, boot: str | None = None
+    ) -> None:
+        super().__init__(f"space {space!r}, partition {partition}")
+        identity: dict[str, str | int] = {
+            "cluster": cluster_key,
+            "space": space,
+            "partition": number,
+            "fold": FOLD_VERSION,
+        }
+        path = directory / space / f"{partition}.lmdb"
+        self._file = ProjectionFile(path, identity, _NAMES.values(), boot)
+        self._looked_at: _LmdbTables | None = None
+        self._begin()
+
+    @property
+    def tables(self) -> Tables:
+        if self._looked_at is None:
+            self._looked_at = _LmdbTables(self._file.reading(), self._databases, self._marks)
+        return self._looked_at
+
+    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+        def change(transaction: lmdb.Transaction) -> FoldMarks:
+            tables = _LmdbTables(transaction, self._databases, FoldMarks(*astuple(self._marks)))
+            apply_records(tables, records)
+            transaction.put(_MARKS_KEY, _MARKS.pack(*astuple(tables.marks)), db=self._file.database(b"meta"))
+            return tables.marks
+
+        self._looked_at = None
+        try:
+            self._marks = self._file.write(change)
+        except ProjectionFailed as error:
+            raise ProjectionFailed(
+                f"{self.label}, transactions {records[0][0]} to {records[-1][0]}: {error}"
+            ) from error
+
+    def reset(self) -> None:
+        self._looked_at = None
+        self._file.empty()
+        self._begin()
+
+    def close(self) -> None:
+        self._looked_at = None
+        self._file.close()
+
+    def _begin(self) -> None:
+        self._databases = {table: self._file.database(name) for table, name in _NAMES.items()}
+        found = self._file.reading().get(_MARKS_KEY, db=self._file.database(b"meta"))
+        self._marks = FoldMarks() if found is None else FoldMarks(*_MARKS.unpack(found))

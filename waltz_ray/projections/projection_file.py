@@ -1,0 +1,219 @@
+"""One LMDB file that is a cache of the log: whose it is, who has it open, and when it cannot be believed.
+
+Data and mark change in one transaction, and nothing is ever synced: what a process wrote before it was killed is in the
+file all the same, because the kernel has it. After the *machine* has gone down the file may be any mixture. So a record
+beside it names the boot in which it is being written, and says whether it was closed (and synced) since:
+
+::
+
+    <name>.lmdb   the tables
+    <name>.json   identity, boot, clean: replaced as a whole; "clean": false is on the disk before the first write
+    <name>.lock   flock, as long as somebody has it open; never removed
+
+A file of another identity (cluster, partition, version of the fold ...), of an earlier boot and not clean, or which
+LMDB does not take, is removed and begun anew: that costs time, never data. Nothing here knows what is in the tables.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from waltz_ray.errors import ProjectionFailed, StorageLocked
+
+__all__ = ["ProjectionFile", "boot_id"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_FIRST_MAP_BYTES = 64 << 20
+_META = b"meta"
+_IDENTITY = b"identity"
+
+
+def boot_id() -> str:
+    """Names the time that this machine has been up."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class ProjectionFile:
+    """``path`` ends in ``.lmdb``; ``databases`` are the names of its tables. For one thread.
+
+    StorageLocked if somebody has it open, ProjectionFailed if its disk does not take it.
+    """
+
+    def __init__(
+        self, path: Path, identity: Mapping[str, str | int], databases: Iterable[bytes], boot: str | None = None
+    ) -> None:
+        self.path = path
+        self._identity = dict(identity)
+        self._names = tuple(databases)
+        self._boot = boot_id() if boot is None else boot
+        self._reading: lmdb.Transaction | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            try:
+                self._begin()
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except (OSError, lmdb.Error) as error:
+            raise ProjectionFailed(f"projection {path} cannot be opened: {error}; look after that disk") from error
+
+    # ---- use
+
+    def database(self, name: bytes) -> Any:
+        """What LMDB calls a table; ``b"meta"`` is there for marks."""
+        return self._databases[name]
+
+    def reading(self) -> lmdb.Transaction:
+        """A transaction to look at what there is, until the next ``write``."""
+        if self._reading is None:
+            self._reading = self._environment.begin()
+        return self._reading
+
+    def write(self, change: Callable[[lmdb.Transaction], T]) -> T:
+        """``change`` in one transaction, all of it or nothing; it may be called again, with another transaction, after
+        the file was made larger. ProjectionFailed if the disk does not take it."""
+        self._end_reading()
+        try:
+            while True:
+                try:
+                    with self._environment.begin(write=True) as transaction:
+                        return change(transaction)
+                except lmdb.MapFullError:
+                    self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+        except lmdb.Error as error:
+            raise ProjectionFailed(
+                f"projection {self.path} cannot be written: {error}; it stays as it was: make room on that disk"
+            ) from error
+
+    def empty(self) -> None:
+        """Forget everything."""
+        self._end_reading()
+        self._environment.close()
+        self.path.unlink()
+        self._open()
+
+    def close(self) -> None:
+        """Sync, and say that it may be believed after the machine has gone down, too."""
+        self._end_reading()
+        try:
+            self._environment.sync(True)
+            os.truncate(self.path, max(self.path.stat().st_size, self._wanted_bytes()))
+            self._environment.close()
+            self._say(clean=True)
+        except (OSError, lmdb.Error) as error:
+            _log.warning("projection %s could not be synced: %s; after a power cut it is folded anew", self.path, error)
+        finally:
+            os.close(self._lock)
+
+    # ---- opening
+
+    def _locked(self) -> int:
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise StorageLocked(
+                f"projection {self.path} is open already, here or in another process; end that"
+            ) from None
+        return handle
+
+    def _begin(self) -> None:
+        problem = self._problem() if self.path.exists() else ""
+        if problem:
+            self._remove(problem)
+        self._say(clean=False)
+        try:
+            self._open()
+        except (lmdb.Error, _NotOursError) as error:
+            self._remove(str(error))
+            self._open()
+
+    def _problem(self) -> str:
+        """Why the file cannot be believed, by what lies beside it."""
+        try:
+            said = json.loads(self._beside.read_text())
+            identity, boot, clean = said["identity"], said["boot"], said["clean"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "nothing says whose it is"
+        if identity != self._identity:
+            return f"it is of {identity}, not {self._identity}"
+        if boot != self._boot and not clean:
+            return "the machine has gone down while it was written"
+        return ""
+
+    def _open(self) -> None:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        self._environment = lmdb.open(
+            str(self.path),
+            map_size=max(_FIRST_MAP_BYTES, 2 * size),
+            subdir=False,
+            lock=False,  # one process, one thread, and no reading transaction while it writes
+            sync=False,
+            metasync=False,
+            meminit=False,
+            max_dbs=len(self._names) + 1,
+        )
+        try:
+            if size and self._wanted_bytes() > size:
+                raise _NotOursError(f"it has {size} bytes of {self._wanted_bytes()}")
+            self._databases = {name: self._environment.open_db(name) for name in (_META, *self._names)}
+            wanted = json.dumps(self._identity, sort_keys=True).encode()
+            with self._environment.begin(write=True) as transaction:
+                found = transaction.get(_IDENTITY, db=self._databases[_META])
+                if found is None and not size:
+                    transaction.put(_IDENTITY, wanted, db=self._databases[_META])
+                elif found != wanted:
+                    raise _NotOursError("another's tables are in it")
+        except BaseException:
+            self._environment.close()
+            raise
+
+    def _wanted_bytes(self) -> int:
+        page: int = self._environment.stat()["psize"]
+        last: int = self._environment.info()["last_pgno"]
+        return (last + 1) * page
+
+    def _remove(self, why: str) -> None:
+        _log.warning("projection %s is begun anew, from the log: %s", self.path, why)
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def _beside(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def _say(self, clean: bool) -> None:
+        """What lies beside it, on the disk when this returns."""
+        new = self._beside.with_suffix(".json.new")
+        text = json.dumps({"identity": self._identity, "boot": self._boot, "clean": clean})
+        with open(new, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._beside)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.abort()
+            self._reading = None
+
+
+class _NotOursError(Exception):
+    """What is in the file is not what its name says."""
