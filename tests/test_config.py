@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from waltz_ray import config
-from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig, StorageConfig, build
+from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, StorageConfig, build
 from waltz_ray.errors import ConfigError
 
-CONFIGS = [StorageConfig, ServerConfig, ClientConfig, ClusterConfig]
+CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, ClusterConfig]
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -32,6 +32,8 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (ServerConfig, {"port": 70_000}),
         (ServerConfig, {"lock_table_size": True}),
         (ClientConfig, {"outstanding_appends": -1}),
+        (KvConfig, {"dialect": "2013"}),
+        (KvConfig, {"lease_margin_ms": 1500}),
         (ClusterConfig, {"name": "a b"}),
         (ClusterConfig, {"partitions": 0}),
     ],
@@ -46,7 +48,7 @@ def test_every_field_says_what_it_means(kind: type) -> None:
     source = inspect.getsource(config)
     body = source[source.index(f"class {kind.__name__}") :]
     for field in dataclasses.fields(kind):
-        if field.name not in ("storage", "server"):
+        if field.name not in ("storage", "server", "kv"):
             assert f"    {field.name}: " in body
             following = body.split(f"    {field.name}: ", 1)[1].split("\n", 2)[1].strip()
             assert following.startswith('"""'), f"{kind.__name__}.{field.name} has no explanation"

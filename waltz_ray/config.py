@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.errors import ConfigError
 
-__all__ = ["ClientConfig", "ClusterConfig", "ServerConfig", "StorageConfig", "build"]
+__all__ = ["ClientConfig", "ClusterConfig", "KvConfig", "ServerConfig", "StorageConfig", "build"]
 
 Config = TypeVar("Config")
 
@@ -235,6 +235,91 @@ class ClientConfig:
 
 
 @dataclass(frozen=True)
+class KvConfig:
+    """The key/value actors of a cluster: each serves its part of every space of kind kv, on one port per space."""
+
+    actors: int = 0
+    """How many there are, with IDs from 0; 0 = none. Two at the least have a copy of everything warm."""
+
+    host: str = ""
+    """Address to listen on and to announce; empty = the node's address as Ray knows it (loopback on a local Ray)."""
+
+    port: int = 0
+    """Port of actor 0 for the first kv space; 0 = any free one for all. Actor n has port + n; further spaces any free
+    one."""
+
+    dialect: str = "doc"
+    """What is spoken with foreign clients: "doc", as the document says, or "2012", as servers of that year did."""
+
+    session_ms: int = 1_500
+    """ZooKeeper session time-out of an actor: after this a hung one's buckets move. A killed one is noticed at once.
+    Three ticks of the embedded ZooKeeper; the server may agree to more, never to less than two ticks."""
+
+    lease_margin_ms: int = 300
+    """How much earlier than the session a lease to read ends: clocks that run at different speeds (a tenth of the
+    lease would be extreme) and a session that was agreed to a little less."""
+
+    fewest_buckets: int = 4
+    """Buckets that an actor has at the least, primaries and secondaries counted; where a joining one would leave
+    another with fewer, all are split (0xF to 0xFF, to 0xFFF)."""
+
+    fullwait_ms: int = 2_000
+    """How long a write with fullwait waits for its secondary before it is answered NOT_REPLICATED."""
+
+    connections: int = 4096
+    """Connections of clients to one port at one time; one more is closed at once."""
+
+    connections_per_peer: int = 2048
+    """Of these, connections from one address."""
+
+    idle_ms: int = 0
+    """Who says nothing for this long is closed; 0 = never: clients of the document keep quiet connections."""
+
+    stall_ms: int = 60_000
+    """A client that has taken too little of what was sent to it for this long is closed."""
+
+    unsent_bytes: int = 32 * 1024 * 1024
+    """A client that takes nothing while this much waits for it is cut off."""
+
+    max_frame_bytes: int = 32 * 1024 * 1024
+    """A longer frame is a wire error: a bound on what one peer can make us allocate."""
+
+    max_value_bytes: int = 8 * 1024 * 1024
+    """A longer value is refused; the most there can be is 1 KiB less than 16 MiB."""
+
+    outstanding: int = 4096
+    """Commands of one connection that may be without an answer; at the limit nothing more is read from it."""
+
+    compact_bytes: int = 16 * 1024 * 1024
+    """A partition's live state is written anew, and the log before it dropped, when the log since the last time is
+    longer than this and than the live state."""
+
+    def __post_init__(self) -> None:
+        _require(self, "actors", 0, 999)
+        _require(self, "port", 0, 65_535)
+        _require(self, "session_ms", 500, 600_000)
+        _require(self, "lease_margin_ms", 0, 600_000)
+        _require(self, "fewest_buckets", 1, 1024)
+        _require(self, "fullwait_ms", 1, 600_000)
+        _require(self, "connections", 1, 1_000_000)
+        _require(self, "connections_per_peer", 1, 1_000_000)
+        _require(self, "idle_ms", 0, 86_400_000)
+        _require(self, "stall_ms", 10, 3_600_000)
+        _require(self, "unsent_bytes", 1, 1 << 34)
+        _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)
+        _require(self, "max_value_bytes", 1, (16 << 20) - 1024)
+        _require(self, "outstanding", 1, 1_000_000)
+        _require(self, "compact_bytes", 1024, 1 << 40)
+        if self.dialect not in ("doc", "2012"):
+            raise ConfigError(f'KvConfig.dialect must be "doc" or "2012", not {self.dialect!r}')
+        if self.lease_margin_ms >= self.session_ms:
+            raise ConfigError(
+                f"KvConfig.lease_margin_ms ({self.lease_margin_ms}) must be less than session_ms ({self.session_ms}): "
+                "else no lease is ever good"
+            )
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """What ``waltz up`` brings up."""
 
@@ -258,6 +343,7 @@ class ClusterConfig:
 
     storage: StorageConfig = field(default_factory=StorageConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    kv: KvConfig = field(default_factory=KvConfig)
 
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
+from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, StorageConfig, build
 from waltz_ray.errors import CoordinationError
 
 __all__ = ["Settings", "from_json", "to_json"]
@@ -40,4 +40,5 @@ def from_json(values: Mapping[str, Any]) -> Settings:
         ) from error
     fields["storage"] = build(StorageConfig, fields.get("storage", {}))
     fields["server"] = build(ServerConfig, fields.get("server", {}))
+    fields["kv"] = build(KvConfig, fields.get("kv", {}))
     return Settings(build(ClusterConfig, fields), placement)
