@@ -13,7 +13,7 @@ from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import Unit
 from waltz_ray.protocol.ids import LockId
 
-__all__ = ["Fates", "SpaceLog", "owner_lock"]
+__all__ = ["AppendFates", "SpaceLog", "owner_lock"]
 
 
 def owner_lock(unit: Unit) -> LockId:
@@ -21,7 +21,7 @@ def owner_lock(unit: Unit) -> LockId:
     return LockId(f"kv owner {unit.mask:X}", unit.bucket)
 
 
-class Fates:
+class AppendFates:
     """What is told of one append, once: ``committed(ID)``, ``refused(conflicting ID)`` or ``lost(why)``."""
 
     __slots__ = ("_committed", "_lost", "_refused", "_told")
@@ -62,7 +62,7 @@ class SpaceLog:
         partition: int,
         record: Record,
         mark: int,
-        fates: Fates,
+        fates: AppendFates,
         read: Sequence[Unit] = (),
         write: Sequence[Unit] = (),
     ) -> None:

@@ -45,7 +45,7 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
 from waltz_ray.kv.serving.clock import boot_s
 from waltz_ray.kv.serving.folding import Folding
-from waltz_ray.kv.serving.space_log import Fates, SpaceLog
+from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
 from waltz_ray.kv.state import KvState
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ownership import OwnershipMachine
@@ -281,7 +281,7 @@ class SpaceNode:
                 else:
                     self._events.append(LeaseIsOver(read))
             case AppendRecord(number, partition, unit, record):
-                fates = Fates(
+                fates = AppendFates(
                     lambda transaction_id: self._put(RecordCommitted(number, transaction_id)),
                     lambda conflict: self._put(RecordRefused(number, conflict)),
                     lambda reason: self._put(FateUnknown(number, reason)),
@@ -327,7 +327,7 @@ class SpaceNode:
         def lost(reason: str) -> None:
             log.warning("kv/%d: nobody can say whether its %s is in the log: %s", self.actor, record, reason)
 
-        fates = Fates(
+        fates = AppendFates(
             lambda transaction_id: self._put(done(transaction_id)),
             lambda conflict: self._after(partition, conflict, refused),
             lost,
