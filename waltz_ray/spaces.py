@@ -39,13 +39,14 @@ class Spaces(ClusterHandle):
     def create(
         self,
         name: str,
-        partitions: int,
+        partitions: int | None = None,
         kind: str = "log",
         settings: Mapping[str, int | None] | None = None,
         timeout: float | None = 60.0,
     ) -> Space:
         """Add a space of ``partitions`` new partitions; it is ready when this returns. Nothing else pauses.
 
+        Of kind ``kv`` it has a power of two, 16 unless you say another, and ``compact=1`` unless you set it.
         ``timeout`` seconds are waited, None: not at all, and it is *making* then. PartitionNotReady after them; it goes
         on being made. InvalidInput, and nothing is changed: the name is taken or was, or there is no room in ZooKeeper.
         """

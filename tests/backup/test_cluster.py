@@ -58,7 +58,7 @@ def test_backed_up_under_load_restored_and_brought_up(
     backup, into, zookeeper = str(tmp_path / "backup"), str(tmp_path / "again"), cluster.zookeeper
     stop = threading.Event()
     with waltz_ray.Spaces(cluster.name, zookeeper=zookeeper) as spaces:
-        spaces.create("orders", 1, "kv", {"retention_ms": 86_400_000})
+        spaces.create("orders", 1, "topic", {"retention_ms": 86_400_000})
     with waltz_ray.connect(cluster.name, zookeeper=zookeeper) as log:
 
         def load() -> None:
@@ -112,7 +112,12 @@ def test_backed_up_under_load_restored_and_brought_up(
             assert [each.data for each in orders.feed(0)] == [b"order"]
         with waltz_ray.Spaces("again", zookeeper=zookeeper) as spaces:
             found = spaces.describe("orders").space
-            assert (found.first, found.count, found.kind, found.settings) == (2, 1, "kv", {"retention_ms": 86_400_000})
+            assert (found.first, found.count, found.kind, found.settings) == (
+                2,
+                1,
+                "topic",
+                {"retention_ms": 86_400_000},
+            )
         own("backup", "holds", "--cluster", "again", "--zookeeper", zookeeper, "--json")
         (hold,) = json.loads(capsys.readouterr().out)
         assert (hold["name"], hold["positions"]) == ("backup.restored", {"2": 0})

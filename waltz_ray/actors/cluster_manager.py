@@ -260,7 +260,7 @@ class ClusterManager:
         return ClusterStore(self._zookeeper, self._cluster).spaces.table().present()
 
     def create_space(
-        self, name: str, partitions: int, kind: str = "log", settings: Mapping[str, int | None] | None = None
+        self, name: str, partitions: int | None, kind: str = "log", settings: Mapping[str, int | None] | None = None
     ) -> Space:
         """Add a space; it is *making* when this returns, and ready soon."""
         return ClusterStore(self._zookeeper, self._cluster).spaces.create(name, partitions, kind, settings)

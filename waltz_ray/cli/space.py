@@ -59,7 +59,10 @@ def _settings_text(space: Space) -> str:
 @_space.command()
 def create(
     name: Annotated[str, typer.Argument(help="1 to 64 of a-z, 0-9, _ and -; never used before.", show_default=False)],
-    partitions: Annotated[int, typer.Option(help="How many partitions; fixed for ever.")],
+    partitions: Annotated[
+        int | None,
+        typer.Option(help="How many; fixed for ever. kv: a power of two, 16 by default.", show_default=False),
+    ] = None,
     kind: Annotated[str, typer.Option(help="What it is for: log, kv or topic.")] = "log",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="name=number; may be repeated.", show_default=False)
@@ -74,7 +77,7 @@ def create(
     """Add a space to the running cluster; nothing else pauses. Returns when all of its partitions are open."""
     chosen = parsed_settings(settings or [])
     with _open(directory, cluster, address, zookeeper) as spaces, progress_line(quiet=False) as progress:
-        progress(f"making space {name} with {partitions} partitions")
+        progress(f"making space {name}")
         space = spaces.create(name, partitions, kind, chosen, None if no_wait else timeout)
         where = f"the cluster's partitions {space.first} to {space.partitions.stop - 1}"
         typer.echo(f"space {name} of cluster {spaces.cluster} is {space.state.value}: {where}")

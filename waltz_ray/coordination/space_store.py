@@ -37,12 +37,14 @@ from waltz_ray.errors import ClusterNotFound, InvalidInput, NodeExists, NoNode, 
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.spaces import (
     DEFAULT_SPACE,
-    KINDS,
     Space,
     SpaceState,
     SpaceTable,
     changed_settings,
+    checked_count,
+    checked_kind,
     checked_space_name,
+    first_settings,
     most_partitions,
 )
 from waltz_ray.wire import znodes
@@ -98,17 +100,16 @@ class SpaceStore:
 
     # ---- changing
 
-    def create(self, name: str, count: int, kind: str = "log", settings: Mapping[str, Any] | None = None) -> Space:
-        """A space of ``count`` new partitions, *making*. InvalidInput, and nothing is changed.
+    def create(
+        self, name: str, count: int | None, kind: str = "log", settings: Mapping[str, Any] | None = None
+    ) -> Space:
+        """A space of ``count`` new partitions (None: as its kind has it), *making*. InvalidInput, and nothing changed.
 
         After ZooKeeperUnreachable it may be there or not: look.
         """
         checked_space_name(name)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidInput(f"a space needs at least one partition, not {count!r}")
-        if kind not in KINDS:
-            raise InvalidInput(f"there are spaces of the kinds {', '.join(KINDS)}, not {kind!r}")
-        checked = changed_settings({}, settings or {})
+        count = checked_count(checked_kind(kind), count)
+        checked = first_settings(kind, settings or {})
         while True:
             changes = self._changes()
             table = self.table()

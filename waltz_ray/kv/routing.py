@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.spaces import checked_count
 
 __all__ = [
     "MASKS",
@@ -57,9 +57,7 @@ def fnv1a_32(name: bytes) -> int:
 
 def checked_partitions(partitions: int) -> int:
     """InvalidInput if a kv space cannot have so many."""
-    if partitions < 1 or partitions & (partitions - 1) or partitions > MASKS[-1] + 1:
-        raise InvalidInput(f"a kv space has 1, 2, 4 ... or {MASKS[-1] + 1} partitions, not {partitions}; take 16")
-    return partitions
+    return checked_count("kv", partitions)
 
 
 def first_mask(partitions: int) -> int:

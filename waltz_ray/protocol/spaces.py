@@ -28,11 +28,16 @@ __all__ = [
     "DEFAULT_SPACE",
     "KINDS",
     "SETTINGS",
+    "KV_PARTITIONS",
+    "MOST_KV_PARTITIONS",
     "Space",
     "SpaceState",
     "SpaceTable",
     "changed_settings",
+    "checked_count",
+    "checked_kind",
     "checked_space_name",
+    "first_settings",
     "most_partitions",
     "removable",
 ]
@@ -41,6 +46,12 @@ DEFAULT_SPACE = "log"
 """The space that a new cluster has, over all its partitions; it cannot be deleted."""
 
 KINDS = ("log", "kv", "topic")
+
+KV_PARTITIONS = 16
+"""Of a space of kind ``kv``, unless somebody says another power of two."""
+
+MOST_KV_PARTITIONS = 4096
+"""Its buckets under the finest mask: each lies in one partition."""
 
 SETTINGS = ("compact", "retention_bytes", "retention_ms")
 """What may be set: how much of each partition, and for how long, somebody wants to keep, numbers >= 0; and whether its
@@ -133,6 +144,37 @@ def checked_space_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(f"{name!r} cannot name a space: take 1 to 64 of a-z, 0-9, _ and -")
     return name
+
+
+def checked_kind(kind: object) -> str:
+    """InvalidInput if there is none such."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidInput(f"there are spaces of the kinds {', '.join(KINDS)}, not {kind!r}")
+    return kind
+
+
+def checked_count(kind: str, count: object) -> int:
+    """How many partitions a new space has; None: as its kind has it. InvalidInput if it cannot have so many."""
+    if count is None:
+        if kind == "kv":
+            return KV_PARTITIONS
+        raise InvalidInput(f"a space of kind {kind} has as many partitions as you say: say how many")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidInput(f"a space needs at least one partition, not {count!r}")
+    if kind == "kv" and (count & (count - 1) or count > MOST_KV_PARTITIONS):
+        raise InvalidInput(
+            f"a space of kind kv has 1, 2, 4, 8 ... or {MOST_KV_PARTITIONS} partitions, not {count}; "
+            f"take {KV_PARTITIONS}"
+        )
+    return count
+
+
+def first_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Of a new space. Of kind kv it is compacted, unless ``compact`` is given: retention would give up what is alive.
+
+    InvalidInput as of ``changed_settings``.
+    """
+    return changed_settings({"compact": 1} if kind == "kv" else {}, settings)
 
 
 def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> dict[str, int]:
