@@ -61,8 +61,10 @@ class GatewayLimits:
     outstanding: int = 1024
     """Commands of one connection without an answer; at so many nothing more is read from it."""
     outstanding_bytes: int = 256 * 1024 * 1024
-    """Of commands without an answer and of long frames that are coming in, of all connections: at so many nothing
-    more is read, and a command that is too long to wait for its rest gets failinfo(TOO_MANY)."""
+    """Of commands without an answer, of all connections: at so many no data command is taken from any of them."""
+    incoming_bytes: int = 256 * 1024 * 1024
+    """Of frames above 64 KiB that are not whole yet, of all connections: a command that finds no room for its own is
+    dropped as it comes, and gets failinfo(TOO_MANY)."""
     frame_bytes: int = MAX_FRAME_BYTES
     """One frame, in or out. A header that names more ends the connection."""
     busy_bytes: int = 1024 * 1024
@@ -73,6 +75,8 @@ class GatewayLimits:
     """Until a connection has sent its first whole frame."""
     untaken_ms: int = 30_000
     """While it takes too little of what it is sent."""
+    frame_ms: int = 60_000
+    """Until a frame above 64 KiB is whole."""
     idle_ms: int = 3_600_000
     """Without a whole frame and without a command that waits: it is told goodbye after once to twice this. 0: never."""
     goodbye_ms: int = 1_000

@@ -1,0 +1,180 @@
+"""A member's link to another member's gateway: asked and answered, lost and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from tests.kv.dict_port import DictPort
+from waltz_ray.errors import BadPayload
+from waltz_ray.kv.messages import Ack, Get, Opcode, Ping, Reply, SecondaryHas, ShuttingDown
+from waltz_ray.kv.serving.gateway import Gateway
+from waltz_ray.kv.serving.peer_link import PeerLink
+from waltz_ray.kv.serving.port import GatewayLimits
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def whole() -> None:
+        await asyncio.wait_for(work, 20)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(whole())
+
+
+async def gateway_of(port: DictPort, number: int = 0, tls: ssl.SSLContext | None = None) -> tuple[Gateway, str]:
+    gateway = Gateway("test", port, limits=GatewayLimits(goodbye_ms=200), tls=tls)
+    return gateway, f"127.0.0.1:{await gateway.listen('127.0.0.1', number)}"
+
+
+async def until_held(port: DictPort) -> None:
+    while not port.held:
+        await asyncio.sleep(0.001)
+
+
+def test_asked_and_answered() -> None:
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port)
+        link = PeerLink(server, "me:1")
+        assert await link.ask(Ping(), 5) == Ack()
+        assert link.up
+        port.holds = True
+        asked = [asyncio.create_task(link.ask(SecondaryHas(0, number), 5)) for number in range(3)]
+        while len(port.held) < 3:
+            await asyncio.sleep(0.001)
+        port.let_go(last_first=True)
+        assert await asyncio.gather(*asked) == [Ack()] * 3
+        await link.close()
+        assert gateway.connections == 0, "it has said goodbye"
+        with pytest.raises(ConnectionError, match="closed"):
+            await link.ask(Ping(), 5)
+        await gateway.close()
+
+    run(body())
+
+
+def test_o26_it_says_who_it_is() -> None:
+    """O26, O32: newserver comes first, so shuttingdown is known to be ours."""
+
+    async def body() -> None:
+        port = DictPort()
+        port.members = ["me:1"]
+        gateway, server = await gateway_of(port)
+        link = PeerLink(server, "me:1")
+        assert await link.ask(ShuttingDown(), 5) == Ack()
+        assert port.shutting_down == ["me:1"]
+        await link.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_lost_and_found_again() -> None:
+    """What was asked fails, its outcome open; what is asked meanwhile waits for the new connection."""
+
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port)
+        link = PeerLink(server, "me:1", longest_pause_ms=50)
+        assert await link.ask(Ping(), 5) == Ack()
+        port.holds = True
+        lost = asyncio.create_task(link.ask(SecondaryHas(0, 1), 5))
+        await until_held(port)
+        await gateway.close()
+        with pytest.raises(ConnectionError, match=server):
+            await lost
+        port.let_go()
+        with pytest.raises(TimeoutError):
+            await link.ask(Ping(), 0.05)
+        waiting = asyncio.create_task(link.ask(Ping(), 10))
+        again, _ = await gateway_of(DictPort(), int(server.rpartition(":")[2]))
+        assert await waiting == Ack()
+        await link.close()
+        await again.close()
+
+    run(body())
+
+
+def test_nobody_is_there() -> None:
+    async def body() -> None:
+        link = PeerLink("127.0.0.1:1", "me:1")
+        with pytest.raises(TimeoutError):
+            await link.ask(Ping(), 0.05)
+        assert not link.up
+        await link.close()
+
+    run(body())
+
+
+def test_a_late_reply_is_nothing() -> None:
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port)
+        link = PeerLink(server, "me:1")
+        await link.ask(Ping(), 5)
+        port.holds = True
+        with pytest.raises(TimeoutError):
+            await link.ask(SecondaryHas(0, 1), 0.05)
+        port.let_go()
+        assert await link.ask(Ping(), 5) == Ack()
+        await link.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_a_reply_that_makes_no_sense() -> None:
+    async def body() -> None:
+        async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while header := await reader.read(12 + 8):  # newserver, or ping
+                opcode, message_id = header[:2], header[4:8]
+                writer.write(b"\0\x02" + opcode + message_id + b"\0\0\0\1x")  # a fail with a payload
+            writer.close()
+
+        server = await asyncio.start_server(odd, "127.0.0.1", 0)
+        link = PeerLink(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "me:1")
+        with pytest.raises(BadPayload, match="fail"):
+            await link.ask(Ping(), 5)
+        await link.close()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.05)  # its handler ends
+
+    run(body())
+
+
+def test_rested_it_does_not_dial() -> None:
+    """O26: who has said that it is shutting down is not dialled for a while."""
+
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port)
+        link = PeerLink(server, "me:1", longest_pause_ms=10)
+        await link.ask(Ping(), 5)
+        link.rest(0.3)
+        number = int(server.rpartition(":")[2])
+        await gateway.close()
+        gateway, _ = await gateway_of(port, number)
+        began = asyncio.get_running_loop().time()
+        await link.ask(Ping(), 5)
+        assert asyncio.get_running_loop().time() - began > 0.15
+        await link.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_answers_of_the_node_are_handed_through() -> None:
+    async def body() -> None:
+        gateway, server = await gateway_of(DictPort())
+        link = PeerLink(server, "me:1")
+        reply: Reply = await link.ask(Get(Opcode.GET_INT, 0, 1), 5)
+        assert type(reply).__name__ == "Fail"
+        await link.close()
+        await gateway.close()
+
+    run(body())

@@ -1,0 +1,367 @@
+"""One connection to a kv port: each command gets exactly one reply, and nothing it does makes it keep much.
+
+Commands below 1000 are answered here, all others by the node. What has come and may not be handed on yet (too much is
+outstanding, or the peer does not take its replies) waits in ``_backlog``, and nothing more is read: it is at most what
+one read had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from waltz_ray.errors import BadPayload, InvalidInput, InvariantBroken
+from waltz_ray.kv.messages import (
+    Command,
+    FailCode,
+    FailInfo,
+    Goodbye,
+    Hashmasks,
+    KvHello,
+    NewServer,
+    Opcode,
+    Reply,
+    SecondaryHas,
+    ServerList,
+    ShuttingDown,
+    TryElsewhere,
+)
+from waltz_ray.kv.serving.port import ACK, CommandPort, GatewayCounts, GatewayLimits, courtesy
+from waltz_ray.kv.serving.room import Room
+from waltz_ray.kv.wire import (
+    COMMAND_OPCODES,
+    Dialect,
+    announcement,
+    decode_command,
+    encode_command,
+    encode_reply,
+)
+from waltz_ray.kv.wire_framer import KvFrame, KvFramer
+from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import Patience, Stream
+
+__all__ = ["KvConnection", "PortState"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_DATA = 1000
+_SECONDARY_HAS = int(Opcode.APPLIED)
+_COMMAND_BYTES = 512  # of one that waits, besides its payload
+_SMALL_REPLY = 1024  # is sent whatever waits: there are at most ``outstanding`` of them
+_ASKED = 64  # own commands that are remembered: of an older one the reply counts as a stray
+_TURN_S = 0.01
+
+
+class PortState:
+    """What all connections of a port share."""
+
+    def __init__(
+        self, name: str, port: CommandPort, dialect: Dialect, limits: GatewayLimits, outgoing: Outgoing
+    ) -> None:
+        self.port = port
+        self.dialect: Dialect = dialect
+        self.limits = limits
+        self.outgoing = outgoing
+        self.admission = ConnectionLimit(name, limits.connections, limits.connections_per_peer)
+        self.room = Room(limits.outstanding_bytes)
+        self.frames_room = Room(limits.incoming_bytes)
+        self.counts = GatewayCounts()
+        self.connections: dict[int, KvConnection] = {}
+        """Those that are open, by their number."""
+        self.none_left = asyncio.Event()
+        """Set when the last of them goes."""
+        self._last_message_id = 0
+        self._last_connection_id = 0
+
+    def next_message_id(self) -> int:
+        """Of our own commands: unique on the port, so one announcement is the same bytes for everybody."""
+        self._last_message_id = self._last_message_id % 0xFFFF_FFFF + 1
+        return self._last_message_id
+
+    def next_connection_id(self) -> int:
+        self._last_connection_id += 1
+        return self._last_connection_id
+
+    def encoded(self, command: ServerList | Hashmasks) -> list[tuple[int, int, bytes]]:
+        """(message ID, opcode, frame) of what says it in this port's dialect."""
+        return [self.frame_of(part) for part in announcement(command, self.dialect)]
+
+    def frame_of(self, command: Command) -> tuple[int, int, bytes]:
+        """(message ID, opcode, frame) of a command of ours."""
+        message_id = self.next_message_id()
+        frame = encode_command(message_id, command, self.dialect)
+        return message_id, int.from_bytes(frame[:2], "big"), frame
+
+
+class KvConnection(Stream[KvFrame]):
+    """One client, or one other member."""
+
+    def __init__(self, shared: PortState) -> None:
+        limits = shared.limits
+        self._framer_of_kv = KvFramer(limits.frame_bytes, self._hold)
+        patience = Patience(limits.first_ms, limits.untaken_ms, limits.busy_bytes)
+        super().__init__(self._framer_of_kv, shared.outgoing, patience, shared.admission)
+        self.connection_id = shared.next_connection_id()
+        self.greeted = False
+        """It has said hello, and hears what changes."""
+        self.outstanding = 0
+        """Commands that the node has not answered."""
+        self.stirred = True
+        """Something has come since the last look (``look``)."""
+        self._shared = shared
+        self._port = shared.port
+        self._limits = limits
+        self._room = shared.room
+        self._frames_room = shared.frames_room
+        self._counts = shared.counts
+        self._backlog: deque[KvFrame] = deque()
+        self._stalled = False  # what comes goes to the backlog
+        self._catching_up = False  # a look at the backlog is due
+        self._leaving = False  # it is about to end: nothing more is taken
+        self._parting = False  # we have said goodbye
+        self._forgotten = False  # by the node
+        self._missed = False  # an announcement that it did not take
+        self._held_bytes = 0  # of a frame that is not whole
+        self._server = ""  # who it is, if it is a member
+        self._asked: dict[int, int] = {}  # our commands without a reply: message ID -> opcode
+        self._when_answered: Callable[[], None] | None = None  # what is done when nothing is outstanding any more
+
+    # ---- in ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self.busy:  # it was admitted
+            self._shared.connections[self.connection_id] = self
+
+    def on_frame(self, frame: KvFrame) -> None:
+        if self._stalled:
+            self._backlog.append(frame)
+        else:
+            self._handle(frame)
+
+    def _handle(self, frame: KvFrame) -> None:
+        opcode, replied_to, message_id, payload = frame
+        self.stirred = True
+        if replied_to:
+            self._on_reply(message_id)
+        elif payload is None:
+            self._counts.no_room += 1
+            text = f"no room for a long frame: {self._frames_room.used} bytes of others are coming in; ask again later"
+            self._reply(opcode, message_id, FailInfo(FailCode.TOO_MANY, text))
+        elif opcode not in COMMAND_OPCODES:
+            self._counts.unknown += 1
+            self._reply(opcode, message_id, courtesy(opcode, None))
+        elif opcode >= _FIRST_DATA and self._room.full:
+            self._backlog.appendleft(frame)
+            self._stall()
+            self._room.waiting[self._look_again] = None
+        else:
+            try:
+                command = decode_command(opcode, payload)
+            except BadPayload as error:
+                self._counts.nonsense += 1
+                self._reply(opcode, message_id, FailInfo(FailCode.BAD_REQUEST, str(error)))
+                return
+            if opcode >= _FIRST_DATA or opcode == _SECONDARY_HAS:
+                self._submit(opcode, message_id, len(payload) + _COMMAND_BYTES, command)
+            else:
+                self._answer_here(opcode, message_id, command)
+
+    def _submit(self, opcode: int, message_id: int, size: int, command: Command) -> None:
+        self._counts.commands += 1
+        self._room.used += size
+        self.outstanding += 1
+        self._port.submit(self.connection_id, command, partial(self._answered, opcode, message_id, size))
+        if self.outstanding >= self._limits.outstanding:
+            self._stall()
+
+    def _answered(self, opcode: int, message_id: int, size: int, reply: Reply) -> None:
+        self.outstanding -= 1
+        if self.outstanding < 0:
+            raise InvariantBroken(f"{self.peer}: a command has been answered twice, the last one was {opcode}")
+        self._room.give(size)
+        if self.ended:
+            return
+        self._reply(opcode, message_id, reply)
+        if self._when_answered is not None and not self.outstanding:
+            self._when_answered()
+        elif self._stalled and not self._catching_up and self.outstanding <= self._limits.outstanding // 2:
+            self._look_again()
+
+    def _answer_here(self, opcode: int, message_id: int, command: Command) -> None:
+        if isinstance(command, KvHello):
+            elsewhere = self._port.accepting()
+            self._reply(opcode, message_id, TryElsewhere(elsewhere) if elsewhere else ACK)
+            if not elsewhere:
+                self.greeted = True
+                self._tell_everything()
+        elif isinstance(command, Goodbye):
+            self._on_goodbye(opcode, message_id)
+        elif isinstance(command, ShuttingDown):
+            self._reply(opcode, message_id, ACK)
+            if self._server in self._port.servers():
+                self._port.peer_shutting_down(self._server)
+        else:
+            assert not isinstance(command, SecondaryHas)
+            if isinstance(command, NewServer):
+                self._server = command.server
+            self._reply(opcode, message_id, courtesy(opcode, command))
+
+    def _on_reply(self, message_id: int) -> None:
+        """By its message ID alone: a client of 2011 acks hashmasks(110) as if 100 had been asked (O34)."""
+        opcode = self._asked.pop(message_id, None)
+        if opcode is None:
+            self._counts.stray_replies += 1
+        elif opcode == Opcode.GOODBYE:
+            self._end_with(partial(self.finish, "it has acked our goodbye"))
+
+    def _hold(self, size: int) -> bool:
+        """Whether there is room for so much of a frame that is not whole."""
+        more = size - self._held_bytes
+        if more > 0 and not self._frames_room.fits(more):
+            return False
+        if more < 0:
+            self._frames_room.give(-more)
+        self._held_bytes = size
+        if size:
+            self._wait("frame", self._limits.frame_ms, f"a frame is not whole after {self._limits.frame_ms} ms")
+        else:
+            self._wait_no_more("frame")
+        return True
+
+    # ---- waiting ----------------------------------------------------------------------------------------
+
+    def _stall(self) -> None:
+        if not self._stalled:
+            self._stalled = True
+            self.hold_input("backlog")
+
+    def _look_again(self) -> None:
+        if self._stalled and not self._catching_up and not self._leaving:
+            self._catching_up = True
+            self._loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Hand on what has waited, for some milliseconds; read again when it is all done."""
+        self._catching_up = False
+        until = time.monotonic() + _TURN_S
+        with self._outgoing:
+            while not (self.ended or self._leaving or self.busy or self.outstanding >= self._limits.outstanding):
+                if not self._backlog:
+                    self._stalled = False
+                    self.release_input("backlog")
+                    self.on_turn_end()
+                    return
+                waiting = len(self._backlog)
+                self._handle(self._backlog.popleft())
+                if len(self._backlog) == waiting:  # put back: it waits for room
+                    return
+                if time.monotonic() > until:
+                    self._look_again()
+                    return
+
+    def on_busy(self) -> None:
+        self._stall()
+
+    def on_writable(self) -> None:
+        if self._missed:
+            self._missed = False
+            self._tell_everything()
+        self._look_again()
+
+    def on_turn_end(self) -> None:
+        """What is wrong behind the last good frame ends the connection once the good ones are handled."""
+        error = self._framer_of_kv.error
+        if error is not None and self._cause is None and not self._frames and not self._backlog:
+            self._broken(error)
+
+    # ---- out --------------------------------------------------------------------------------------------
+
+    def _reply(self, opcode: int, message_id: int, reply: Reply) -> None:
+        try:
+            frame = encode_reply(opcode, message_id, reply, self._limits.frame_bytes)
+        except InvalidInput as error:
+            frame = encode_reply(opcode, message_id, FailInfo(FailCode.TOO_LONG, str(error)))
+        if len(frame) > _SMALL_REPLY and self.unsent_bytes > self._limits.unsent_bytes:
+            self._counts.no_room += 1
+            text = f"{self.unsent_bytes} bytes of replies have not been taken; take them, then ask again"
+            frame = encode_reply(opcode, message_id, FailInfo(FailCode.TOO_MANY, text))
+        self.send_bytes(frame)
+
+    def tell(self, frames: list[tuple[int, int, bytes]]) -> None:
+        """What has changed, to who said hello: (message ID, opcode, frame). Who takes nothing hears it all later."""
+        if not self.greeted or self._leaving or self._parting:
+            return
+        if self.busy:
+            self._missed = True
+        else:
+            self._ask(frames)
+
+    def _tell_everything(self) -> None:
+        self._ask(self._shared.encoded(ServerList(tuple(self._port.servers()))))
+        self._ask(self._shared.encoded(self._port.hashmasks()))
+
+    def _ask(self, frames: list[tuple[int, int, bytes]]) -> None:
+        for message_id, opcode, frame in frames:
+            self._asked[message_id] = opcode
+            self.send_bytes(frame)
+        while len(self._asked) > _ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    # ---- end --------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Called now and then: goodbye to who was quiet since the last look."""
+        if not (self.stirred or self.outstanding or self.busy):
+            self.leave(f"it has been idle for more than {self._limits.idle_ms} ms")
+        self.stirred = False
+
+    def leave(self, why: str) -> None:
+        """Say goodbye; the end is its ack, or a while without one. Until then it is served."""
+        if not (self._parting or self._leaving):
+            self._parting = True
+            self._ask([self._shared.frame_of(Goodbye())])
+            self._wait("goodbye", self._limits.goodbye_ms, why)
+
+    def _on_goodbye(self, opcode: int, message_id: int) -> None:
+        def last() -> None:
+            self._reply(opcode, message_id, ACK)
+            self.finish("it has said goodbye")
+
+        self._forget()
+        self._end_with(last)
+
+    def _end_with(self, last: Callable[[], None]) -> None:
+        """Take nothing more; ``last`` once what is outstanding has its answers, or has had time for them."""
+        if self._leaving:
+            return
+        self._leaving = True
+        self._stall()
+        if not self.outstanding:
+            last()
+            return
+        self._when_answered = last
+        self._wait("goodbye", self._limits.goodbye_ms, f"it is leaving, and {self.outstanding} commands have no answer")
+
+    def _forget(self) -> None:
+        if not self._forgotten:
+            self._forgotten = True
+            self._port.left(self.connection_id)
+
+    def on_impatience(self, reason: str) -> None:
+        log.info("closing the connection with %s: %s", self.peer, reason)
+
+    def on_closed(self, error: Exception) -> None:
+        self._frames_room.give(self._held_bytes)
+        self._held_bytes = 0
+        self._backlog.clear()
+        self._room.waiting.pop(self._look_again, None)
+        if self._shared.connections.pop(self.connection_id, None) is not None:
+            self._forget()
+            if not self._shared.connections:
+                self._shared.none_left.set()
