@@ -94,7 +94,7 @@ class Announcer(Protocol):
 
     def announce(self, masks: Hashmasks) -> None: ...
 
-    def announce_servers(self, servers: Sequence[str]) -> None: ...
+    def announce_servers(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class SpaceNode:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._failure = ""
+        self._fold_waiters: list[asyncio.Future[None]] = []
         self._folding = Folding(around.log, self.states, self._folded, self._has_caught_up, self._projection_failed)
 
     async def start(self) -> None:
@@ -182,7 +183,7 @@ class SpaceNode:
         before, self.members = self.servers(), members
         self._put(MembersSeen({actor: each.incarnation for actor, each in members.items()}), Rearranged())
         if self.gateway is not None and self.servers() != before:
-            self.gateway.announce_servers(self.servers())
+            self.gateway.announce_servers()
 
     def registered(self, incarnation: str) -> None:
         self._put(RegisteredAs(incarnation))
@@ -351,6 +352,16 @@ class SpaceNode:
         while waiting and waiting[0][0] <= mark:
             self._events.append(heapq.heappop(waiting)[2])
         self._put(FoldedTo(partition))
+        waiters, self._fold_waiters = self._fold_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def next_fold(self) -> asyncio.Future[None]:
+        """Done once something more has been folded."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._fold_waiters.append(waiter)
+        return waiter
 
     def _tell_claim(self, unit: Unit) -> None:
         state = self.states[partition_of(unit.bucket, self.partitions)]

@@ -1,0 +1,180 @@
+"""``kv/<n>``: the Ray shell around the kv spaces that one actor serves its part of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.config import KvConfig
+from waltz_ray.connecting import StoreDirectory
+from waltz_ray.coordination.api import Watch
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ProjectionFailed, WaltzError
+from waltz_ray.kv.serving.space_server import SpaceServer
+from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
+from waltz_ray.runtime.status import ActorState, KvActorStatus
+
+__all__ = ["KvActor"]
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 2.0
+
+
+class KvActor:
+    """An async actor. Every method may be called again after a lost answer; none is on the data path."""
+
+    def __init__(self, cluster: str, zookeeper: str, actor_id: int, config: KvConfig, directory: str) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._cluster = cluster
+        self._connect_string = zookeeper
+        self._actor_id = actor_id
+        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._config = replace(config, host=host)
+        self._directory = Path(directory) / f"kv-{actor_id}"
+        self._zookeeper: KazooZooKeeper | None = None
+        self._pulse: ZooKeeperPulse | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._failure = ""
+        self._servers: dict[str, SpaceServer] = {}
+        self._wanted: dict[str, Space] = {}
+        self._follow: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._watch: Watch | None = None
+
+    async def start(self) -> None:
+        """Idempotent: it follows the cluster's kv spaces when it returns. Errors say what to do."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            if self._starting is not None and self._starting.done():
+                self._starting = None  # the next call tries again
+            raise
+
+    async def health(self) -> bool:
+        """Whether it serves what it should."""
+        return self._zookeeper is not None and not self._failure
+
+    async def status(self) -> KvActorStatus:
+        """What it says of itself. Waits for nothing."""
+        if self._pulse is None:
+            reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
+            return KvActorStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid())
+        waiting = [name for name in self._wanted if name not in self._servers]
+        state = ActorState.STARTING if waiting or self._failure else ActorState.SERVING
+        reason = self._failure or (f"space {waiting[0]} is being opened" if waiting else "")
+        return KvActorStatus(
+            state=state,
+            reason=reason,
+            pid=os.getpid(),
+            actor_id=self._actor_id,
+            zookeeper=self._pulse.view(),
+            spaces={name: server.status() for name, server in self._servers.items()},
+        )
+
+    async def shutdown(self) -> None:
+        """Leave: what it has is given to others; the actor is of no use afterwards."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._follow is not None:
+            self._follow.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._follow
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            await server.close()
+        if self._pulse is not None:
+            self._pulse.close()
+        if self._zookeeper is not None:
+            await asyncio.to_thread(self._zookeeper.close)
+
+    # ---- spaces
+
+    async def _start(self) -> None:
+        take_normal_priority()
+        loop = asyncio.get_running_loop()
+
+        def connect() -> KazooZooKeeper:
+            client = KazooZooKeeper(self._connect_string, self._config.session_ms)
+            ClusterStore(client, self._cluster).info()
+            return client
+
+        zookeeper = self._zookeeper = await asyncio.to_thread(connect)
+        self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
+        self._follow = asyncio.ensure_future(self._keep_following())
+
+        def seen(table: SpaceTable) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._spaces_seen, table)
+
+        spaces = ClusterStore(zookeeper, self._cluster).spaces
+        self._watch = await asyncio.to_thread(spaces.watch, seen)
+        self._failure = ""
+        quieten_garbage_collector()
+
+    def _spaces_seen(self, table: SpaceTable) -> None:
+        ready = [space for space in table.present() if space.kind == "kv" and space.state is SpaceState.READY]
+        self._wanted = {space.name: space for space in ready}
+        self._changed.set()
+
+    async def _keep_following(self) -> None:
+        """Serve each kv space there is, and none that was deleted."""
+        while True:
+            self._changed.clear()
+            for name in [name for name in self._servers if name not in self._wanted or self._servers[name].failure]:
+                await self._servers.pop(name).close()
+            try:
+                for space in list(self._wanted.values()):
+                    if space.name not in self._servers:
+                        await self._open(space)
+                self._failure = ""
+            except (WaltzError, OSError) as error:
+                self._failure = f"space {space.name}: {error}"
+                log.error("kv/%d: %s", self._actor_id, self._failure)
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._changed.set)
+            await self._changed.wait()
+
+    async def _open(self, space: Space) -> None:
+        def place() -> StoreDirectory:
+            return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
+
+        assert self._zookeeper is not None
+        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport())
+        await client.start()
+        server = SpaceServer(
+            self._actor_id,
+            self._cluster,
+            space,
+            client,
+            self._zookeeper,
+            self._config,
+            self._directory,
+            self._projection_failed,
+        )
+        first = min(self._wanted.values(), key=lambda each: each.first)
+        port = self._config.port + self._actor_id if self._config.port and space == first else 0
+        try:
+            await server.start(port)
+        except BaseException:
+            await server.close()
+            raise
+        self._servers[space.name] = server
+
+    def _projection_failed(self, error: ProjectionFailed) -> None:
+        """Others serve meanwhile; it is opened anew."""
+        self._failure = str(error)
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._changed.set)

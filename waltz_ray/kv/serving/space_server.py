@@ -1,0 +1,256 @@
+"""One kv space served by one actor: node, gateway, projections, registration, compaction. In one event loop.
+
+It listens first, folds what there is, and registers after that: an endpoint found in ZooKeeper has always been bound,
+and who is registered is warm. It leaves in the other order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.config import KvConfig
+from waltz_ray.coordination.api import Watch, ZooKeeper
+from waltz_ray.coordination.trim_store import TrimStore
+from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
+from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed
+from waltz_ray.kv.keeper_types import KeeperLimits
+from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.serving.clock import SteadyClock, boot_s
+from waltz_ray.kv.serving.compactor import Compactor
+from waltz_ray.kv.serving.gateway import Gateway
+from waltz_ray.kv.serving.peers import Peers
+from waltz_ray.kv.serving.port import GatewayLimits
+from waltz_ray.kv.serving.space_log import SpaceLog
+from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
+from waltz_ray.kv.wire import Dialect
+from waltz_ray.projections.kv_state import LmdbState
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
+from waltz_ray.protocol.spaces import Space
+
+__all__ = ["SpaceServer"]
+
+log = logging.getLogger(__name__)
+
+
+class SpaceServer:
+    """``client``: of this space, started, without callbacks; it is closed with this. ``directory``: of the projections,
+    this actor's own. ``failed`` is called once when a projection cannot be kept: then this should be closed.
+    """
+
+    def __init__(
+        self,
+        actor: int,
+        cluster: str,
+        space: Space,
+        client: AsyncWaltzClient,
+        zookeeper: ZooKeeper,
+        config: KvConfig,
+        directory: Path,
+        failed: Callable[[ProjectionFailed], None],
+    ) -> None:
+        self.space = space
+        self.failure = ""
+        self.endpoint: Endpoint | None = None
+        self._actor = actor
+        self._client = client
+        self._config = config
+        self._directory = directory
+        self._failed_there = failed
+        self._loop = asyncio.get_running_loop()
+        self._store = UnitStore[Unit](zookeeper, cluster, "kv", space.name, BucketSplitting(space.count))
+        self._trims = TrimStore(zookeeper, cluster)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix=f"kv-{actor}-{space.name}-zookeeper")
+        self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix=f"kv-{actor}-{space.name}-lease")
+        self._registration: UnitRegistration | None = None
+        self._watches: list[Watch] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._space_log = SpaceLog(client.engine, client.next_client_id)
+        self.node: SpaceNode | None = None
+        self.gateway: Gateway | None = None
+        self.compactor: Compactor | None = None
+        self._peers: Peers | None = None
+
+    async def start(self, port: int) -> None:
+        """Listen, fold, register. ConfigError if the port is in use; ProjectionFailed, StorageLocked."""
+        config = self._config
+        states = await self._opened()
+        limits = KeeperLimits(
+            max_value_bytes=config.max_value_bytes, fullwait_ms=config.fullwait_ms, backups=config.actors > 1
+        )
+        around = Surroundings(
+            log=self._space_log,
+            states=states,
+            confirm_members=self._confirm_members,
+            ask_secondary=self._ask_secondary,
+            failed=self._failed,
+            now_ms=SteadyClock(),
+            lease_clock=boot_s,
+        )
+        session_s, margin_s = config.session_ms / 1000, config.lease_margin_ms / 1000
+        node = self.node = SpaceNode(self._actor, session_s, margin_s, limits, around)
+        gateway = self.gateway = self._new_gateway(node)
+        node.gateway = gateway
+        await self._listen(gateway, port)
+        assert self.endpoint is not None
+        own = _server(self.endpoint)
+        self._peers = Peers(own, node.outgoing, config.fullwait_ms / 1000)
+        await node.start()
+        while not node.caught_up:
+            await node.next_fold()
+        await self._in_thread(self._register)
+        self._spawn(self._keep_lease())
+        self.compactor = Compactor(node, self._space_log, self._trim, config.compact_bytes)
+        self._spawn(self.compactor.run())
+
+    async def close(self) -> None:
+        """Serve nothing more: registration removed, clients told, projections closed. Idempotent."""
+        registration, self._registration = self._registration, None
+        watches, self._watches = self._watches, []
+
+        def leave() -> None:
+            for watch in watches:
+                watch.cancel()
+            if registration is not None:
+                registration.cancel()
+
+        if self.node is not None:
+            self.node.leaving = True  # nothing is begun under a lease that ends now
+        await self._in_thread(leave)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.node is not None:
+            await self.node.close()
+        if self._peers is not None:
+            await self._peers.close()
+        if self.gateway is not None:
+            await self.gateway.close()
+        await self._client.close()
+        self._threads.shutdown(wait=False)
+        self._lease_thread.shutdown(wait=False)
+
+    # ---- beginning
+
+    async def _opened(self) -> dict[int, LmdbState]:
+        open_one = partial(LmdbState, self._directory, self._client.cluster_key, self.space.name)
+        return {partition: open_one(partition, number) for partition, number in enumerate(self.space.partitions)}
+
+    def _new_gateway(self, node: SpaceNode) -> Gateway:
+        config = self._config
+        limits = GatewayLimits(
+            connections=config.connections,
+            connections_per_peer=config.connections_per_peer,
+            outstanding=config.outstanding,
+            frame_bytes=config.max_frame_bytes,
+            untaken_ms=config.stall_ms,
+            unsent_bytes=config.unsent_bytes,
+            idle_ms=config.idle_ms,
+        )
+        name = f"kv/{self._actor}, space {self.space.name}"
+        return Gateway(name, node, cast(Dialect, config.dialect), limits, node.outgoing)
+
+    async def _listen(self, gateway: Gateway, port: int) -> None:
+        host = self._config.host or "127.0.0.1"
+        try:
+            self.endpoint = Endpoint(host, await gateway.listen(host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"kv/{self._actor} cannot listen on {host}:{port}: {error.strerror}; "
+                "choose another KvConfig.port, or 0 for any free one"
+            ) from error
+
+    def _register(self) -> None:
+        assert self.node is not None
+        assert self.endpoint is not None
+        node = self.node
+
+        def members(found: dict[int, UnitMember]) -> None:
+            known = {actor: KvMember(each.incarnation, _server(each.endpoint)) for actor, each in found.items()}
+            self._post(node.members_seen, known)
+            if self._peers is not None:
+                self._post(self._peers.forget_all_but, {each.server for each in known.values()})
+
+        def table(found: UnitTable[Unit] | None) -> None:
+            if found is not None:
+                self._post(node.table_seen, found)
+
+        self._watches.append(self._store.watch_members(members))
+        self._watches.append(self._store.watch_table(table))
+        self._registration = self._store.register(self._actor, self.endpoint, self._told, boot_s)
+
+    def _told(self, event: RegisteredAs | Unregistered) -> None:
+        assert self.node is not None
+        if isinstance(event, RegisteredAs):
+            self._post(self.node.registered, event.incarnation)
+        else:
+            self._post(self.node.unregistered)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        """From ZooKeeper's threads."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    # ---- going on
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease several times within one."""
+        assert self.node is not None
+        pause_s = max(0.02, (self._config.session_ms - self._config.lease_margin_ms) / 5000)
+        while True:
+            registration = self._registration
+            if registration is not None:
+                try:
+                    confirmed = await self._loop.run_in_executor(self._lease_thread, registration.contact)
+                except CoordinationError as error:
+                    log.info("kv/%d: the lease is not renewed: %s", self._actor, error)
+                    confirmed = None
+                if isinstance(confirmed, LeaseConfirmed):
+                    self.node.lease_confirmed(confirmed.incarnation, confirmed.sent_at_s)
+            await asyncio.sleep(pause_s)
+
+    async def _confirm_members(self) -> Mapping[int, str]:
+        while True:
+            try:
+                return incarnations(await self._in_thread(self._store.confirmed_members))
+            except CoordinationError as error:
+                log.info("kv/%d: who is registered cannot be read: %s", self._actor, error)
+                await asyncio.sleep(self._config.session_ms / 1000)
+
+    async def _ask_secondary(self, server: str, partition: int, transaction_id: int) -> bool:
+        assert self._peers is not None
+        return await self._peers.has(server, partition, transaction_id)
+
+    async def _trim(self, marks: Mapping[int, int]) -> None:
+        numbers = {self.space.first + partition: mark for partition, mark in marks.items()}
+        await self._in_thread(lambda: self._trims.raise_marks(numbers))
+
+    def _failed(self, error: ProjectionFailed) -> None:
+        self.failure = str(error)
+        log.error("kv/%d, space %s: %s", self._actor, self.space.name, error)
+        self._failed_there(error)
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await self._loop.run_in_executor(self._threads, call)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler({"message": "a kv task failed", "exception": task.exception()})
+
+
+def _server(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
