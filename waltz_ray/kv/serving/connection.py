@@ -40,7 +40,7 @@ from waltz_ray.kv.wire import (
     encode_command,
     encode_reply,
 )
-from waltz_ray.kv.wire_framer import KvFrame, KvFramer
+from waltz_ray.kv.wire_framer import HELD_FREELY, KvFrame, KvFramer
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import Patience, Stream
@@ -156,7 +156,7 @@ class KvConnection(Stream[KvFrame]):
         elif opcode not in COMMAND_OPCODES:
             self._counts.unknown += 1
             self._reply(opcode, message_id, courtesy(opcode, None))
-        elif opcode >= _FIRST_DATA and self._room.full:
+        elif opcode >= _FIRST_DATA and self._room.full and (self.outstanding or len(payload) > HELD_FREELY):
             self._backlog.appendleft(frame)
             self._stall()
             self._room.waiting[self._look_again] = None

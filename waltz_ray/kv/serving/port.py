@@ -54,14 +54,15 @@ class CommandPort(Protocol):
 class GatewayLimits:
     """Of one port. Times in milliseconds."""
 
-    connections: int = 1000
+    connections: int = 4096
     """In all."""
-    connections_per_peer: int = 250
+    connections_per_peer: int = 2048
     """From one address."""
-    outstanding: int = 1024
+    outstanding: int = 4096
     """Commands of one connection without an answer; at so many nothing more is read from it."""
     outstanding_bytes: int = 256 * 1024 * 1024
-    """Of commands without an answer, of all connections: at so many no data command is taken from any of them."""
+    """Of commands without an answer, of all connections: at so many only those that have none outstanding have one data
+    command taken, of at most 64 KiB. So who fills it does not shut out others."""
     incoming_bytes: int = 256 * 1024 * 1024
     """Of frames above 64 KiB that are not whole yet, of all connections: a command that finds no room for its own is
     dropped as it comes, and gets failinfo(TOO_MANY)."""
@@ -73,11 +74,11 @@ class GatewayLimits:
     """Unsent to one connection: beyond so many a reply of more than 1 KiB becomes failinfo(TOO_MANY)."""
     first_ms: int = 30_000
     """Until a connection has sent its first whole frame."""
-    untaken_ms: int = 30_000
+    untaken_ms: int = 60_000
     """While it takes too little of what it is sent."""
     frame_ms: int = 60_000
     """Until a frame above 64 KiB is whole."""
-    idle_ms: int = 3_600_000
+    idle_ms: int = 0
     """Without a whole frame and without a command that waits: it is told goodbye after once to twice this. 0: never."""
     goodbye_ms: int = 1_000
     """At its end: for what is outstanding, or for the ack of our goodbye."""
