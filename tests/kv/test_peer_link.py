@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kv.dict_port import DictPort
+from tests.net.test_tls import made
 from waltz_ray.errors import BadPayload
-from waltz_ray.kv.messages import Ack, Get, Opcode, Ping, Reply, SecondaryHas, ShuttingDown
+from waltz_ray.kv.messages import Ack, Fail, Get, Opcode, Ping, SecondaryHas, ShuttingDown
 from waltz_ray.kv.serving.gateway import Gateway
 from waltz_ray.kv.serving.peer_link import PeerLink
 from waltz_ray.kv.serving.port import GatewayLimits
+from waltz_ray.net.tls import client_context, server_context
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -168,12 +171,29 @@ def test_rested_it_does_not_dial() -> None:
     run(body())
 
 
+def test_over_tls(tmp_path: Path) -> None:
+    """Both sides take a context; who speaks plainly is not heard."""
+    own = made(tmp_path)
+
+    async def body() -> None:
+        gateway, server = await gateway_of(DictPort(), tls=server_context(own.path, own.key))
+        link = PeerLink(server, "me:1", tls=client_context(own.path))
+        plain = PeerLink(server, "me:2", longest_pause_ms=50)
+        assert await link.ask(Get(Opcode.GET_INT, 0, 1), 5) == Fail()
+        with pytest.raises(TimeoutError):
+            await plain.ask(Ping(), 0.1)
+        await plain.close()
+        await link.close()
+        await gateway.close()
+
+    run(body())
+
+
 def test_answers_of_the_node_are_handed_through() -> None:
     async def body() -> None:
         gateway, server = await gateway_of(DictPort())
         link = PeerLink(server, "me:1")
-        reply: Reply = await link.ask(Get(Opcode.GET_INT, 0, 1), 5)
-        assert type(reply).__name__ == "Fail"
+        assert await link.ask(Get(Opcode.GET_INT, 0, 1), 5) == Fail()
         await link.close()
         await gateway.close()
 
