@@ -57,6 +57,11 @@ def chunks_count_after_the_end(patch: Patch) -> None:
     break_rule(patch, fold, "chunk_counts", chunk_counts)
 
 
+def what_an_abandoned_snapshot_has_left_is_believed(patch: Patch) -> None:
+    """Also by a fold that began in the midst of the log."""
+    break_rule(patch, fold, "starts_with_nothing", lambda marks: False)
+
+
 def nothing_is_deferred(patch: Patch) -> None:
     """What is about an entry that has not come yet is about nothing."""
 
@@ -119,6 +124,7 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     snapshots_overwrite_what_is_newer,
     chunks_of_abandoned_snapshots_count,
     chunks_count_after_the_end,
+    what_an_abandoned_snapshot_has_left_is_believed,
     nothing_is_deferred,
     whatever_is_said_to_expire_expires,
     locks_are_freed_under_any_code,

@@ -145,18 +145,18 @@ class Walk:
 
 
 def check_walk(seed: int, steps: int, also: KvState | None = None) -> Walk:
-    """Walk, and fold the log from the begin of each whole snapshot on: AssertionError unless all come to the same.
+    """Walk, and fold the log from the begin of each whole snapshot on, and from anywhere before it: AssertionError
+    unless all come to the same.
 
     ``also``: another state, to fold the whole log.
     """
     walk = Walk(seed)
     walk.run(steps)
     assert_equal(walk.whole, walk.plain, CLIENTS, steps)
-    for begin in walk.ended:
-        if begin > walk.whole.last_snapshot:
-            continue
+    for begin in (*walk.ended, *(walk.random.randint(0, begin) for begin in walk.ended)):
         part = MemoryState(f"seed {seed} from {begin}")
         part.apply(list(enumerate(walk.log))[begin:])
+        assert part.whole
         assert_equal(part, walk.plain, CLIENTS, steps)
         assert (part.mark, part.last_snapshot) == (walk.whole.mark, walk.whole.last_snapshot)
         assert part.live_bytes == walk.whole.live_bytes

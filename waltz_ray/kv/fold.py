@@ -1,7 +1,8 @@
 """(state, transaction) -> state: what each record of a kv space does to a partition's tables. Pure.
 
-A fold may begin with the log's first transaction, or with the begin of any snapshot that has ended: both come to the
-same. What makes it so, while a snapshot is open:
+A fold may begin with the log's first transaction or with any other: from the end of the next snapshot on, at the
+latest, both come to the same, and ``FoldMarks.whole`` says so. (One that begins in the midst knows nothing until a
+snapshot begins.) What makes it so, while a snapshot is open:
 
 - A chunk says how an entry was at some time after the begin, and comes later. So nothing newer is replaced by it, and
   what was removed since the begin is remembered (a tombstone) until the end.
@@ -64,6 +65,7 @@ __all__ = [
     "is_news",
     "keeps_tombstones",
     "lets_go",
+    "starts_with_nothing",
 ]
 
 _DEFERRED = struct.Struct(">qI")
@@ -82,6 +84,11 @@ def is_news(stored: bytes | None, tombstone: bytes | None, version: int) -> bool
 def chunk_counts(marks: FoldMarks, snapshot: int) -> bool:
     """Is that the snapshot which was begun last, and has not ended?"""
     return marks.begun >= 0 and snapshot == marks.begun
+
+
+def starts_with_nothing(marks: FoldMarks) -> bool:
+    """At a snapshot's begin: is what an abandoned one has left too little to go on from?"""
+    return not marks.whole
 
 
 def keeps_tombstones(marks: FoldMarks) -> bool:
@@ -213,13 +220,18 @@ def _release(tables: Tables, transaction_id: int, record: Release) -> None:
 def _begin(tables: Tables, transaction_id: int) -> None:
     marks = tables.marks
     marks.begun, marks.begun_tail_bytes = transaction_id, 0
+    if starts_with_nothing(marks):
+        marks.live_bytes = 0
+        for table in Table:
+            tables.clear(table)
+        return
     tables.clear(Table.TOMBSTONES)
     tables.clear(Table.DEFERRED)
 
 
 def _end(tables: Tables) -> None:
     marks = tables.marks
-    marks.ended, marks.begun, marks.tail_bytes = marks.begun, -1, marks.begun_tail_bytes
+    marks.ended, marks.begun, marks.tail_bytes, marks.whole = marks.begun, -1, marks.begun_tail_bytes, True
     tables.clear(Table.TOMBSTONES)
     tables.clear(Table.DEFERRED)
 

@@ -51,6 +51,11 @@ class KvState(Protocol):
         """The last transaction folded, -1: none."""
 
     @property
+    def whole(self) -> bool:
+        """Is everything known? Not so if the first transaction folded was not the log's first, until the end of the
+        first snapshot after it."""
+
+    @property
     def snapshot_begun(self) -> int:
         """The begin of the snapshot that is open, -1: none."""
 
@@ -96,8 +101,8 @@ class KvState(Protocol):
     def apply(self, transactions: Iterable[tuple[int, bytes]]) -> None:
         """Fold these, (ID, data), which follow the mark; all of them and the mark, or nothing.
 
-        A state that has nothing may begin with the log's first transaction or with a SnapshotBegin. ProjectionFailed,
-        naming partition and ID, for anything else, for data that is no record, and if it cannot be kept.
+        A state that has nothing may begin with any transaction, see ``whole``. ProjectionFailed, naming partition and
+        ID, for one that does not follow, for data that is no record, and if it cannot be kept.
         """
 
     def reset(self) -> None:
@@ -134,6 +139,10 @@ class TableState(ABC):
     @property
     def mark(self) -> int:
         return self.tables.marks.mark
+
+    @property
+    def whole(self) -> bool:
+        return self.tables.marks.whole
 
     @property
     def snapshot_begun(self) -> int:
@@ -222,10 +231,9 @@ class TableState(ABC):
                 raise ProjectionFailed(
                     f"{self.label}: transaction {transaction_id} is no kv record: {error}; who has appended it there?"
                 ) from None
-            if transaction_id != mark + 1 and (mark >= 0 or not isinstance(record, SnapshotBegin)):
+            if transaction_id != mark + 1 and mark >= 0:
                 raise ProjectionFailed(
-                    f"{self.label}: transaction {transaction_id} does not follow {mark}; what begins anew begins with "
-                    f"transaction 0 or a snapshot's begin"
+                    f"{self.label}: transaction {transaction_id} does not follow {mark}, the last that was folded"
                 )
             records.append((transaction_id, len(data), record))
             mark = transaction_id
@@ -256,8 +264,11 @@ class TableState(ABC):
 def apply_records(tables: Tables, records: list[tuple[int, int, Record]]) -> None:
     """Fold (ID, bytes of its data, record), and move the marks."""
     marks = tables.marks
+    if marks.mark < 0 and records[0][0] > 0:
+        marks.whole = False
     for transaction_id, size, record in records:
-        fold(tables, transaction_id, record)
+        if marks.whole or marks.begun >= 0 or isinstance(record, SnapshotBegin):
+            fold(tables, transaction_id, record)
         if not isinstance(record, SnapshotChunk):
             marks.tail_bytes += size + _RECORD_BYTES
             marks.begun_tail_bytes += size + _RECORD_BYTES

@@ -91,6 +91,8 @@ class FoldMarks:
     """Of the log: all but chunks, from the begin of the last whole snapshot on."""
     begun_tail_bytes: int = 0
     """The same from the begin of the open one on."""
+    whole: bool = True
+    """False after a beginning that was not the log's, until a snapshot has ended: much is not known yet."""
 
 
 class Tables(Protocol):
