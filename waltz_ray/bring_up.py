@@ -37,6 +37,7 @@ from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_res
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
     ClusterMismatch,
@@ -53,9 +54,11 @@ from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import place_replicas
+from waltz_ray.protocol.spaces import KV_SPACE
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
+    KvActorStatus,
     ManagerStatus,
     PartitionAssignment,
     Readiness,
@@ -89,6 +92,7 @@ class Cluster:
     partitions: int
     replicas: int
     servers: int
+    kv: int
     was_running: bool
     warnings: tuple[str, ...] = ()
 
@@ -139,7 +143,8 @@ class _Attempt:
             self._note(self._with_zookeeper())
             self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))
             self._initialised = True
-            status = _start_and_wait(self._known, self._progress, self._deadline)
+            kv = _with_kv(self._known, self._config)
+            status = _start_and_wait(self._known, kv, self._progress, self._deadline)
         known = self._known
         return Cluster(
             name=known.name,
@@ -150,6 +155,7 @@ class _Attempt:
             partitions=known.partitions,
             replicas=known.replicas,
             servers=known.servers,
+            kv=kv,
             was_running=was_running,
             warnings=tuple(_warnings(status)),
         )
@@ -267,7 +273,8 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
 def status_without_manager(name: str, reason: str) -> ClusterStatus:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
     actors = running_actors(name)
-    answers = statuses(name, _numbers(actors, "server"), _numbers(actors, "replica"), ZOOKEEPER in actors)
+    servers, replicas, kv = (_numbers(actors, kind) for kind in ("server", "replica", "kv"))
+    answers = statuses(name, servers, replicas, ZOOKEEPER in actors, kv=kv)
     partitions = [
         PartitionAssignment(partition_id, server_id, served.generation, served.session, served.members)
         for server_id, server in answers.servers.items()
@@ -280,6 +287,7 @@ def status_without_manager(name: str, reason: str) -> ClusterStatus:
         partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
         servers=answers.servers,
         replicas=answers.replicas,
+        kv=answers.kv,
     )
 
 
@@ -369,6 +377,24 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         client.close()
 
 
+def _with_kv(known: ClusterFile, config: ClusterConfig) -> int:
+    """As many kv actors as are wanted, or as there are to be anyway; and with the first of them the space ``kv``.
+
+    InvalidInput for fewer than there are.
+    """
+    client = KazooZooKeeper(known.zookeeper)
+    try:
+        layers, spaces = LayerStore(client, known.name), ClusterStore(client, known.name).spaces
+        if not config.kv.actors:
+            return layers.actors("kv")
+        actors = layers.raise_actors("kv", config.kv.actors)
+        if not any(space.kind == "kv" for space in spaces.table().present()):
+            spaces.create(KV_SPACE, None, "kv")
+        return actors
+    finally:
+        client.close()
+
+
 def _initialise_restored(
     store: ClusterStore, restored: RestoredCluster, known: ClusterFile, config: ClusterConfig
 ) -> ClusterInfo:
@@ -403,14 +429,14 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             )
 
 
-def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> ClusterStatus:
+def _start_and_wait(known: ClusterFile, kv: int, progress: Progress, deadline: float) -> ClusterStatus:
     begin = time.monotonic()
     last = ""
     while True:
         ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
         try:
             status = cluster_status(known.name)
-            waiting = missing(status)
+            waiting = missing(status, kv)
             if not waiting:
                 return status
         except ClusterNotFound as error:
@@ -427,8 +453,9 @@ def _start_and_wait(known: ClusterFile, progress: Progress, deadline: float) -> 
         time.sleep(_POLL_S)
 
 
-def missing(status: ClusterStatus) -> list[str]:
-    """What a starting cluster still lacks. A replica that refuses to start is not waited for: see ``warnings``."""
+def missing(status: ClusterStatus, kv: int = 0) -> list[str]:
+    """What a starting cluster with so many kv actors still lacks. A replica that refuses to start is not waited for:
+    see ``warnings``."""
     replicas = [
         f"replica {replica_id} ({replica.reason or replica.state})"
         for replica_id, replica in status.replicas.items()
@@ -445,7 +472,20 @@ def missing(status: ClusterStatus) -> list[str]:
         ([f"actors ({trouble})"] if trouble else [])
         + replicas
         + [f"partition {each.partition}" for each in status.partitions if each.partition not in ready]
+        + _missing_of_kv(status, kv)
     )
+
+
+def _missing_of_kv(status: ClusterStatus, actors: int) -> list[str]:
+    answers = {actor_id: status.kv.get(actor_id, KvActorStatus(state=ActorState.ABSENT)) for actor_id in range(actors)}
+    absent = [f"kv {n} ({actor.reason or actor.state})" for n, actor in answers.items() if not actor.serving]
+    if absent or not actors:
+        return absent
+    return [
+        f"space {space.name} ({unserved} of its buckets)"
+        for space in status.spaces
+        if space.kind == "kv" and (unserved := status.unserved_buckets(space.name)) > 0
+    ]
 
 
 def _warnings(status: ClusterStatus) -> list[str]:

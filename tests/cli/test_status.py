@@ -236,8 +236,11 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     answers = supervision.ActorAnswers({1: SERVER}, {0: REPLICA}, replace(ZOOKEEPER, problem="the disk of d is full"))
     asked: list[tuple[list[int], list[int]]] = []
 
-    def statuses(name: str, servers: list[int], replicas: list[int], zookeeper: bool) -> supervision.ActorAnswers:
+    def statuses(
+        name: str, servers: list[int], replicas: list[int], zookeeper: bool, kv: list[int]
+    ) -> supervision.ActorAnswers:
         assert zookeeper
+        assert kv == []
         asked.append((servers, replicas))
         return answers
 

@@ -21,14 +21,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from waltz_ray.actors.layers import Layers
 from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import NoNode, WaltzError
+from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
@@ -83,6 +86,8 @@ class ManagerHost:
         self._store = ClusterStore(zookeeper, cluster)
         self._info = self._store.info()
         self.settings = from_json(self._info.settings)
+        self._layer_store = LayerStore(zookeeper, cluster)
+        self._kv_actors = self._layer_store.actors("kv")
         self._supervisor = supervisor
         self._settle_s = settle_s
         self._closed = False
@@ -103,16 +108,34 @@ class ManagerHost:
         manager = Manager(
             self._store,
             self.settings.config.servers,
-            lambda: self._supervisor.ensure(self.settings),
+            self._ensure,
             f"pid {os.getpid()}",
+            self._settle_s,
+        )
+        layers = self._layers = Layers(
+            self._zookeeper,
+            self._info.name,
+            self.settings.config.kv,
+            lambda space: BucketSplitting(space.count),
+            lambda: manager.machine.leading,
+            lambda: self._kv_actors,
             self._settle_s,
         )
         try:
             await manager.start()
+            await layers.start()
         except BaseException:
             await manager.close()
+            await layers.close()
             raise
         return manager
+
+    def _ensure(self) -> None:
+        """As the settings say, with as many kv actors as there are to be by now."""
+        config = self.settings.config
+        self._kv_actors = self._layer_store.actors("kv")
+        kv = replace(config.kv, actors=self._kv_actors)
+        self._supervisor.ensure(replace(self.settings, config=replace(config, kv=kv)))
 
     @property
     def leading(self) -> bool:
@@ -125,6 +148,7 @@ class ManagerHost:
         self._closed = True
         self._pulse.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
+        asyncio.run_coroutine_threadsafe(self._layers.close(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self.manager.close(), self._loop).result()
         self._end_loop()
 
@@ -159,7 +183,13 @@ class ManagerHost:
             config=self.settings.config,
         )
 
+    @property
+    def kv_actors(self) -> int:
+        """How many kv actors there are to be, as it was read last."""
+        return self._kv_actors
+
     def _read_view(self) -> None:
+        self._kv_actors = self._layer_store.actors("kv")
         (assignment, _), spaces = self._store.assignment(), self._store.spaces.table()
         servers, replicas = self._store.servers(), self._store.replicas()
         self._last_read = _Read(
@@ -235,8 +265,9 @@ class ClusterManager:
         from waltz_ray.actors.supervision import statuses
 
         embedded = not self._host.settings.config.zookeeper
-        answers = statuses(self._cluster, self._servers, self._replicas, embedded)
         view = self._host.view(_VIEW_TIMEOUT_S)
+        kv = range(self._host.kv_actors)
+        answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv)
         return replace(
             view,
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
@@ -244,6 +275,7 @@ class ClusterManager:
             zookeeper_server=answers.zookeeper,
             servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
             replicas={r: self._with_silence(self._replicas[r], answer) for r, answer in answers.replicas.items()},
+            kv=answers.kv,
         )
 
     def _with_silence(self, name: str, answer: StatusT) -> StatusT:

@@ -17,6 +17,8 @@ from ray.util.metrics import Gauge
 from waltz_ray.runtime.status import (
     CursorStatus,
     EndpointStatistics,
+    KvActorStatus,
+    KvSpaceStatus,
     Readiness,
     ReplicaStatus,
     ScrubStatus,
@@ -25,7 +27,7 @@ from waltz_ray.runtime.status import (
     StoredPartition,
 )
 
-__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "ServerGauges"]
+__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges"]
 
 MOST_PARTITIONS = 64
 """Of one process, that have gauges of their own; and as many cursors."""
@@ -123,6 +125,17 @@ _SERVED: tuple[_Figure[ServedPartition], ...] = (
     ),
     _Figure("waltz_partition_subscribers", "mounted clients", lambda p: p.subscribers),
 )
+_KV: tuple[_Figure[KvSpaceStatus], ...] = (
+    _Figure("waltz_kv_primaries", "buckets that the actor serves", lambda s: s.primaries),
+    _Figure("waltz_kv_secondaries", "buckets that it keeps a second copy of", lambda s: s.secondaries),
+    _Figure("waltz_kv_mask", "the mask of the space", lambda s: s.mask),
+    _Figure("waltz_kv_lease", "1 if the actor may answer reads without asking the log, else 0", lambda s: s.lease),
+    _Figure("waltz_kv_connections", "connections of clients and of other actors", lambda s: s.connections),
+    _Figure("waltz_kv_commands", "data commands since the actor began to serve the space", lambda s: s.commands),
+    _Figure("waltz_kv_waiting", "commands that wait for something else than the log", lambda s: s.waiting),
+    _Figure("waltz_kv_live_bytes", "bytes of the live state, of all partitions", lambda s: s.live_bytes),
+    _Figure("waltz_kv_tail_bytes", "bytes of the log since the last whole snapshots", lambda s: s.tail_bytes),
+)
 _CURSOR: tuple[_Figure[CursorStatus], ...] = (
     _Figure("waltz_cursor_lag", "transactions that are committed and still to come", lambda c: c.lag),
     _Figure("waltz_cursor_owned", "1 if somebody has the cursor, else 0", lambda c: c.owner is not None),
@@ -189,6 +202,18 @@ class ServerGauges:
         """Set everything that one ``Server.status()`` knows."""
         self._server.tell(status)
         self._partitions.tell(status.partitions)
+
+
+class KvGauges:
+    """The gauges of one kv actor, tagged with the cluster, the actor and the space."""
+
+    def __init__(self, cluster: str, actor: str) -> None:
+        self._set = _Set(_KV, {"cluster": cluster, "actor": actor}, "space")
+
+    def actor(self, status: KvActorStatus) -> None:
+        """Set everything that one ``KvActor.status()`` knows."""
+        for space, of_space in status.spaces.items():
+            self._set.tell(of_space, space=space)
 
 
 class CursorGauges:

@@ -7,8 +7,9 @@ only one actor of a name: two replicas cannot hold one directory's lock, two ser
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
@@ -19,7 +20,14 @@ from waltz_ray.actors.settings import Settings
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
-from waltz_ray.runtime.status import ActorState, ActorStatus, EmbeddedZooKeeperStatus, ReplicaStatus, ServerStatus
+from waltz_ray.runtime.status import (
+    ActorState,
+    ActorStatus,
+    EmbeddedZooKeeperStatus,
+    KvActorStatus,
+    ReplicaStatus,
+    ServerStatus,
+)
 
 __all__ = [
     "MANAGER",
@@ -32,6 +40,7 @@ __all__ = [
     "ensure_actor",
     "ensure_data_plane",
     "find_actor",
+    "kv_name",
     "pulse_of",
     "replica_name",
     "restart_actor",
@@ -52,6 +61,10 @@ _SLIVER = 0.001
 
 def server_name(server_id: int) -> str:
     return f"server/{server_id}"
+
+
+def kv_name(actor_id: int) -> str:
+    return f"kv/{actor_id}"
 
 
 def replica_name(replica_id: int) -> str:
@@ -92,32 +105,48 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     for server_id in range(config.servers):
         arguments_of_server = (config.name, zookeeper, server_id, config.server)
         ensure_actor(PartitionServer, server_name(server_id), namespace, arguments_of_server, threads=None)
+    for actor_id in range(config.kv.actors):
+        arguments_of_kv = (config.name, zookeeper, actor_id, config.kv, config.directory)
+        ensure_actor(_layer_actor("kv"), kv_name(actor_id), namespace, arguments_of_kv, threads=None)
+
+
+_LAYER_ACTORS = {"kv": "waltz_ray.kv.serving.actor:KvActor"}
+"""Layers are applications of the log: it knows their actors by name, and imports nothing of them."""
+
+
+def _layer_actor(layer: str) -> type[Any]:
+    module, _, name = _LAYER_ACTORS[layer].partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 class RaySupervisor:
-    """The manager's hand in Ray. A server that Ray has started again begins to serve when it is told to ``start``."""
+    """The manager's hand in Ray. A server or kv actor that Ray has started again begins to serve when it is told to
+    ``start``."""
 
     def __init__(self, zookeeper: str) -> None:
         self._zookeeper = zookeeper
-        self._starts: dict[int, Any] = {}  # server -> the call that has no answer yet
+        self._starts: dict[str, Any] = {}  # actor -> the call that has no answer yet
 
     def ensure(self, settings: Settings) -> None:
-        """Every replica and server exists and every server has been told to start. Raises what a server answered."""
+        """All of them exist, and servers and kv actors have been told to start. Raises what one of these answered."""
         ensure_data_plane(settings, self._zookeeper)
+        config = settings.config
+        names = [*map(server_name, range(config.servers)), *map(kv_name, range(config.kv.actors))]
         failures = [
-            f"server {s}: {failure}" for s in range(settings.config.servers) if (failure := self._start(settings, s))
+            f"{name.replace('/', ' ')}: {failure}" for name in names if (failure := self._start(settings, name))
         ]
         if failures:
             raise ClusterNotFound("; ".join(failures))
 
-    def _start(self, settings: Settings, server_id: int) -> str:
-        handle = find_actor(settings.config.name, server_name(server_id))
-        if server_id not in self._starts and handle is not None:
-            self._starts[server_id] = handle.start.remote()
-        call = self._starts.get(server_id)
+    def _start(self, settings: Settings, name: str) -> str:
+        handle = find_actor(settings.config.name, name)
+        if name not in self._starts and handle is not None:
+            self._starts[name] = handle.start.remote()
+        call = self._starts.get(name)
         if call is None or not ray.wait([call], timeout=0.5)[0]:
             return ""  # still starting
-        del self._starts[server_id]
+        del self._starts[name]
         try:
             ray.get(call)
         except (ActorUnavailableError, ActorDiedError):
@@ -170,7 +199,12 @@ def running_actors(cluster: str) -> list[str]:
     """Names of the cluster's actors, the manager first, ZooKeeper last: the order to end them in."""
     entries = ray.util.list_named_actors(all_namespaces=True)
     names = [entry["name"] for entry in entries if entry["namespace"] == namespace_of(cluster)]
-    return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, not name.startswith("server/"), name))
+    return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, *_order_of_ending(name)))
+
+
+def _order_of_ending(name: str) -> tuple[bool, bool, str]:
+    """Layers before the servers that they use, servers before replicas."""
+    return not name.startswith("kv/"), not name.startswith("server/"), name
 
 
 def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
@@ -193,21 +227,31 @@ class ActorAnswers:
     servers: Mapping[int, ServerStatus]
     replicas: Mapping[int, ReplicaStatus]
     zookeeper: EmbeddedZooKeeperStatus | None = None  # None: it was not asked
+    kv: Mapping[int, KvActorStatus] = field(default_factory=dict)
 
 
 def statuses(
-    cluster: str, servers: Iterable[int], replicas: Iterable[int], zookeeper: bool = False, timeout_s: float = 2.0
+    cluster: str,
+    servers: Iterable[int],
+    replicas: Iterable[int],
+    zookeeper: bool = False,
+    timeout_s: float = 2.0,
+    kv: Iterable[int] = (),
 ) -> ActorAnswers:
     """Ask all of them, and ZooKeeper's keeper, at once for their ``status()``; wait no longer than ``timeout_s``."""
     of_servers = {number: _call_status(cluster, server_name(number)) for number in servers}
     of_replicas = {number: _call_status(cluster, replica_name(number)) for number in replicas}
+    of_kv = {number: _call_status(cluster, kv_name(number)) for number in kv}
     of_keeper = _call_status(cluster, ZOOKEEPER) if zookeeper else None
-    calls = [call for call in (*of_servers.values(), *of_replicas.values(), of_keeper) if call is not None]
+    calls = [
+        call for call in (*of_servers.values(), *of_replicas.values(), *of_kv.values(), of_keeper) if call is not None
+    ]
     ready = _ready(calls, timeout_s)
     return ActorAnswers(
         {number: _answer(call, ready, ServerStatus) for number, call in of_servers.items()},
         {number: _answer(call, ready, ReplicaStatus) for number, call in of_replicas.items()},
         _answer(of_keeper, ready, EmbeddedZooKeeperStatus) if zookeeper else None,
+        {number: _answer(call, ready, KvActorStatus) for number, call in of_kv.items()},
     )
 
 

@@ -47,6 +47,8 @@ def status(
         console.print(_partitions(view))
         console.print(_servers(view))
         console.print(_replicas(view))
+        if view.kv:
+            console.print(_kv(view))
         if view.cursors:
             console.print(cursor_table(view.cursors))
         for line in trouble:
@@ -115,6 +117,18 @@ def _replicas(view: ClusterStatus) -> Table:
             _size(replica.disk_use_bytes),
             _checked(replica.scrub),
         )
+    return table
+
+
+def _kv(view: ClusterStatus) -> Table:
+    table = table_of("kv", "state", "space", "endpoint", "mask", "primaries", "secondaries", "lease", "connections")
+    for actor_id, actor in view.kv.items():
+        for space, said in actor.spaces.items():
+            figures = (f"{said.mask:X}", said.primaries, said.secondaries, "yes" if said.lease else "no")
+            row = map(str, (actor_id, actor.state, space, said.endpoint, *figures, said.connections))
+            table.add_row(*row)
+        if not actor.spaces:
+            table.add_row(str(actor_id), actor.state, *["-"] * 7)
     return table
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
-from waltz_ray.config import ClusterConfig
+from waltz_ray.config import ClusterConfig, KvConfig
 
 if TYPE_CHECKING:
     from waltz_ray.finding.cluster_file import ClusterFile
@@ -43,6 +43,9 @@ def up(
     ] = None,
     replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. \\[default: {_DEFAULT.replicas}]")] = None,
     servers: Annotated[int | None, typer.Option(help=f"Partition servers. \\[default: {_DEFAULT.servers}]")] = None,
+    kv: Annotated[
+        int | None, typer.Option(min=1, help="Key/value actors, and a space kv; more of them than before at any time.")
+    ] = None,
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
     address: Annotated[
         str,
@@ -68,6 +71,7 @@ def up(
         partitions=partitions if partitions is not None else there.partitions,
         replicas=replicas if replicas is not None else there.replicas,
         servers=servers if servers is not None else there.servers,
+        kv=KvConfig(actors=kv or 0),
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:
@@ -84,7 +88,7 @@ def up(
     what = "was running already, nothing was changed" if running.was_running else "is up"
     typer.echo(
         f"cluster {running.name} {what}: {running.partitions} partitions, {running.replicas} replicas, "
-        f"{running.servers} servers in {running.directory}"
+        f"{running.servers} servers{f', {running.kv} kv actors' if running.kv else ''} in {running.directory}"
     )
     typer.echo(f"Ray {running.address}   ZooKeeper {running.zookeeper}   dashboard {running.dashboard or '-'}")
 

@@ -27,6 +27,7 @@ from waltz_ray.protocol.value import value
 __all__ = [
     "DEFAULT_SPACE",
     "KINDS",
+    "KV_SPACE",
     "SETTINGS",
     "KV_PARTITIONS",
     "MOST_KV_PARTITIONS",
@@ -44,6 +45,9 @@ __all__ = [
 
 DEFAULT_SPACE = "log"
 """The space that a new cluster has, over all its partitions; it cannot be deleted."""
+
+KV_SPACE = "kv"
+"""The space that a cluster has once it has kv actors."""
 
 KINDS = ("log", "kv", "topic")
 

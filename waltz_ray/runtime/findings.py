@@ -52,6 +52,7 @@ def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
         found += _replica(f"replica {number}", replica)
     for each in view.partitions:
         found += _partition(each, view.served(each))
+    found += _kv(view)
     if view.manager.supervision_error:
         found.append(Finding("manager", view.manager.supervision_error, "see to what it says of Ray's nodes"))
     return found
@@ -152,6 +153,20 @@ def _partition(each: PartitionAssignment, served: ServedPartition | None) -> lis
         remedy = "see to the replicas that are named; what was appended waits and is not lost"
         return [Finding(who, f"takes no appends: {served.hindrance}", remedy)]
     return []
+
+
+def _kv(view: ClusterStatus) -> Iterator[Finding]:
+    for number, actor in view.kv.items():
+        yield from _not_serving(f"kv {number}", actor)
+        if actor.zookeeper is not None:
+            yield from _no_answer(f"kv {number}: ZooKeeper", actor.zookeeper)
+    if not any(actor.serving for actor in view.kv.values()):
+        return
+    for space in view.spaces:
+        unserved = view.unserved_buckets(space.name) if space.kind == "kv" else 0
+        if unserved > 0:
+            remedy = "wait: they are given to actors that live; if it lasts, see to these and to the manager"
+            yield Finding(f"space {space.name}", f"{unserved} of its buckets are served by nobody", remedy)
 
 
 def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:

@@ -28,6 +28,8 @@ __all__ = [
     "CursorStatus",
     "EmbeddedZooKeeperStatus",
     "EndpointStatistics",
+    "KvActorStatus",
+    "KvSpaceStatus",
     "LinkStatus",
     "ManagerStatus",
     "PartitionAssignment",
@@ -276,6 +278,40 @@ class EmbeddedZooKeeperStatus(ActorStatus):
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvSpaceStatus:
+    """A kv space as one of its actors serves it.
+
+    ``mask``: of the space; ``primaries``, ``secondaries``: buckets under it that this actor serves, or keeps a second
+    copy of; ``lease``: whether it may answer reads at once, else it asks the log; ``marks``: of each partition of the
+    space, counted from 0, the last transaction folded; ``waiting``: commands that wait for something else than the log;
+    ``live_bytes``, ``tail_bytes``: of the state of all partitions, and of the log since its last whole snapshots.
+    """
+
+    endpoint: Endpoint | None
+    incarnation: str | None
+    mask: int
+    primaries: int
+    secondaries: int
+    lease: bool
+    marks: Mapping[int, int]
+    connections: int
+    commands: int
+    waiting: int
+    live_bytes: int
+    tail_bytes: int
+    snapshots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvActorStatus(ActorStatus):
+    """A kv actor's. ``spaces``: by name; ``zookeeper``: as this actor sees it."""
+
+    actor: int | None = None
+    spaces: Mapping[str, KvSpaceStatus] = field(default_factory=dict)
+    zookeeper: ZooKeeperStatus | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ManagerStatus:
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
@@ -355,6 +391,7 @@ class ClusterStatus:
     announced_replicas: Mapping[int, Endpoint] = field(default_factory=dict)
     servers: Mapping[int, ServerStatus] = field(default_factory=dict)
     replicas: Mapping[int, ReplicaStatus] = field(default_factory=dict)
+    kv: Mapping[int, KvActorStatus] = field(default_factory=dict)
     placement: Mapping[int, str] = field(default_factory=dict)
     config: ClusterConfig | None = None
 
@@ -362,6 +399,11 @@ class ClusterStatus:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
         server = None if partition.server is None else self.servers.get(partition.server)
         return None if server is None else server.partitions.get(partition.partition)
+
+    def unserved_buckets(self, space: str) -> int:
+        """Buckets of a kv space that no actor says it serves."""
+        said = [actor.spaces[space] for actor in self.kv.values() if space in actor.spaces]
+        return max((each.mask for each in said), default=0xF) + 1 - sum(each.primaries for each in said)
 
 
 def cursors_behind(

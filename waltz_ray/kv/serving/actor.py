@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ray
 
+from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
@@ -30,6 +31,7 @@ __all__ = ["KvActor"]
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 2.0
+_METRICS_INTERVAL_S = 5.0
 
 
 class KvActor:
@@ -50,6 +52,7 @@ class KvActor:
         self._servers: dict[str, SpaceServer] = {}
         self._wanted: dict[str, Space] = {}
         self._follow: asyncio.Task[None] | None = None
+        self._metrics: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._watch: Watch | None = None
 
@@ -81,7 +84,7 @@ class KvActor:
             state=state,
             reason=reason,
             pid=os.getpid(),
-            actor_id=self._actor_id,
+            actor=self._actor_id,
             zookeeper=self._pulse.view(),
             spaces={name: server.status() for name, server in self._servers.items()},
         )
@@ -90,10 +93,11 @@ class KvActor:
         """Leave: what it has is given to others; the actor is of no use afterwards."""
         if self._watch is not None:
             self._watch.cancel()
-        if self._follow is not None:
-            self._follow.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._follow
+        for task in (self._metrics, self._follow):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         servers, self._servers = self._servers, {}
         for server in servers.values():
             await server.close()
@@ -101,6 +105,11 @@ class KvActor:
             self._pulse.close()
         if self._zookeeper is not None:
             await asyncio.to_thread(self._zookeeper.close)
+
+    async def _export(self, gauges: KvGauges) -> None:
+        while True:
+            gauges.actor(await self.status())
+            await asyncio.sleep(_METRICS_INTERVAL_S)
 
     # ---- spaces
 
@@ -115,6 +124,7 @@ class KvActor:
 
         zookeeper = self._zookeeper = await asyncio.to_thread(connect)
         self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
+        self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
         self._follow = asyncio.ensure_future(self._keep_following())
 
         def seen(table: SpaceTable) -> None:

@@ -35,6 +35,7 @@ from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.status import KvSpaceStatus
 
 __all__ = ["SpaceServer"]
 
@@ -137,6 +138,30 @@ class SpaceServer:
         await self._client.close()
         self._threads.shutdown(wait=False)
         self._lease_thread.shutdown(wait=False)
+
+    def status(self) -> KvSpaceStatus:
+        """What it says of itself. Waits for nothing."""
+        assert self.node is not None
+        assert self.gateway is not None
+        assert self.compactor is not None
+        node, states = self.node, self.node.states
+        hosted = node.ownership.hosted()
+        lease_until = node.ownership.lease_until_s()
+        return KvSpaceStatus(
+            endpoint=self.endpoint,
+            incarnation=node.ownership.incarnation,
+            mask=node.mask,
+            primaries=sum(instance == 0 for _, instance in hosted),
+            secondaries=sum(instance > 0 for _, instance in hosted),
+            lease=lease_until is not None and boot_s() < lease_until,
+            marks={partition: state.mark for partition, state in states.items()},
+            connections=self.gateway.connections,
+            commands=node.keeper.commands,
+            waiting=node.keeper.waiting,
+            live_bytes=sum(state.live_bytes for state in states.values()),
+            tail_bytes=sum(state.tail_bytes for state in states.values()),
+            snapshots=self.compactor.snapshots,
+        )
 
     # ---- beginning
 
