@@ -202,9 +202,23 @@ def test_who_takes_nothing_is_read_no_more_and_cut() -> None:
                         peer.socket.sendall(get * 10_000)
                 running.until(lambda: running.gateway.connections == 1)
             assert tracemalloc.get_traced_memory()[1] < 40_000_000, "500,000 replies would be 50 GB"
+            assert running.gateway.counts.commands < 1000, "the others were never looked at"
         finally:
             tracemalloc.stop()
         assert other.ask(30).opcode == 1
+
+
+def test_who_reads_slowly_has_everything() -> None:
+    """It is held up, not refused: what it has not taken never reaches the bound."""
+    limits = GatewayLimits(busy_bytes=100_000, unsent_bytes=500_000)
+    with RunningGateway(limits=limits) as running, Peer(running.port) as peer:
+        assert peer.ask(2020, set_string(b"large", bytes(100_000))).opcode == 1
+        get = struct.pack(">II", 0, fnv(b"large"))
+        peer.socket.sendall(b"".join(HEADER.pack(2120, 0, i, 8) + get for i in range(300)) + PING)
+        replies = peer.messages(301)
+        assert [reply.message_id for reply in replies[:-1]] == list(range(300))
+        assert {reply.opcode for reply in replies[:-1]} == {2125}
+        assert running.gateway.counts.no_room == 0
 
 
 def test_late_replies_for_who_takes_nothing_are_small() -> None:
