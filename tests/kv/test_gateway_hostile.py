@@ -184,6 +184,26 @@ def test_a_long_frame_that_never_becomes_whole_is_given_up() -> None:
         assert peer.next() is None
 
 
+def test_a_long_frame_has_its_time_while_it_is_read() -> None:
+    """Not while it is we who do not read on; and again from then on."""
+    with RunningGateway(limits=GatewayLimits(outstanding=1, frame_ms=200)) as running, Peer(running.port) as peer:
+        running.node.holds = True
+        payload = set_string(b"long", bytes(150_000))
+        frame = HEADER.pack(2020, 0, 6, len(payload)) + payload
+        peer.socket.sendall(HEADER.pack(2100, 0, 5, 8) + GET + frame[:100_000])
+        running.until(lambda: running.node.held)
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            peer.next()
+        peer.socket.settimeout(20)
+        running.node.holds = False
+        running.call(running.node.let_go)
+        assert peer.messages(1)[0].message_id == 5
+        peer.socket.sendall(frame[100_000:] + frame[:100_000])
+        assert peer.messages(1)[0].message_id == 6
+        assert peer.next() is None, "the second one never becomes whole"
+
+
 def test_who_takes_nothing_is_read_no_more_and_cut() -> None:
     """Large replies to few bytes: what is kept for it is bounded, whatever it asks."""
     limits = GatewayLimits(busy_bytes=100_000, untaken_ms=300)
