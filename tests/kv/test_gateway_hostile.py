@@ -184,6 +184,26 @@ def test_a_long_frame_that_never_becomes_whole_is_given_up() -> None:
         assert peer.next() is None
 
 
+def test_a_long_frame_has_its_time_while_it_is_read() -> None:
+    """Not while it is we who do not read on; and again from then on."""
+    with RunningGateway(limits=GatewayLimits(outstanding=1, frame_ms=200)) as running, Peer(running.port) as peer:
+        running.node.holds = True
+        payload = set_string(b"long", bytes(150_000))
+        frame = HEADER.pack(2020, 0, 6, len(payload)) + payload
+        peer.socket.sendall(HEADER.pack(2100, 0, 5, 8) + GET + frame[:100_000])
+        running.until(lambda: running.node.held)
+        peer.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            peer.next()
+        peer.socket.settimeout(20)
+        running.node.holds = False
+        running.call(running.node.let_go)
+        assert peer.messages(1)[0].message_id == 5
+        peer.socket.sendall(frame[100_000:] + frame[:100_000])
+        assert peer.messages(1)[0].message_id == 6
+        assert peer.next() is None, "the second one never becomes whole"
+
+
 def test_who_takes_nothing_is_read_no_more_and_cut() -> None:
     """Large replies to few bytes: what is kept for it is bounded, whatever it asks."""
     limits = GatewayLimits(busy_bytes=100_000, untaken_ms=300)
@@ -202,9 +222,23 @@ def test_who_takes_nothing_is_read_no_more_and_cut() -> None:
                         peer.socket.sendall(get * 10_000)
                 running.until(lambda: running.gateway.connections == 1)
             assert tracemalloc.get_traced_memory()[1] < 40_000_000, "500,000 replies would be 50 GB"
+            assert running.gateway.counts.commands < 1000, "the others were never looked at"
         finally:
             tracemalloc.stop()
         assert other.ask(30).opcode == 1
+
+
+def test_who_reads_slowly_has_everything() -> None:
+    """It is held up, not refused: what it has not taken never reaches the bound."""
+    limits = GatewayLimits(busy_bytes=100_000, unsent_bytes=500_000)
+    with RunningGateway(limits=limits) as running, Peer(running.port) as peer:
+        assert peer.ask(2020, set_string(b"large", bytes(100_000))).opcode == 1
+        get = struct.pack(">II", 0, fnv(b"large"))
+        peer.socket.sendall(b"".join(HEADER.pack(2120, 0, i, 8) + get for i in range(300)) + PING)
+        replies = peer.messages(301)
+        assert [reply.message_id for reply in replies[:-1]] == list(range(300))
+        assert {reply.opcode for reply in replies[:-1]} == {2125}
+        assert running.gateway.counts.no_room == 0
 
 
 def test_late_replies_for_who_takes_nothing_are_small() -> None:

@@ -228,11 +228,14 @@ class KvConnection(Stream[KvFrame]):
         if more < 0:
             self._frames_room.give(-more)
         self._held_bytes = size
-        if size:
-            self._wait("frame", self._limits.frame_ms, f"a frame is not whole after {self._limits.frame_ms} ms")
-        else:
+        if not size:
             self._wait_no_more("frame")
+        elif not self._stalled:
+            self._await_frame()
         return True
+
+    def _await_frame(self) -> None:
+        self._wait("frame", self._limits.frame_ms, f"a frame is not whole after {self._limits.frame_ms} ms")
 
     # ---- waiting ----------------------------------------------------------------------------------------
 
@@ -240,6 +243,7 @@ class KvConnection(Stream[KvFrame]):
         if not self._stalled:
             self._stalled = True
             self.hold_input("backlog")
+            self._wait_no_more("frame")  # its rest is not read
 
     def _look_again(self) -> None:
         if self._stalled and not self._catching_up and not self._leaving:
@@ -255,6 +259,8 @@ class KvConnection(Stream[KvFrame]):
                 if not self._backlog:
                     self._stalled = False
                     self.release_input("backlog")
+                    if self._held_bytes:
+                        self._await_frame()
                     self.on_turn_end()
                     return
                 waiting = len(self._backlog)
