@@ -17,7 +17,20 @@ import pytest
 from tests.kv.plain_fold import assert_equal
 from tests.kv.walk import CLIENTS, Walk, check_walk
 from waltz_ray.errors import ProjectionFailed, StorageLocked
-from waltz_ray.kv.model import Item, ItemKey, Set, SnapshotBegin, SnapshotChunk
+from waltz_ray.kv.model import (
+    MAX_NAME_BYTES,
+    Delete,
+    Item,
+    ItemKey,
+    Lock,
+    LockHeld,
+    Record,
+    Set,
+    SnapshotBegin,
+    SnapshotChunk,
+    Touch,
+    Unlock,
+)
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.state import KvState, MemoryState
 from waltz_ray.projections.kv_state import LmdbState
@@ -105,6 +118,27 @@ def test_how_large_it_is(state: KvState) -> None:
     state.apply([(12, encode_record(SnapshotChunk(10, items))), (13, b"\x0c\x00" + (10).to_bytes(8, "big"))])
     assert 1000 < state.tail_bytes < 1300
     assert (state.last_snapshot, state.snapshot_begun) == (10, -1)
+
+
+def test_the_longest_names(state: KvState) -> None:
+    """Every key that is made of them fits into LMDB's, also while a snapshot is open."""
+    name, map_name = b"n" * MAX_NAME_BYTES, b"m" * 255
+    key = ItemKey(0xFFFFFFFF, 0xFFFFFFFF, name)
+    records: list[Record] = [
+        SnapshotBegin(),
+        Touch(key, 5),
+        Set(key, 4, b"x", 1 << 50, map_name),
+        Delete(key),
+        Unlock(name, 7),
+        Lock(name, 9, 1 << 50),
+        Set(key, 4, b"y", 1 << 51, map_name),
+    ]
+    state.apply(enumerate(map(encode_record, records)))
+    assert state.item(key) == Item(4, b"y", 6, 1 << 51, map_name)
+    assert state.lock(name) == LockHeld(5 << 16 | 9, 1 << 50)
+    assert state.expired(1 << 60, 9) == [(key, 6)]
+    assert state.expired_locks(1 << 60, 9) == [(name, 5 << 16 | 9)]
+    assert len(list(state.snapshot_items())) == 2
 
 
 # ---- the file
