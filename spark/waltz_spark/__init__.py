@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from waltz_spark.decoders import JsonRows
     from waltz_spark.feed import read_feed
+    from waltz_spark.key_values import read_kv
     from waltz_spark.progress import BatchProgress
     from waltz_spark.session import start_spark, stop_spark, use_java
     from waltz_spark.stream import stream_feed
@@ -30,6 +31,7 @@ __all__ = [
     "FeedStream",
     "JsonRows",
     "read_feed",
+    "read_kv",
     "start_spark",
     "stop_spark",
     "stream_feed",
@@ -41,6 +43,7 @@ _MODULES = {
     "FeedStream": "stream_runner",
     "JsonRows": "decoders",
     "read_feed": "feed",
+    "read_kv": "key_values",
     "start_spark": "session",
     "stop_spark": "session",
     "stream_feed": "stream",

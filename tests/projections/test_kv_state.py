@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,20 @@ import pytest
 from tests.kv.plain_fold import assert_equal
 from tests.kv.walk import CLIENTS, Walk, check_walk
 from waltz_ray.errors import ProjectionFailed, StorageLocked
-from waltz_ray.kv.model import Item, ItemKey, Set, SnapshotBegin, SnapshotChunk
+from waltz_ray.kv.model import (
+    MAX_NAME_BYTES,
+    Delete,
+    Item,
+    ItemKey,
+    Lock,
+    LockHeld,
+    Record,
+    Set,
+    SnapshotBegin,
+    SnapshotChunk,
+    Touch,
+    Unlock,
+)
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.state import KvState, MemoryState
 from waltz_ray.projections.kv_state import LmdbState
@@ -107,6 +121,27 @@ def test_how_large_it_is(state: KvState) -> None:
     assert (state.last_snapshot, state.snapshot_begun) == (10, -1)
 
 
+def test_the_longest_names(state: KvState) -> None:
+    """Every key that is made of them fits into LMDB's, also while a snapshot is open."""
+    name, map_name = b"n" * MAX_NAME_BYTES, b"m" * 255
+    key = ItemKey(0xFFFFFFFF, 0xFFFFFFFF, name)
+    records: list[Record] = [
+        SnapshotBegin(),
+        Touch(key, 5),
+        Set(key, 4, b"x", 1 << 50, map_name),
+        Delete(key),
+        Unlock(name, 7),
+        Lock(name, 9, 1 << 50),
+        Set(key, 4, b"y", 1 << 51, map_name),
+    ]
+    state.apply(enumerate(map(encode_record, records)))
+    assert state.item(key) == Item(4, b"y", 6, 1 << 51, map_name)
+    assert state.lock(name) == LockHeld(5 << 16 | 9, 1 << 50)
+    assert state.expired(1 << 60, 9) == [(key, 6)]
+    assert state.expired_locks(1 << 60, 9) == [(name, 5 << 16 | 9)]
+    assert len(list(state.snapshot_items())) == 2
+
+
 # ---- the file
 
 
@@ -150,9 +185,11 @@ def test_it_goes_on_after_kill_9(tmp_path: Path) -> None:
 
 
 def abandoned(tmp_path: Path) -> None:
-    """A file as a process leaves it that ends without closing it."""
-    command = [sys.executable, "-c", KILLED.partition("at = 1000")[0] + "os._exit(0)", str(tmp_path)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    """Files as a process leaves them that ends without closing them."""
+    state = in_file(tmp_path / "open")
+    state.apply((at, a_set(b"%d" % at)) for at in range(1000))
+    shutil.copytree(tmp_path / "open" / "stock", tmp_path / "stock")
+    state.close()
 
 
 def other_boot(tmp_path: Path) -> LmdbState:
@@ -198,6 +235,13 @@ def of_another_name(tmp_path: Path) -> LmdbState:
     other.close()
     (tmp_path / "stock/4.lmdb").replace(tmp_path / "stock/3.lmdb")
     return in_file(tmp_path)
+
+
+def test_what_a_killed_process_leaves_is_believed(tmp_path: Path) -> None:
+    abandoned(tmp_path)
+    state = in_file(tmp_path)
+    assert state.mark == 999
+    state.close()
 
 
 @pytest.mark.parametrize(

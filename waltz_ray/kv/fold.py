@@ -68,6 +68,7 @@ __all__ = [
     "starts_with_nothing",
 ]
 
+_ASKED_FOR = (Set, Delete, Touch, Lock, Unlock)  # by clients
 _DEFERRED = struct.Struct(">qI")
 
 
@@ -154,7 +155,7 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
                 _restore(tables, entry)
     elif isinstance(record, SnapshotEnd) and chunk_counts(tables.marks, record.snapshot):
         _end(tables)
-    if isinstance(record, Set | Delete | Touch | Lock | Unlock):
+    if isinstance(record, _ASKED_FOR):
         if record.at_ms:
             forget_idle(tables, record.at_ms)
         if record.request.client:

@@ -38,6 +38,8 @@ __all__ = ["decode_record", "encode_record", "header_of"]
 
 VERSION = 0
 
+_OF_ITEMS = (Set, Delete, Touch)
+
 T = TypeVar("T", Own, Release)
 
 _HEAD = struct.Struct(">BBB")  # kind, version, what follows of the request
@@ -59,7 +61,7 @@ _NOTHING, _ALL = 0, _REQUEST_FLAG | _TIME_FLAG
 
 def header_of(record: Record) -> int:
     """The transaction header of ``record``, a signed 32 bit number: the hash of what it is about, 0 if of nothing."""
-    if isinstance(record, Set | Delete | Touch):
+    if isinstance(record, _OF_ITEMS):
         found = record.key.hash
     elif isinstance(record, Lock | Unlock):
         found = fnv1a_32(record.name)

@@ -164,6 +164,11 @@ class TableState(ABC):
         value = self.tables.get(Table.ITEMS, item_key(key))
         return None if value is None else item_of(value)
 
+    def items(self) -> Iterator[tuple[ItemKey, Item]]:
+        """All of them, also expired ones; nothing may be applied meanwhile."""
+        for key, value in self.tables.seek(Table.ITEMS, b""):
+            yield item_key_of(key), item_of(value)
+
     def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
         first = item_key(ItemKey(map_hash, key_hash, b""))
         found = takewhile(lambda entry: entry[0].startswith(first), self.tables.seek(Table.ITEMS, first))
