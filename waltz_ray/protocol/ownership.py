@@ -198,7 +198,7 @@ class OwnershipMachine(Generic[U]):
     def holder(self, unit: U) -> int | None:
         """Who else is to be asked for a unit: who serves it, or will soon. None: nobody that we know of."""
         _, claim = self._claimed(unit)
-        if claim is not None and not rules.has_let_go(claim, self.actor, self._view.gone):
+        if claim is not None and claim.actor != self.actor and not rules.has_let_go(claim, self._own, self._view.gone):
             return claim.actor
         place = self.place(unit)
         return place.primary if place is not None and place.primary != self.actor else None
@@ -329,7 +329,7 @@ class OwnershipMachine(Generic[U]):
             return []
         if claimed == unit and unit in self._served and rules.readable_under(self.claims[unit], self.incarnation):
             return []  # we have it
-        if not rules.has_let_go(claim, self.actor, self._view.gone):
+        if not rules.has_let_go(claim, self._own, self._view.gone):
             self._view.doubt(claim)
             return []
         coarser = rules.locked_with(self._splitting, unit, claimed)

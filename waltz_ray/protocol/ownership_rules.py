@@ -44,13 +44,13 @@ def epoch_allows(claim: Claim | None, actor: int, epoch: int) -> bool:
     return claim.actor == actor and epoch == claim.epoch
 
 
-def has_let_go(claim: Claim | None, actor: int, gone: Container[str]) -> bool:
-    """Whether nobody but ``actor`` serves the unit.
+def has_let_go(claim: Claim | None, own: Container[str], gone: Container[str]) -> bool:
+    """Whether nobody but this process serves the unit.
 
-    Its owner has released it; or his registration is gone, and with it his lease; or it was ``actor`` itself before:
-    only one at a time is registered under a number, so an earlier registration of it is gone, too.
+    Its owner has released it; or his registration is gone, and with it his lease; or it was this process itself. Another
+    process under the same number is another: it may be our successor, and we a zombie.
     """
-    return claim is None or claim.released or claim.actor == actor or claim.incarnation in gone
+    return claim is None or claim.released or claim.incarnation in own or claim.incarnation in gone
 
 
 def gone_by_view(seen: Container[str], before: frozenset[str]) -> frozenset[str]:
