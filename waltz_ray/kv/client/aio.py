@@ -19,7 +19,7 @@ __all__ = ["AsyncKvClient"]
 
 
 class AsyncKvClient(AsyncKvMap):
-    """A client of a key/value space; its methods are for the loop it is started on. ``async with`` starts and closes it.
+    """A client of a key/value space, for the loop it is started on. ``async with`` starts and closes it.
 
     It has the items of no map; ``map`` gives those of one. It pickles as its address, and connects where it is started.
     """
@@ -86,7 +86,7 @@ class AsyncKvClient(AsyncKvMap):
         """
         return AsyncKvLock(self._started_engine, name, lease, wait)
 
-    def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> AsyncKvWatch:  # noqa: A002
+    def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> AsyncKvWatch:
         """What becomes of items whose names begin with ``prefix``, as it is committed: ``async for event in watch``.
 
         An event is an ItemSet, ItemDeleted, ItemTouched or ItemExpired. Those of one item come in their order.

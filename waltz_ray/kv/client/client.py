@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.io_thread import IoThread
-from waltz_ray.errors import ClientClosed, InvalidInput, KvConflict, KvNotReady
+from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.aio import AsyncKvClient
-from waltz_ray.kv.client.items import AsyncKvMap, sum_of
+from waltz_ray.kv.client.items import AsyncKvMap
 from waltz_ray.kv.client.locks import AsyncKvLock
 from waltz_ray.kv.client.place import KvPlace
-from waltz_ray.kv.client.settings import KvClientConfig, checked_timeout_s
+from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.values import (
     MOST_MAP_NAME_BYTES,
     Entry,
@@ -26,7 +26,6 @@ from waltz_ray.kv.client.values import (
     name_text,
 )
 from waltz_ray.kv.client.watching import KvWatch, WatchStart, checked_start
-from waltz_ray.kv.messages import ABSENT
 
 __all__ = ["KvClient", "KvLock", "KvMap"]
 
@@ -205,13 +204,11 @@ class KvMap:
         If somebody else has changed the item meanwhile, it is read and ``function`` called again. It keeps what is left
         of its life, unless ``expires`` is given.
         """
-        items = self._items
-        call = items.update_call(name, default, expires, timeout)
+        update = self._items.update_call(name, default, expires, timeout)
         while True:
-            old = self._shell.call(call.read())
-            new = function(old)
-            if self._shell.call(call.write(new)):
-                return new
+            value = function(self._shell.call(update.read()))
+            if self._shell.call(update.write(value)):
+                return value
 
     def add(self, name: KvName, amount: int = 1, timeout: float | None = None) -> int:
         """Add to the integer that an item is, 0 if there is none; the sum. InvalidInput: it is none, or too large."""
@@ -254,7 +251,7 @@ class KvClient(KvMap):
         """
         return KvLock(self._shell, self._shell.core().lock(name, lease, wait))
 
-    def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> KvWatch:  # noqa: A002
+    def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> KvWatch:
         """What becomes of items whose names begin with ``prefix``, as it is committed: ``for event in watch``.
 
         An event is an ItemSet, ItemDeleted, ItemTouched or ItemExpired. Those of one item come in their order.

@@ -1,8 +1,9 @@
 """What both clients are made of: connections to all actors, the table of who has what, and getting a call done.
 
-A call is one or several *jobs*, an item or a lock each. They go to whom the table names, in one command or several; what
-has not been done then (it has moved, nobody serves it just now, the connection was lost) waits a moment or for news and
-goes again, with the same number, until the call's time is over. What jobs are and what answers mean: ``errands.py``.
+A call is one or several *jobs*, an item or a lock each. They go to whom the table names, in one command or several.
+What has not been done then (it has moved, nobody serves it just now, the connection was lost) waits a moment or for
+news and goes again, with the same number, until the call's time is over. What jobs are and what answers mean:
+``errands.py``.
 
 Everything runs on one event loop. An answer that nobody waits for any more is dropped.
 """
@@ -23,7 +24,7 @@ from waltz_ray.kv.client.members import KvDirectory
 from waltz_ray.kv.client.request_numbers import RequestNumbers
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
-from waltz_ray.kv.messages import FailInfo, Get, Hashmask, Hashmasks, Opcode, TryElsewhere, Unknown
+from waltz_ray.kv.messages import FailCode, FailInfo, Get, Hashmask, Hashmasks, KvHello, Opcode, TryElsewhere, Unknown
 from waltz_ray.net.backoff import Backoff
 
 __all__ = ["KvEngine"]
@@ -33,6 +34,7 @@ T = TypeVar("T")
 _DETOURS = 3  # that are followed at once; then a pause, or two actors that name each other would be busy
 _PROBES = 16  # buckets that are looked for at a time
 _PROBE_S = 1.0
+_ANEW_S = 0.25  # between two times at which all actors are asked what they have
 
 
 class KvEngine:
@@ -48,6 +50,7 @@ class KvEngine:
         self.retries = 0
         """Jobs that had to be sent again."""
         self.closed = False
+        self._asked_anew_s = -_ANEW_S
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._peers: dict[str, KvPeer] = {}
@@ -74,7 +77,7 @@ class KvEngine:
 
     def background(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Something that goes on until it ends or the client is closed."""
-        task: asyncio.Task[T] = asyncio.ensure_future(work)  # type: ignore[assignment]
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -180,6 +183,8 @@ class KvEngine:
             if detours < _DETOURS and all(job.detour for job in left):
                 detours += 1
                 continue
+            if any(job.moved for job in left):
+                self.ask_anew()
             pause_s = backoff.next_s()
             await self.news(min(now_s + pause_s, end_s))
             await self.locate([job.key_hash for job in left if self.table.owner(job.key_hash) is None], end_s)
@@ -188,7 +193,7 @@ class KvEngine:
         """Send each job to whom the table names, and take the answers."""
         groups: dict[str, list[J]] = {}
         for job in jobs:
-            job.detour = False
+            job.detour = job.moved = False
             server = self.table.owner(job.key_hash)
             if server is None:
                 job.reason = self._nobody()
@@ -220,7 +225,7 @@ class KvEngine:
             errand.answered(jobs, answer)
             for job in jobs:
                 if job.elsewhere:
-                    job.elsewhere = False
+                    job.elsewhere, job.moved = False, True
                     job.reason = f"{server} does not serve it any more"
                     self.table.doubted(job.key_hash, server)
 
@@ -230,7 +235,7 @@ class KvEngine:
             return
         self._peer(other)
         self.table.redirected(job.key_hash, other)
-        job.detour = True
+        job.detour = job.moved = True
 
     def _put_off(self, jobs: Iterable[Job], server: str, why: str) -> None:
         """Their actor cannot be reached: perhaps somebody else knows of a new one."""
@@ -245,6 +250,14 @@ class KvEngine:
             return "no actor is known to serve it"
         whys = sorted({peer.why for peer in self._peers.values()})
         return "no actor is connected" + (f" ({'; '.join(whys)})" if whys else ": the space has none just now")
+
+    def ask_anew(self) -> None:
+        """Things are not where they were said to be: have every actor say again what it has, if not just now."""
+        if self.now() < self._asked_anew_s + _ANEW_S:
+            return
+        self._asked_anew_s = self.now()
+        for link in self.links():
+            link.ask(KvHello())
 
     async def locate(self, key_hashes: Iterable[int], end_s: float) -> None:
         """Ask any actor about buckets that nobody is known to have: it names who has them."""
@@ -311,7 +324,9 @@ def _owner(server: str, answer: Answer) -> str | None:
     """Who has the bucket, by what ``server`` has answered a get."""
     if isinstance(answer, TryElsewhere):
         return answer.server if answer.server != server else None
-    return None if isinstance(answer, Missed | FailInfo | Unknown) else server
+    if isinstance(answer, FailInfo):
+        return server if answer.code in (FailCode.COLLISION, FailCode.WRONG_TYPE) else None
+    return None if isinstance(answer, Missed | Unknown) else server
 
 
 def _too_late(answers: Iterable[asyncio.Future[Answer]]) -> None:

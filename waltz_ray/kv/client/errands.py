@@ -1,7 +1,7 @@
 """What a client has its engine do: jobs, the commands they become, and what the answers mean for them. Pure.
 
-A job is about one item or one lock. It is *done* when its answer is final. Until then it is sent again, a write with the
-number it has had from the start, so that it happens once.
+A job is about one item or one lock. It is *done* when its answer is final. Until then it is sent again, a write with
+the number it has had from the start, so that it happens once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ J = TypeVar("J", bound="Job")
 class Job:
     """One item or lock that is asked about or changed."""
 
-    __slots__ = ("detour", "done", "elsewhere", "error", "key_hash", "name", "reason", "unknown")
+    __slots__ = ("detour", "done", "elsewhere", "error", "key_hash", "moved", "name", "reason", "unknown")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -64,6 +64,8 @@ class Job:
         """A command with it was sent and its fate was not told."""
         self.detour = False
         """Another actor was named for it just now."""
+        self.moved = False
+        """It was not where the table has it."""
         self.elsewhere = False
         """The actor asked does not serve it."""
 

@@ -12,6 +12,7 @@ from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.errands import GetErrand, GetJob, PutErrand, PutJob
 from waltz_ray.kv.client.scanning import PAGE, PartitionPages, merged
 from waltz_ray.kv.client.settings import MOST_TIMEOUT_S
+from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.values import (
     Entry,
     Expected,
@@ -141,11 +142,19 @@ class AsyncKvMap:
         (job,) = await self._write([op], fullwait, timeout)
         return self._version(job)
 
-    async def cas(self, name: KvName, value: Any, expected: int, expires: float | None = None, **more: Any) -> int | None:
+    async def cas(
+        self,
+        name: KvName,
+        value: Any,
+        expected: int,
+        expires: float | None = None,
+        fullwait: bool = False,
+        timeout: float | None = None,
+    ) -> int | None:
         """``set`` if the item is at version ``expected`` (ABSENT: is not there): its version then. None: it is not, and
         nothing was changed."""
         try:
-            return await self.set(name, value, expires, expected=expected, **more)
+            return await self.set(name, value, expires, fullwait, expected, timeout)
         except KvConflict:
             return None
 
@@ -205,20 +214,16 @@ class AsyncKvMap:
         If somebody else has changed the item meanwhile, it is read and ``function`` called again. It keeps what is left
         of its life, unless ``expires`` is given.
         """
-        engine = self._engine()
-        timeout_s = self._timeout(engine, timeout)
-        end_s = engine.now() + timeout_s
-        while (left_s := end_s - engine.now()) > 0:
-            entry = await self.get_item(name, left_s)
-            value = function(default if entry is None else entry.value)
-            version = ABSENT if entry is None else entry.version
-            life = expires if expires is not None or entry is None else entry.expires
-            try:
-                await self.set(name, value, life, expected=version, timeout=max(0.001, end_s - engine.now()))
+        update = self.update_call(name, default, expires, timeout)
+        while True:
+            value = function(await update.read())
+            if await update.write(value):
                 return value
-            except KvConflict:
-                continue
-        raise KvNotReady(f"item {name!r} was changed by others for {timeout_s:g} s each time; nothing was, try again")
+
+    def update_call(self, name: KvName, default: Any, expires: float | None, timeout: float | None) -> KvUpdate:
+        """What ``update`` goes through, for who calls the function elsewhere."""
+        engine = self._engine()
+        return KvUpdate(self, engine, (name, default, expires), self._timeout(engine, timeout))
 
     async def add(self, name: KvName, amount: int = 1, timeout: float | None = None) -> int:
         """Add to the integer that an item is, 0 if there is none; the sum. InvalidInput: it is none, or too large."""
@@ -277,8 +282,7 @@ class AsyncKvMap:
         jobs = [PutJob(op) for op in ops]
         size = sum(len(op.name) + len(op.data) + _ENTRY_BYTES for op in ops)
         await self._within(engine, size, end_s, end_s - engine.now())
-        # Those of one actor get consecutive numbers, so that they fit into one command.
-        ordered = sorted(jobs, key=lambda job: engine.table.owner(job.key_hash) or "") if len(jobs) > 1 else jobs
+        ordered = jobs if len(jobs) == 1 else _by_actor(engine.table, jobs)
         first = engine.numbers.take(len(jobs))
         for sequence, job in enumerate(ordered, first):
             job.sequence = sequence
@@ -299,8 +303,8 @@ class AsyncKvMap:
                 await engine.room.take(size)
         except TimeoutError:
             raise KvNotReady(
-                f"{engine.config.outstanding_bytes} bytes have been outstanding for {timeout_s:.3g} s (outstanding_bytes); "
-                f"nothing was changed, try again"
+                f"no room within {timeout_s:.3g} s: {engine.config.outstanding_bytes} bytes are outstanding "
+                f"(outstanding_bytes); nothing was changed, try again"
             ) from None
 
     @staticmethod
@@ -344,6 +348,46 @@ class AsyncKvMap:
         return NamedEntry(
             name_text(item.name), value, item.version, item.expires_ms / 1000 if item.expires_ms else None
         )
+
+
+class KvUpdate:
+    """One ``update``: read, decide, write, until nobody else has written in between."""
+
+    def __init__(
+        self, items: AsyncKvMap, engine: KvEngine, what: tuple[KvName, Any, float | None], timeout_s: float
+    ) -> None:
+        """``what``: name, default, expires."""
+        self._items = items
+        self._engine = engine
+        self._name, self._default, self._expires = what
+        self._timeout_s = timeout_s
+        self._end_s = engine.now() + timeout_s
+        self._entry: Entry | None = None
+
+    async def read(self) -> Any:
+        """The value to go on from. KvNotReady: the time is over."""
+        left_s = self._end_s - self._engine.now()
+        if left_s <= 0:
+            raise KvNotReady(
+                f"item {self._name!r} was changed by others for {self._timeout_s:g} s, whenever it was to be updated; "
+                f"it was not, try again"
+            )
+        self._entry = await self._items.get_item(self._name, left_s)
+        return self._default if self._entry is None else self._entry.value
+
+    async def write(self, value: Any) -> bool:
+        """False: somebody has changed it since it was read; read again."""
+        entry, expires = self._entry, self._expires
+        if expires is None and entry is not None:
+            expires = entry.expires
+        left_s = max(0.001, self._end_s - self._engine.now())
+        version = ABSENT if entry is None else entry.version
+        return await self._items.cas(self._name, value, version, expires, timeout=left_s) is not None
+
+
+def _by_actor(table: RouteTable, jobs: Sequence[PutJob]) -> list[PutJob]:
+    """Those of one actor get consecutive numbers, so that they fit into one command; of one bucket, if it moves."""
+    return sorted(jobs, key=lambda job: (table.owner(job.key_hash) or "", job.key_hash & table.mask))
 
 
 def _chunks(ops: Sequence[Op]) -> list[list[Op]]:

@@ -25,9 +25,7 @@ class AsyncKvLock:
     lease and not know. So what is done elsewhere should carry ``code``, and be refused below the highest seen there.
     """
 
-    def __init__(
-        self, engine: Callable[[], KvEngine], name: KvName, lease: float = 10.0, wait: float = 30.0
-    ) -> None:
+    def __init__(self, engine: Callable[[], KvEngine], name: KvName, lease: float = 10.0, wait: float = 30.0) -> None:
         """``lease`` and ``wait`` in seconds; see ``AsyncKvClient.lock``."""
         self._raw = name_bytes(name, "a lock's name")
         if isinstance(lease, bool) or not isinstance(lease, int | float) or not _LEAST_LEASE_S <= lease <= 86400:

@@ -64,6 +64,7 @@ class PartitionPages:
                     f"partition {self._partition} could not be scanned within {self._timeout_s:g} s: "
                     f"not all of its buckets are served; try again"
                 )
+            engine.ask_anew()
             await engine.locate(self._unknown(), end_s)
             await engine.news(min(end_s, engine.now() + backoff.next_s()))
         self._take(answers)
@@ -116,10 +117,7 @@ def covered(partition: int, partitions: int, answers: Sequence[Scanned]) -> bool
         return False
     finest = max(answer.mask for answer in answers)
     spoken_for = {
-        entry
-        for answer in answers
-        for bucket in answer.buckets
-        for entry in range(bucket, finest + 1, answer.mask + 1)
+        entry for answer in answers for bucket in answer.buckets for entry in range(bucket, finest + 1, answer.mask + 1)
     }
     return spoken_for.issuperset(range(partition, finest + 1, partitions))
 

@@ -34,7 +34,7 @@ class RouteTable:
 
     def announced(self, server: str, message: Hashmasks) -> None:
         """``server`` has these and no others. WireError: there is no such mask or bucket."""
-        primaries = set()
+        primaries: set[int] = set()
         for bucket, instance in message.buckets:
             entries = self._entries(message.mask, bucket)
             if instance == 0:

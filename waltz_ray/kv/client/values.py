@@ -12,7 +12,9 @@ from waltz_ray.kv.model import ValueType
 from waltz_ray.kv.routing import fnv1a_32
 
 __all__ = [
+    "MOST_MAP_NAME_BYTES",
     "MOST_NAME_BYTES",
+    "MOST_VALUE_BYTES",
     "Entry",
     "Expected",
     "KvName",
@@ -34,6 +36,8 @@ Expected = int | None
 MOST_NAME_BYTES = 480
 """Of an item's or a lock's name."""
 MOST_MAP_NAME_BYTES = 255
+MOST_VALUE_BYTES = 16 * 1024 * 1024 - 1024
+"""Of a value, as bytes; the actors may have a lower limit (``max_value_bytes``)."""
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _LONGEST_S = 100 * 365 * 86400.0
 
@@ -89,16 +93,24 @@ def value_bytes(value: Any, codec: Codec | None) -> tuple[int, bytes]:
     InvalidInput: there is no codec, or it cannot encode it.
     """
     if isinstance(value, bytes | bytearray | memoryview):
-        return ValueType.STRING, bytes(value)
+        return ValueType.STRING, _fitting(bytes(value))
     kind = type(value)
     if kind is str:
-        return ValueType.TEXT, value.encode("utf-8", "surrogatepass")
+        return ValueType.TEXT, _fitting(value.encode("utf-8", "surrogatepass"))
     if kind is int and -(2**63) <= value < 2**63:
         return ValueType.LONG, _LONG.pack(value)
     if codec is None:
         what = "this integer, which has more than 64 bits" if kind is int else kind.__name__
         raise InvalidInput(f"a value is bytes, str or an integer of 64 bits, not {what}; give connect() a codec for it")
-    return ValueType.CODED, encoded(codec, value)
+    return ValueType.CODED, _fitting(encoded(codec, value))
+
+
+def _fitting(data: bytes) -> bytes:
+    if len(data) > MOST_VALUE_BYTES:
+        raise InvalidInput(
+            f"a value has at most {MOST_VALUE_BYTES} bytes, not {len(data)}; store it elsewhere and keep its address"
+        )
+    return data
 
 
 def value_of(codec: Codec | None, name: bytes, kind: int, data: bytes, version: int, partition_id: int) -> Any:
