@@ -194,7 +194,7 @@ class FakeKvActor:
     async def listen(self, port: int = 0) -> None:
         self._reads.set()
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.server = "127.0.0.1:%d" % self._listener.sockets[0].getsockname()[1]
+        self.server = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     def kill(self) -> None:
         """It accepts nothing, and every connection is reset."""

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from waltz_ray.errors import ClientClosed
-from waltz_ray.kv.client.errands import Errand, J, Job
+from waltz_ray.kv.client.errands import Errand, J, KvJob
 from waltz_ray.kv.client.link import Answer, KvLink, KvPeer, Missed
 from waltz_ray.kv.client.members import KvDirectory
 from waltz_ray.kv.client.request_numbers import RequestNumbers
@@ -46,7 +46,7 @@ class KvEngine:
         """Of the space."""
         self.table = RouteTable()
         self.numbers = RequestNumbers(secrets.randbits(64) or 1)
-        self.room = Room(config.outstanding_bytes)
+        self.room = ByteRoom(config.outstanding_bytes)
         self.retries = 0
         """Jobs that had to be sent again."""
         self.closed = False
@@ -229,7 +229,7 @@ class KvEngine:
                     job.reason = f"{server} does not serve it any more"
                     self.table.doubted(job.key_hash, server)
 
-    def _redirect(self, job: Job, server: str, other: str) -> None:
+    def _redirect(self, job: KvJob, server: str, other: str) -> None:
         job.reason = f"{server} says: try {other}"
         if other == server:
             return
@@ -237,7 +237,7 @@ class KvEngine:
         self.table.redirected(job.key_hash, other)
         job.detour = job.moved = True
 
-    def _put_off(self, jobs: Iterable[Job], server: str, why: str) -> None:
+    def _put_off(self, jobs: Iterable[KvJob], server: str, why: str) -> None:
         """Their actor cannot be reached: perhaps somebody else knows of a new one."""
         others = self.links()
         for job in jobs:
@@ -285,7 +285,7 @@ class KvEngine:
             timer.cancel()
 
 
-class Room:
+class ByteRoom:
     """Bytes outstanding, at most so many; who comes first has room first. One alone may have more."""
 
     def __init__(self, most: int) -> None:

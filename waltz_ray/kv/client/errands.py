@@ -31,7 +31,7 @@ from waltz_ray.kv.messages import (
 )
 from waltz_ray.kv.routing import fnv1a_32
 
-__all__ = ["Errand", "GetErrand", "GetJob", "Job", "LockErrand", "LockJob", "PutErrand", "PutJob"]
+__all__ = ["Errand", "GetErrand", "GetJob", "KvJob", "LockErrand", "LockJob", "PutErrand", "PutJob"]
 
 _MOST_ENTRIES = 1024  # of a command
 _MOST_BYTES = 1024 * 1024  # of a command; a larger value goes alone
@@ -44,10 +44,10 @@ _NOT_NOW_WORDS = {
 }
 
 MakeCommand = Callable[[float], Command]
-J = TypeVar("J", bound="Job")
+J = TypeVar("J", bound="KvJob")
 
 
-class Job:
+class KvJob:
     """One item or lock that is asked about or changed."""
 
     __slots__ = ("detour", "done", "elsewhere", "error", "key_hash", "moved", "name", "reason", "unknown")
@@ -116,7 +116,7 @@ class Errand(Generic[J]):
             job.refuse(InvalidInput(reason))
 
 
-class PutJob(Job):
+class PutJob(KvJob):
     """A write."""
 
     __slots__ = ("op", "result", "sequence")
@@ -161,7 +161,7 @@ class PutErrand(Errand[PutJob]):
                 job.result, job.done = result, True
 
 
-class GetJob(Job):
+class GetJob(KvJob):
     """A read."""
 
     __slots__ = ("seen",)
@@ -207,7 +207,7 @@ class GetErrand(Errand[GetJob]):
         super().failed(jobs, info, server)
 
 
-class LockJob(Job):
+class LockJob(KvJob):
     """Something about a lock."""
 
     __slots__ = ("reply",)
