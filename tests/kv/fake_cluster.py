@@ -16,7 +16,7 @@ from typing import Any
 from tests.client.async_client import LoopThread
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
-from waltz_ray.errors import InvalidInput, WireError
+from waltz_ray.errors import InvalidInput
 from waltz_ray.kv.client.members import StaticKvDirectory
 from waltz_ray.kv.messages import (
     ABSENT,
@@ -169,6 +169,46 @@ class FakeKvCluster:
         assert self.thread.end() == set()
 
 
+class FakeConnection(asyncio.Protocol):
+    """One of an actor's."""
+
+    def __init__(self, actor: FakeKvActor) -> None:
+        self._actor = actor
+        self._framer = KvFramer()
+        self._unread = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._actor.lives:
+            self._actor.connections.add(self)
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        if self._actor.reads:
+            data, self._unread = self._unread, b""
+            for opcode, replied_to, message_id, payload in self._framer.feed(data):
+                if not replied_to and self in self._actor.connections:
+                    assert payload is not None
+                    self._actor.handle(self, opcode, message_id, payload)
+
+    def write(self, data: bytes) -> None:
+        if self in self._actor.connections:
+            assert self._transport is not None
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        self._actor.connections.discard(self)
+        assert self._transport is not None
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._actor.connections.discard(self)
+
+
 class FakeKvActor:
     """One port. ``faults``: for each of the next data commands, in their order: "" = none, "before" = the connection is
     dropped and nothing done, "after" = done and dropped, "late" = done, dropped, and done again later (a copy that was
@@ -183,17 +223,18 @@ class FakeKvActor:
         self.native = True
         self._cluster = cluster
         self._listener: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._reads = asyncio.Event()
+        self.connections: set[FakeConnection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()  # of locks
+        self.lives = self.reads = False
         self._last_id = 7000
         self._late: list[Command] = []
 
     # ---- life
 
     async def listen(self, port: int = 0) -> None:
-        self._reads.set()
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.lives = self.reads = True
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(lambda: FakeConnection(self), "127.0.0.1", port)
         self.server = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     def kill(self) -> None:
@@ -211,17 +252,17 @@ class FakeKvActor:
         self._cluster.thread.call(self._set(True))
 
     async def _set(self, reads: bool) -> None:
+        self.reads = reads
         if reads:
-            self._reads.set()
-        else:
-            self._reads.clear()
+            for connection in [*self.connections]:
+                connection.data_received(b"")
 
     async def die(self) -> None:
-        self._reads.set()
+        self.lives = False
         if self._listener is not None:
             self._listener.close()
-        for writer in [*self._writers]:
-            writer.transport.abort()
+        for writer in [*self.connections]:
+            writer.abort()
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -230,7 +271,7 @@ class FakeKvActor:
     # ---- the protocol
 
     def tell(self, command: Command) -> None:
-        for writer in self._writers:
+        for writer in self.connections:
             self._last_id += 1
             writer.write(encode_command(self._last_id, command))
 
@@ -241,27 +282,7 @@ class FakeKvActor:
             return [Hashmasks(cluster.mask, rows)]
         return [Hashmask(cluster.mask, bucket, instance) for bucket, instance in rows]
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._writers.add(writer)
-        framer = KvFramer()
-        try:
-            while data := await reader.read(65536):
-                await self._reads.wait()
-                for opcode, replied_to, message_id, payload in framer.feed(data):
-                    if not replied_to:
-                        assert payload is not None
-                        await self._command(writer, opcode, message_id, payload)
-        except (OSError, WireError, asyncio.CancelledError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-    async def _command(self, writer: asyncio.StreamWriter, opcode: int, message_id: int, payload: bytes) -> None:
+    def handle(self, writer: FakeConnection, opcode: int, message_id: int, payload: bytes) -> None:
         if opcode not in COMMAND_OPCODES or (opcode >= 3000 and not self.native):
             writer.write(encode_reply(opcode, message_id, Unknown(opcode)))
             return
@@ -286,27 +307,27 @@ class FakeKvActor:
             return Ack() if command.opcode in COMMAND_OPCODES and (self.native or command.opcode < 3000) else Fail()
         return Ack() if isinstance(command, KvHello | Ping | Goodbye) else None
 
-    def _introduce(self, writer: asyncio.StreamWriter) -> None:
+    def _introduce(self, writer: FakeConnection) -> None:
         servers = tuple(actor.server for actor in self._cluster.actors)
         lists = [ServerList(servers)] if self._cluster.dialect == "doc" else [ServerList((one,)) for one in servers]
         for command in [*lists, *self.masks()]:
             self._last_id += 1
             writer.write(encode_command(self._last_id, command))
 
-    def _data(self, writer: asyncio.StreamWriter, command: Command) -> Reply | None:
+    def _data(self, writer: FakeConnection, command: Command) -> Reply | None:
         """The reply; None: the connection is dropped instead."""
         if isinstance(command, Get):
             return self._get(command)
         fault = self.faults.popleft() if self.faults else ""
         if fault == "before":
-            writer.transport.abort()
+            writer.abort()
             return None
         self.seen.append(command)
         if isinstance(fault, FailCode):
             return FailInfo(fault, f"it was told to say {fault.name}")
         reply = self._done(command)
         if fault in ("after", "late"):
-            writer.transport.abort()
+            writer.abort()
             if fault == "late":
                 self._late.append(command)
             return None
@@ -410,11 +431,11 @@ class FakeKvActor:
 
     # ---- locks
 
-    async def _lock(self, writer: asyncio.StreamWriter, opcode: int, message_id: int, command: LockNative) -> None:
+    async def _lock(self, writer: FakeConnection, opcode: int, message_id: int, command: LockNative) -> None:
         until = time.monotonic() + command.wait_ms / 1000
         fault = self.faults.popleft() if self.faults else ""
         if fault == "before":
-            writer.transport.abort()
+            writer.abort()
             return
         self.seen.append(command)
         while (reply := self._taken(command)) is None:
@@ -423,8 +444,8 @@ class FakeKvActor:
                 break
             await asyncio.sleep(0.005)
         if fault == "after":
-            writer.transport.abort()
-        elif not writer.transport.is_closing():
+            writer.abort()
+        else:
             writer.write(encode_reply(opcode, message_id, reply))
 
     def _taken(self, command: LockNative) -> Reply | None:
