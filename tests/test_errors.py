@@ -35,6 +35,12 @@ from waltz_ray.errors import (
     ForeignStorage,
     InvalidInput,
     InvariantBroken,
+    KvConflict,
+    KvLockLost,
+    KvLockTaken,
+    KvNotReady,
+    KvNotReplicated,
+    KvUnknownFate,
     LockConflict,
     NodeExists,
     NoNode,
@@ -75,6 +81,10 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     CursorLost: ("log", "audit", "why"),
     Trimmed: (1, 7, 9),
     BelowTheLog: (1, 9),
+    KvConflict: ("ann", "7", 9),
+    KvNotReplicated: ("ann", 9),
+    KvLockTaken: ("leader", 1.5),
+    KvLockLost: ("leader", "why"),
 }
 
 # May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
@@ -82,7 +92,8 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
 AGAIN = {
     *(OutOfResources, ZooKeeperUnreachable, DataUnavailable, NotApplied),
     *(PartitionNotReady, AppendFailed, OutboxFull),  # it is not in the log
-    CursorTaken,  # until its owner ends
+    *(CursorTaken, KvLockTaken),  # until its owner ends
+    KvNotReady,  # nothing has happened
 }
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
@@ -95,6 +106,8 @@ NEVER = {
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
+    *(KvConflict, KvLockLost),  # read and decide again
+    *(KvUnknownFate, KvNotReplicated),  # it has happened, or may have
     CursorLost,  # what comes now is what comes again: open it anew
     *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never
     *(SegmentRotten, PeerUnavailable, CopiesDisagree),  # the replica itself goes on, or a person has to

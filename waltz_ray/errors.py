@@ -50,6 +50,12 @@
         ├── NotApplied               retriable: the application has not been brought up to a transaction
         ├── DataUnavailable          retriable: transaction data could not be read
         ├── DecodingFailed           the client's codec cannot make a value of a transaction's data
+        ├── KvNotReady               retriable: no actor took a key/value call in time; nothing was changed
+        ├── KvUnknownFate            a key/value write may have happened, or not
+        ├── KvConflict               the item is not at the version that was expected; nothing was changed
+        ├── KvNotReplicated          the write is committed, but no secondary has said in time that it has it
+        ├── KvLockTaken              retriable: somebody else has had the lock for as long as one would wait
+        ├── KvLockLost               the lock is not ours any more
         └── ClientClosed
 
 ``retriable`` says whether the very same call may be made again: it may succeed then without anything being changed by
@@ -90,6 +96,12 @@ __all__ = [
     "ForeignStorage",
     "InvalidInput",
     "InvariantBroken",
+    "KvConflict",
+    "KvLockLost",
+    "KvLockTaken",
+    "KvNotReady",
+    "KvNotReplicated",
+    "KvUnknownFate",
     "LockConflict",
     "NoNode",
     "NodeExists",
@@ -467,6 +479,73 @@ class DecodingFailed(ClientError):
             f"partition {self.partition_id}, transaction {self.transaction_id}, header {self.header}: "
             f"its data cannot be decoded: {self.reason}"
         )
+
+
+class KvNotReady(ClientError):
+    """No actor took a call of the key/value client within its time. Nothing was changed."""
+
+    retriable = True
+
+
+class KvUnknownFate(ClientError):
+    """A write of the key/value client was sent, and its answer did not come within its time: it may have happened.
+
+    Not retriable: a write made anew has another number, so it could happen twice. Read the item and decide.
+    """
+
+
+class KvConflict(ClientError):
+    """Item ``name`` was to be at version ``expected`` (text: a number or "absent") and is at ``version``, -1 = there is
+    none. Nothing was changed. Not retriable: what the write was based on has changed."""
+
+    def __init__(self, name: str, expected: str, version: int) -> None:
+        super().__init__(name, expected, version)
+        self.name, self.expected, self.version = name, expected, version
+
+    def __str__(self) -> str:
+        found = "there is none" if self.version < 0 else f"it is at {self.version}"
+        return f"item {self.name!r} was to be at version {self.expected}, but {found}; read it and decide again"
+
+
+class KvNotReplicated(ClientError):
+    """Item ``name`` is committed as ``version``, but with ``fullwait`` no secondary has said in time that it has it.
+
+    Not retriable: it has happened.
+    """
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(name, version)
+        self.name, self.version = name, version
+
+    def __str__(self) -> str:
+        return f"item {self.name!r} is committed (version {self.version}), but its secondary was not heard of in time"
+
+
+class KvLockTaken(ClientError):
+    """Somebody else has had lock ``name`` for the ``wait_s`` seconds for which this one would wait."""
+
+    retriable = True
+
+    def __init__(self, name: str, wait_s: float) -> None:
+        super().__init__(name, wait_s)
+        self.name, self.wait_s = name, wait_s
+
+    def __str__(self) -> str:
+        return f"lock {self.name!r} was not free within {self.wait_s:g} s; wait for longer (wait=), or try again"
+
+
+class KvLockLost(ClientError):
+    """Lock ``name`` is not this client's any more, for ``reason``: what was done meanwhile was not alone.
+
+    Not retriable: somebody else may have had the lock since.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"lock {self.name!r} was lost: {self.reason}; what followed may not have been alone, check it"
 
 
 class ClientClosed(ClientError):

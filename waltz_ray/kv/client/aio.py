@@ -1,0 +1,117 @@
+"""The key/value client for coroutines: ``waltz_ray.kv.connect_async`` makes one."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from waltz_ray.client.codecs import Codec
+from waltz_ray.errors import InvalidInput
+from waltz_ray.kv.client.engine import KvEngine
+from waltz_ray.kv.client.items import AsyncKvMap
+from waltz_ray.kv.client.locks import AsyncKvLock
+from waltz_ray.kv.client.place import KvPlace
+from waltz_ray.kv.client.settings import KvClientConfig
+from waltz_ray.kv.client.values import MOST_MAP_NAME_BYTES, KvName, name_bytes
+from waltz_ray.kv.client.watching import AsyncKvWatch, WatchStart, checked_start
+
+__all__ = ["AsyncKvClient"]
+
+
+class AsyncKvClient(AsyncKvMap):
+    """A client of a key/value space, for the loop it is started on. ``async with`` starts and closes it.
+
+    It has the items of no map; ``map`` gives those of one. It pickles as its address, and connects where it is started.
+    """
+
+    def __init__(self, place: KvPlace, config: KvClientConfig | None = None, codec: Codec | None = None) -> None:
+        super().__init__(self._started_engine, b"", codec)
+        self.config = config or KvClientConfig()
+        self._place = place
+        self._starting: asyncio.Task[None] | None = None
+        self._running: KvEngine | None = None
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Find the actors, on the loop that runs now. Idempotent. Raises what finding the space raises."""
+        if self._running is not None:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        directory = await asyncio.to_thread(self._place.directory)
+        engine = KvEngine(directory, self.config)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.stop()
+            raise
+        self._running = engine
+
+    async def close(self) -> None:
+        """Let go of everything; calls that go on end with ClientClosed. Idempotent."""
+        if self._running is not None:
+            await self._running.stop()
+
+    async def __aenter__(self) -> AsyncKvClient:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> tuple[type[AsyncKvClient], tuple[KvPlace, KvClientConfig, Codec | None]]:
+        return AsyncKvClient, (self._place, self.config, self._codec)
+
+    # ---- what there is
+
+    def map(self, name: KvName, codec: Codec | None = None) -> AsyncKvMap:
+        """The items of a map, with names of their own; ``codec``: of its values (None: the client's).
+
+        An item's partition and bucket are those of its name, whatever the map.
+        """
+        raw = name_bytes(name, "a map's name", MOST_MAP_NAME_BYTES)
+        return AsyncKvMap(self._started_engine, raw, codec or self._codec)
+
+    def lock(self, name: KvName, lease: float = 10.0, wait: float = 30.0) -> AsyncKvLock:
+        """A lock, for ``async with``: KvLockTaken if it is not free within ``wait`` seconds (0: at once).
+
+        It is freed ``lease`` seconds after the last that was heard of its holder, who is heard of every third of that.
+        Locks have names of their own, beside those of items.
+        """
+        return AsyncKvLock(self._started_engine, name, lease, wait)
+
+    def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> AsyncKvWatch:
+        """What becomes of items whose names begin with ``prefix``, as it is committed: ``async for event in watch``.
+
+        An event is an ItemSet, ItemDeleted, ItemTouched or ItemExpired. Those of one item come in their order.
+        ``start``: "latest", from the time when it begins; "earliest", from the first there still is in the log, which a
+        compaction shortens; or an ID for each partition. ``async with`` ends it.
+        """
+        engine = self._started_engine()
+        raw = name_bytes(map, "a map's name", MOST_MAP_NAME_BYTES)
+        return AsyncKvWatch(
+            self._place.log_async, engine, self._codec, raw, name_bytes(prefix, "a prefix"), checked_start(start)
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """``connected``: actors; ``known_buckets`` of ``buckets``; ``retries``: of items, since the start."""
+        engine = self._started_engine()
+        owners = engine.table.owners()
+        known = sum(owner is not None for owner in owners)
+        return {
+            "connected": len(engine.links()),
+            "known_buckets": known,
+            "buckets": len(owners),
+            "retries": engine.retries,
+        }
+
+    def _started_engine(self) -> KvEngine:
+        if self._running is None:
+            raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")
+        return self._running

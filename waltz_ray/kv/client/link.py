@@ -1,0 +1,237 @@
+"""One connection of a client to a key/value actor, and what keeps one open: commands out, replies in, by message ID.
+
+The actor sends commands, too: which buckets it has, which servers there are. Each is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from waltz_ray import compat
+from waltz_ray.errors import WireError
+from waltz_ray.kv.messages import (
+    Ack,
+    Capabilities,
+    Command,
+    FailCode,
+    FailInfo,
+    Goodbye,
+    Hashmask,
+    Hashmasks,
+    KvHello,
+    NewServer,
+    Opcode,
+    Ping,
+    Reply,
+    ServerList,
+    ShuttingDown,
+    TryElsewhere,
+    Unknown,
+)
+from waltz_ray.kv.wire import decode_command, decode_reply, encode_command, encode_reply
+from waltz_ray.kv.wire_framer import KvFrame, KvFramer
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.connector import connect
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import Stream
+
+__all__ = ["Answer", "KvLink", "KvPeer", "LinkHome", "Missed"]
+
+_CONNECT_S = 3.0  # until it is open and greeted
+_SILENCE_S = 1.5  # with something outstanding: then a ping; after as long again it is given up
+_UINT32 = 0xFFFFFFFF
+_NATIVE = Opcode.PUT  # who knows this one knows all of ours
+
+
+class Missed(enum.Enum):
+    """Why a command has no reply."""
+
+    LOST = 1
+    """The connection was lost: it may have been carried out."""
+    LATE = 2
+    """Its time was over: it may have been, or may be yet."""
+
+
+Answer = Reply | Missed
+
+
+class LinkHome(Protocol):
+    """The engine, as a connection sees it. All on its loop."""
+
+    def announced(self, server: str, message: Hashmasks | Hashmask) -> None:
+        """What an actor says that it has. WireError: that cannot be."""
+
+    def listed(self, servers: tuple[str, ...]) -> None:
+        """What an actor says of who else there is."""
+
+    def changed(self) -> None:
+        """A connection is ready, or was lost."""
+
+
+class KvLink(Stream[KvFrame]):
+    """One connection, ready after ``greet``."""
+
+    def __init__(self, home: LinkHome, server: str, max_frame_bytes: int) -> None:
+        super().__init__(KvFramer(max_frame_bytes), Outgoing())
+        self.server = server
+        self.closed: asyncio.Future[Exception] = self._loop.create_future()
+        """Done, with the reason, when it is over."""
+        self._home = home
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._last_id = 0
+        self._heard = False  # anything, since the last look
+        self._pinged = False
+        self._look: asyncio.TimerHandle | None = None
+
+    async def greet(self) -> None:
+        """Hello, and whether it knows our commands. ConnectionError: it does not, or takes no clients."""
+        hello, native = self.ask(KvHello()), self.ask(Capabilities(_NATIVE))
+        if not isinstance(said := await hello, Ack):
+            raise ConnectionRefusedError(f"{self.server} takes no clients just now: {_words(said)}")
+        if not isinstance(said := await native, Ack):
+            raise ConnectionRefusedError(f"{self.server} is no key/value actor of waltz_ray: {_words(said)}")
+
+    def ask(self, command: Command) -> asyncio.Future[Answer]:
+        """Send it. The result is its reply, or why there is none; never an exception."""
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        if self.ended:
+            answer.set_result(Missed.LOST)
+            return answer
+        self._last_id = self._last_id % _UINT32 + 1
+        self._asked[self._last_id] = answer
+        self.send_bytes(encode_command(self._last_id, command))
+        if self._look is None:
+            self._heard = self._pinged = False
+            self._look = self._loop.call_later(_SILENCE_S, self._look_after)
+        return answer
+
+    # ---- Stream
+
+    def on_frame(self, frame: KvFrame) -> None:
+        self._heard = True
+        opcode, replied_to, message_id, payload = frame
+        assert payload is not None, "this framer is not told to drop any"
+        if replied_to:
+            reply = decode_reply(opcode, payload)
+            answer = self._asked.pop(message_id, None)
+            if answer is not None and not answer.done():
+                answer.set_result(reply)
+            return
+        self.send_bytes(encode_reply(opcode, message_id, self._handled(opcode, payload)))
+        if opcode == Opcode.GOODBYE:
+            self.finish("it has said goodbye")
+
+    def on_closed(self, error: Exception) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            if not answer.done():
+                answer.set_result(Missed.LOST)
+        if not self.closed.done():
+            self.closed.set_result(error)
+
+    # ---- inside
+
+    def _handled(self, opcode: int, payload: bytes) -> Reply:
+        try:
+            command = decode_command(opcode, payload)
+        except KeyError:
+            return Unknown(opcode)
+        except WireError as error:
+            return FailInfo(FailCode.BAD_REQUEST, str(error))
+        if isinstance(command, Hashmasks | Hashmask):
+            self._home.announced(self.server, command)
+        elif isinstance(command, ServerList):
+            self._home.listed(command.servers)
+        elif not isinstance(command, Ping | Goodbye | NewServer | ShuttingDown | KvHello | Capabilities):
+            return Unknown(opcode)
+        return Ack()
+
+    def _look_after(self) -> None:
+        """A process that is stopped keeps its connections: one that says nothing, also to a ping, is given up."""
+        self._look = None
+        if not self._asked or self.ended:
+            return
+        if self._heard:
+            self._heard = self._pinged = False
+        elif self._pinged:
+            self.abort(TimeoutError(f"{self.server} has not answered for {2 * _SILENCE_S:g} s"))
+            return
+        else:
+            self._pinged = True
+            self._last_id = self._last_id % _UINT32 + 1
+            self.send_bytes(encode_command(self._last_id, Ping()))
+        self._look = self._loop.call_later(_SILENCE_S, self._look_after)
+
+
+class KvPeer:
+    """One actor: a connection to it, opened again whenever it is lost, until ``stop``."""
+
+    def __init__(self, home: LinkHome, server: str, max_frame_bytes: int) -> None:
+        self.server = server
+        self.link: KvLink | None = None
+        """None: there is no connection just now."""
+        self.why = "it is being opened"
+        """Why there is none."""
+        self._home = home
+        self._max_frame_bytes = max_frame_bytes
+        self._task = asyncio.get_running_loop().create_task(self._keep_open())
+
+    @property
+    def ready(self) -> KvLink | None:
+        """The connection, if there is one that can be used."""
+        return None if self.link is None or self.link.ended else self.link
+
+    async def stop(self) -> None:
+        """Let go of the connection, and of what is unsent."""
+        self._task.cancel()
+        link = self.link
+        await asyncio.wait([self._task])
+        if link is not None:
+            await link.closed
+
+    async def _keep_open(self) -> None:
+        backoff = Backoff(first_s=0.02, longest_s=1.0)
+        while True:
+            try:
+                async with compat.timeout(_CONNECT_S):
+                    link = await self._opened()
+            except (OSError, WireError) as error:  # TimeoutError is an OSError
+                self.why = str(error) or f"no answer from {self.server} within {_CONNECT_S:g} s"
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            self.link = link
+            self._home.changed()
+            try:
+                self.why = str(await link.closed)
+            finally:
+                self.link = None
+                link.abort("the client is closed")
+            self._home.changed()
+
+    async def _opened(self) -> KvLink:
+        host, _, port = self.server.rpartition(":")
+        if not port.isdecimal():
+            raise ConnectionError(f"{self.server!r} is no address; host:port is")
+        make: Callable[[], KvLink] = partial(KvLink, self._home, self.server, self._max_frame_bytes)
+        link = await connect(make, host.strip("[]"), int(port), timeout_s=None)
+        try:
+            await link.greet()
+        except BaseException:
+            link.abort("given up while it was greeted")
+            raise
+        return link
+
+
+def _words(said: Answer) -> str:
+    if isinstance(said, TryElsewhere):
+        return f"try {said.server}"
+    if isinstance(said, FailInfo):
+        return said.text
+    return said.name if isinstance(said, Missed) else type(said).__name__

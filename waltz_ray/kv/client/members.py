@@ -1,0 +1,46 @@
+"""Where the actors of a key/value space are, as a client finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from waltz_ray.kv.routing import checked_partitions
+
+__all__ = ["KvDirectory", "StaticKvDirectory"]
+
+
+class KvDirectory(Protocol):
+    """Of one space. Its methods may block, and are for any thread."""
+
+    @property
+    def partitions(self) -> int:
+        """Of the space."""
+
+    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;
+        returns what ends it."""
+
+    def close(self) -> None:
+        """Let go of what it needs for that."""
+
+
+class StaticKvDirectory:
+    """Actors whose addresses are known and stay; those that join are heard of from these."""
+
+    def __init__(self, servers: Sequence[str], partitions: int = 16) -> None:
+        self.partitions = checked_partitions(partitions)
+        """Of the space."""
+        self._servers = tuple(servers)
+
+    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """They are told once."""
+        callback(self._servers)
+        return _nothing
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def _nothing() -> None:
+    pass

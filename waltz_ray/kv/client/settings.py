@@ -1,0 +1,31 @@
+"""What a key/value client can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waltz_ray.errors import ConfigError
+
+__all__ = ["MOST_TIMEOUT_S", "KvClientConfig"]
+
+MOST_TIMEOUT_S = 300.0
+"""Half of the time for which a write is recognised when it comes again: no call goes on for longer."""
+
+
+@dataclass(frozen=True)
+class KvClientConfig:
+    """ConfigError if a value is out of range."""
+
+    timeout_s: float = 30.0
+    """For each call, unless it is given another: retries, moves of buckets and waiting for room included."""
+    outstanding_bytes: int = 64 * 1024 * 1024
+    """Of names and values that have been asked or written and have no answer; further calls wait for room."""
+    max_frame_bytes: int = 32 * 1024 * 1024
+    """The longest answer that is taken; the actors' limit is the same, unless it was set."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s <= MOST_TIMEOUT_S:
+            raise ConfigError(f"timeout_s must be above 0 and at most {MOST_TIMEOUT_S:g}, not {self.timeout_s!r}")
+        for name, least in (("outstanding_bytes", 64 * 1024), ("max_frame_bytes", 64 * 1024)):
+            if not least <= getattr(self, name) < 2**31:
+                raise ConfigError(f"{name} must be from {least} to {2**31 - 1}, not {getattr(self, name)!r}")

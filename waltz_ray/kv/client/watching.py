@@ -1,0 +1,232 @@
+"""What becomes of items, from the feed of the space: its records as events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from waltz_ray.client.codecs import Codec
+from waltz_ray.errors import InvalidInput
+from waltz_ray.kv.client.values import KvName, name_text, value_of
+from waltz_ray.kv.model import Delete, Expired, ItemKey, Set, Touch
+from waltz_ray.kv.records import decode_record
+from waltz_ray.kv.routing import fnv1a_32
+
+if TYPE_CHECKING:
+    from waltz_ray.client.aio import AsyncWaltzClient
+    from waltz_ray.client.application import Transaction
+    from waltz_ray.client.client import WaltzClient
+    from waltz_ray.client.followers import AsyncFollower, Follower
+    from waltz_ray.kv.client.engine import KvEngine
+
+__all__ = [
+    "AsyncKvWatch",
+    "ItemDeleted",
+    "ItemEvent",
+    "ItemExpired",
+    "ItemSet",
+    "ItemTouched",
+    "KvWatch",
+    "WatchStart",
+    "checked_start",
+]
+
+WatchStart = Literal["earliest", "latest"] | Mapping[int, int]
+"""Where a watch begins: a mapping has a transaction ID for each partition of the space."""
+
+
+@dataclass(frozen=True)
+class ItemSet:
+    """An item has this value now."""
+
+    name: KvName
+    value: Any
+    version: int
+    """ID of the transaction, which is in ``partition``; ``version + 1`` is where to go on."""
+    partition: int
+    deadline_ms: int
+    """When it expires, milliseconds since 1970; 0 = never."""
+
+
+@dataclass(frozen=True)
+class ItemDeleted:
+    """There is no such item any more."""
+
+    name: KvName
+    version: int
+    """ID of the transaction that says so."""
+    partition: int
+
+
+@dataclass(frozen=True)
+class ItemTouched:
+    """An item lives until another time, with the value it had."""
+
+    name: KvName
+    version: int
+    """ID of the transaction; the item's version now."""
+    partition: int
+    deadline_ms: int
+    """Milliseconds since 1970; 0 = for ever."""
+
+
+@dataclass(frozen=True)
+class ItemExpired:
+    """An item has expired, some time ago: nobody has read it since its deadline. Several may be of one transaction."""
+
+    name: KvName
+    version: int
+    """That the item had. If an event of a newer one was seen, it lives."""
+    partition: int
+
+
+ItemEvent = ItemSet | ItemDeleted | ItemTouched | ItemExpired
+
+
+def checked_start(start: WatchStart) -> WatchStart:
+    """InvalidInput: it is none."""
+    if start in ("earliest", "latest") or isinstance(start, Mapping):
+        return start
+    raise InvalidInput(f"start is 'latest', 'earliest' or an ID for each partition, not {start!r}")
+
+
+class _Reader:
+    """Transactions of a kv space as the events that are asked for."""
+
+    def __init__(self, codec: Codec | None, map_name: bytes, prefix: bytes) -> None:
+        self._codec = codec
+        self._map_hash = fnv1a_32(map_name) if map_name else 0
+        self._prefix = prefix
+
+    def events(self, transaction: Transaction) -> Iterator[ItemEvent]:
+        """InvalidInput, DecodingFailed: its value cannot be read; WireError: it is none of a kv space."""
+        record = decode_record(transaction.data)
+        partition, version = transaction.partition_id, transaction.transaction_id
+        if isinstance(record, Expired):
+            for key, expired in record.items:
+                if self._wanted(key):
+                    yield ItemExpired(name_text(key.name), expired, partition)
+        elif isinstance(record, Set | Delete | Touch) and self._wanted(record.key):
+            name = name_text(record.key.name)
+            if isinstance(record, Set):
+                value = value_of(self._codec, record.key.name, record.type, record.data, version, partition)
+                yield ItemSet(name, value, version, partition, record.deadline_ms)
+            elif isinstance(record, Delete):
+                yield ItemDeleted(name, version, partition)
+            else:
+                yield ItemTouched(name, version, partition, record.deadline_ms)
+
+    def _wanted(self, key: ItemKey) -> bool:
+        return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
+
+
+class KvWatch(Iterator[ItemEvent]):
+    """Events without an end, for one thread at a time; ``stop`` is for any. ``with`` stops it.
+
+    It begins when it is made: what is written after that is in it. Raises what a feed of the log does.
+    """
+
+    def __init__(
+        self, connect: Callable[[], WaltzClient], codec: Codec | None, map_name: bytes, prefix: bytes, start: WatchStart
+    ) -> None:
+        self._reader = _Reader(codec, map_name, prefix)
+        self._log = connect()
+        try:
+            self._feed: Follower = self._log.feed(None, start, follow=True)
+        except BaseException:
+            self._log.close()
+            raise
+        self._events: Iterator[ItemEvent] = self._read()
+
+    def __iter__(self) -> KvWatch:
+        return self
+
+    def __next__(self) -> ItemEvent:
+        return next(self._events)
+
+    def stop(self) -> None:
+        """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
+        self._feed.stop()
+        self._log.close()
+
+    def __enter__(self) -> KvWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read(self) -> Iterator[ItemEvent]:
+        for transaction in self._feed:
+            yield from self._reader.events(transaction)
+
+
+class AsyncKvWatch:
+    """Events without an end, for ``async for``; ``async with`` stops it, and begins it.
+
+    It begins when it is entered, or first asked: what is written after that is in it. Raises what a feed of the log
+    does.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AsyncWaltzClient]],
+        engine: KvEngine,
+        codec: Codec | None,
+        map_name: bytes,
+        prefix: bytes,
+        start: WatchStart,
+    ) -> None:
+        self._reader = _Reader(codec, map_name, prefix)
+        self._connect = connect
+        self._engine = engine
+        self._start = start
+        self._log: AsyncWaltzClient | None = None
+        self._feed: AsyncFollower | None = None
+        self._events: Iterator[ItemEvent] = iter(())
+
+    async def begin(self) -> None:
+        """From here on everything is in it. Idempotent."""
+        if self._feed is not None:
+            return
+        self._engine.check_open()
+        self._log = await self._connect()
+        start = self._start
+        if start == "latest":  # where that is, is settled now and not when the feed comes to it
+            marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.partitions)]
+            start = {partition: mark + 1 for partition, mark in enumerate(marks)}
+        self._feed = self._log.feed(None, start, follow=True)
+
+    async def stop(self) -> None:
+        """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
+        if self._feed is not None:
+            await self._feed.stop()
+        if self._log is not None:
+            await self._log.close()
+
+    def __aiter__(self) -> AsyncKvWatch:
+        return self
+
+    async def __anext__(self) -> ItemEvent:
+        await self.begin()
+        assert self._feed is not None
+        while True:
+            for event in self._events:
+                return event
+            self._events = self._reader.events(await anext(self._feed))
+
+    async def __aenter__(self) -> AsyncKvWatch:
+        try:
+            await self.begin()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
