@@ -205,7 +205,7 @@ def test_without_a_lease_reads_are_proven_by_the_log() -> None:
 
 
 def test_a_write_is_done_once_however_often_it_is_asked() -> None:
-    """Also when another one has changed the item since, and by another owner (LAYERS would keep the ID in the item)."""
+    """Also when another one has changed the item since, and by another owner (an ID kept in the item would be gone)."""
 
     async def run() -> None:
         async with actors() as space:
