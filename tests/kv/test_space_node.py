@@ -299,3 +299,44 @@ def test_locks_have_rising_codes_and_survive_a_move() -> None:
 
 def test_the_first_table_of_a_space_has_one_level() -> None:
     assert BucketSplitting(PARTITIONS).first() == 0xF
+
+
+def test_a_write_that_its_client_has_settled_is_never_done_late() -> None:
+    """Its first actor was stopped with it, the client has repeated it elsewhere and gone on: once awake, and the owner
+    again, the first actor must not do it once more."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.ask(0, put(b"a", b"1", (7, 1)))
+            await space.ask(0, Put(b"", 7, 2, 2, False, (Op(OpKind.SET, b"a", data=b"2"),)))
+            state = space.nodes[0].states[fnv1a_32(b"a") % PARTITIONS]
+            await space.until(lambda: state.settled(7) == 2)
+            late = await space.ask(0, put(b"a", b"1", (7, 1)))
+            assert isinstance(late, PutDone)
+            assert late.results[0].code == FailCode.CONFLICT
+            assert value_of(await space.ask(0, get(b"a"))) == b"2"
+
+    asyncio.run(run())
+
+
+def test_what_a_lost_connection_has_left_behind_is_not_begun() -> None:
+    """A client without IDs asks elsewhere when its connection breaks: what waits here must not come after that."""
+
+    async def run() -> None:
+        async with actors() as space:
+            node = space.nodes[0]
+            space.arrange(lambda unit: (1, 0))
+            await space.until(lambda: node.elsewhere(0) == "host:1")
+            answers: list[Reply] = []
+            del space.incarnations[1]
+            node.members_seen({0: KvMember("0-first", "host:0")})
+            command = m.SetCommand(4, 0, fnv1a_32(b"a"), 0, False, b"a", b"late")
+            node.submit(9, command, answers.append)
+            node.left(9)
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: len(node.hashmasks().buckets) == 16)
+            assert await space.ask(0, get(b"a")) == m.Fail()
+            assert answers == []
+
+    asyncio.run(run())

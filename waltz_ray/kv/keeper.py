@@ -266,6 +266,8 @@ class Keeper:
             self._lines.pop(line.key, None)
 
     def _decide(self, line: Line, write: PendingWrite) -> None:
+        if write.call.abandoned:
+            return
         unit = self._serving.unit_of(write.key_hash)
         if unit is None:
             self._send_on(write)
@@ -417,13 +419,20 @@ class Keeper:
         self._expiry.time_passed()
 
     def _left(self, connection: int) -> None:
-        """Its commands that only wait are dropped: nobody is there to be answered."""
+        """Its commands that only wait are dropped: nobody is there to be answered.
+
+        Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones.
+        """
         self._parked = [one for one in self._parked if _connection_of(one) != connection]
         for line in [line for line in self._lines.values() if line.waiting]:
             for write in [write for write in line.waiting if write.call.connection == connection]:
                 line.waiting.remove(write)
             if line.idle:
                 del self._lines[line.key]
+        for line in self._lines.values():
+            for one in [*line.queue, line.flying]:
+                if isinstance(one, PendingWrite) and one.call.connection == connection:
+                    one.call.abandoned = True
 
 
 def _wanted(write: PendingWrite) -> Acquire:

@@ -179,7 +179,7 @@ class AppendRecord:
     record: Record
 
 
-@value(eq=False)
+@value()
 class Answer:
     """The one reply to a command."""
 

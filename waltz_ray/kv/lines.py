@@ -34,9 +34,10 @@ LineKey = tuple[int, int]
 
 
 class Call:
-    """One command that writes; a ``Put`` has several writes."""
+    """One command that writes; a ``Put`` has several writes. ``abandoned``: its connection is gone, so what has not
+    been appended is not appended any more."""
 
-    __slots__ = ("command", "connection", "fullwait", "left", "outcomes", "token")
+    __slots__ = ("abandoned", "command", "connection", "fullwait", "left", "outcomes", "token")
 
     def __init__(self, token: int, connection: int, command: Command, writes: int, fullwait: bool) -> None:
         self.token = token
@@ -45,6 +46,7 @@ class Call:
         self.fullwait = fullwait
         self.left = writes
         """Writes that have not ended."""
+        self.abandoned = False
         self.outcomes: list[Outcome | None] = [None] * writes
 
 
@@ -85,12 +87,13 @@ class PendingRead:
 class Fresh:
     """What own records have made of one hash that is not folded yet. ``version`` -1: nothing."""
 
-    __slots__ = ("items", "locks", "requests", "version")
+    __slots__ = ("items", "locks", "requests", "settled", "version")
 
     def __init__(self) -> None:
         self.items: dict[ItemKey, Item | None] = {}
         self.locks: dict[bytes, LockHeld | None] = {}
         self.requests: dict[tuple[int, int], int] = {}
+        self.settled: dict[int, int] = {}
         self.version = -1
 
 
@@ -143,6 +146,9 @@ class Line:
         found = self.fresh.requests.get((client, sequence))
         return self.state.request(client, sequence) if found is None else found
 
+    def settled(self, client: int) -> int:
+        return max(self.state.settled(client), self.fresh.settled.get(client, 0))
+
     def committed(self, record: Record, version: int) -> None:
         """``record`` is in the log as ``version``, and not in the state yet."""
         if version <= self.state.mark:
@@ -167,6 +173,7 @@ class Line:
             request = record.request
             if request.client:
                 fresh.requests[request.client, request.sequence] = version
+                fresh.settled[request.client] = max(request.settled, fresh.settled.get(request.client, 0))
         fresh.version = version
 
     def folded(self) -> None:

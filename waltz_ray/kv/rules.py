@@ -42,6 +42,7 @@ __all__ = [
     "expected",
     "is_free",
     "is_over",
+    "is_stale",
     "refused_size",
     "same_map",
     "visible",
@@ -64,6 +65,9 @@ class Known(Protocol):
 
     def request(self, client: int, sequence: int) -> int | None:
         """The version that this write of that client got; None: it is not known to have happened."""
+
+    def settled(self, client: int) -> int:
+        """All writes of that client below this one have their answers; nothing is remembered of them."""
 
 
 @value()
@@ -164,6 +168,8 @@ def decide(
         version = known.request(request.client, request.sequence)
         if version is not None:
             return _repeated(what, known, version)
+        if is_stale(request, known.settled(request.client)):
+            return Outcome(FailCode.CONFLICT, text="its client has had the answer to this write long ago")
     match what:
         case NativeWrite():
             return _native(what, request, known, now_ms)
@@ -181,6 +187,12 @@ def decide(
             if not _had(known.lock(name), code, now_ms):
                 return Outcome(FailCode.CONFLICT)
             return Lock(name, 0, now_ms + lease_ms, code, request, now_ms)
+
+
+def is_stale(request: RequestId, settled: int) -> bool:
+    """Whether nobody waits for this write any more: a copy of it that was held up somewhere while its client has
+    repeated it and gone on. What became of it is not remembered, and done now it would come after later ones."""
+    return request.sequence < settled
 
 
 def _had(lock: LockHeld | None, code: int, now_ms: int) -> bool:

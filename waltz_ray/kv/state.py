@@ -25,6 +25,7 @@ from waltz_ray.kv.tables import (
     Table,
     Tables,
     changed_at,
+    client_key,
     item_key,
     item_key_of,
     item_of,
@@ -34,6 +35,7 @@ from waltz_ray.kv.tables import (
     name_key,
     ownership_of,
     request_key,
+    seen_of,
     unit_key,
 )
 
@@ -91,6 +93,9 @@ class KvState(Protocol):
 
     def request(self, client: int, sequence: int) -> int | None:
         """The version that this write got; None: it is not known, or settled, or forgotten."""
+
+    def settled(self, client: int) -> int:
+        """All its writes below this one have their answers, and nothing is remembered of them; 0: it is not known."""
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]:
         """Items whose deadline is ``now_ms`` or earlier, and their versions; the earliest first."""
@@ -203,6 +208,10 @@ class TableState(ABC):
     def request(self, client: int, sequence: int) -> int | None:
         value = self.tables.get(Table.REQUESTS, request_key(client, sequence))
         return None if value is None else changed_at(value)
+
+    def settled(self, client: int) -> int:
+        value = self.tables.get(Table.CLIENTS, client_key(client))
+        return 0 if value is None else seen_of(value)[0]
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]:
         found = []

@@ -1,0 +1,224 @@
+"""The keeper alone, told facts one by one."""
+
+from __future__ import annotations
+
+from waltz_ray.kv import messages as m
+from waltz_ray.kv.keeper import Keeper
+from waltz_ray.kv.keeper_types import (
+    Answer,
+    AnswerRead,
+    AppendRecord,
+    Asked,
+    ConnectionLeft,
+    Effect,
+    FoldedTo,
+    KeeperLimits,
+    LeaseIsOver,
+    RecordCommitted,
+    RecordRefused,
+    TimePassed,
+    UnitDrained,
+    UnitStops,
+)
+from waltz_ray.kv.messages import FailCode, Opcode
+from waltz_ray.kv.model import BARRIER, Barrier, Expired, Set
+from waltz_ray.kv.records import encode_record
+from waltz_ray.kv.routing import Unit, fnv1a_32
+from waltz_ray.kv.state import MemoryState
+
+NAME = b"something"
+HASH = fnv1a_32(NAME)
+NOW = 1_000_000
+
+
+class Everything:
+    """``Serving`` of who has all units, until told otherwise."""
+
+    mask = 0xF
+
+    def __init__(self) -> None:
+        self.serves = True
+
+    def unit_of(self, key_hash: int) -> Unit | None:
+        return Unit(self.mask, key_hash & self.mask) if self.serves else None
+
+    def elsewhere(self, key_hash: int) -> str:
+        return "" if self.serves else "there:1"
+
+    def secondary(self, key_hash: int) -> int | None:
+        return None
+
+
+class Owner:
+    """A keeper of one partition, and its state."""
+
+    def __init__(self, **limits: int) -> None:
+        self.state = MemoryState()
+        self.serving = Everything()
+        self.keeper = Keeper(1, {0: self.state}, self.serving, KeeperLimits(backups=False, **limits), lambda: 7)
+        self.now_ms = NOW
+        self._token = 0
+
+    def ask(self, command: m.Command, connection: int = 1) -> list[Effect]:
+        self._token += 1
+        return self.keeper.step(Asked(self._token, connection, command), self.now_ms)
+
+    def fold(self, *records: object) -> list[Effect]:
+        first = self.state.mark + 1
+        self.state.apply((first + at, encode_record(record)) for at, record in enumerate(records))  # type: ignore[arg-type]
+        return self.keeper.step(FoldedTo(0), self.now_ms)
+
+
+def a_set(data: bytes, expires_s: int = 0) -> m.SetCommand:
+    return m.SetCommand(4, 0, HASH, expires_s, False, NAME, data)
+
+
+def the_append(effects: list[Effect]) -> AppendRecord:
+    (effect,) = effects
+    assert isinstance(effect, AppendRecord)
+    return effect
+
+
+A_GET = m.Get(Opcode.GET_STRING, 0, HASH)
+
+
+def test_an_answer_comes_after_the_commit_and_a_read_sees_it_before_it_is_folded() -> None:
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1")))
+    assert append.unit == Unit(0xF, 0xB)
+    assert owner.keeper.step(RecordCommitted(append.number, 0), NOW) == [Answer(1, m.Ack())]
+    (read,) = owner.ask(A_GET)
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.DataString(0, HASH, b"1")
+    owner.fold(append.record)
+    (read,) = owner.ask(A_GET)
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.DataString(0, HASH, b"1")
+
+
+def test_writes_of_one_hash_go_one_after_the_other_and_a_read_of_the_same_connection_waits() -> None:
+    owner = Owner()
+    first = the_append(owner.ask(a_set(b"1")))
+    assert owner.ask(a_set(b"2")) == []
+    assert owner.ask(A_GET) == []
+    (other,) = owner.ask(A_GET, connection=2)
+    assert isinstance(other, AnswerRead)
+    assert other.reply == m.Fail()
+    answer, second = owner.keeper.step(RecordCommitted(first.number, 0), NOW)
+    assert answer == Answer(1, m.Ack())
+    assert isinstance(second, AppendRecord)
+    answer, read = owner.keeper.step(RecordCommitted(second.number, 1), NOW)
+    assert answer == Answer(2, m.Ack())
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.DataString(0, HASH, b"2")
+
+
+def test_what_the_log_refuses_is_decided_again_once_the_fold_has_what_was_in_the_way() -> None:
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1")))
+    assert owner.keeper.step(RecordRefused(append.number, 0), NOW) == []
+    again = the_append(owner.fold(BARRIER))
+    assert again.record == append.record
+    owner.keeper.step(RecordRefused(again.number, 1), NOW)
+    owner.serving.serves = False
+    assert owner.fold(BARRIER) == [Answer(1, m.TryElsewhere("there:1"))]
+
+
+def test_what_was_refused_is_dropped_once_its_connection_is_gone() -> None:
+    """A client without IDs has asked elsewhere: done now it would come after what he has written since."""
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1"), connection=9))
+    owner.keeper.step(ConnectionLeft(9), NOW)
+    owner.keeper.step(RecordRefused(append.number, 0), NOW)
+    assert owner.fold(BARRIER) == []
+    the_append(owner.ask(a_set(b"2")))
+
+
+def test_without_a_lease_a_read_waits_for_a_barrier_that_left_after_it_came() -> None:
+    owner = Owner()
+    (first,) = owner.ask(A_GET)
+    assert isinstance(first, AnswerRead)
+    barrier = the_append(owner.keeper.step(LeaseIsOver(first.read), NOW))
+    assert barrier.record == Barrier()
+    (late,) = owner.ask(A_GET)
+    assert isinstance(late, AnswerRead)
+    assert owner.keeper.step(LeaseIsOver(late.read), NOW) == []
+    following, answer = owner.keeper.step(RecordCommitted(barrier.number, 0), NOW)
+    assert answer == Answer(1, m.Fail())
+    assert isinstance(following, AppendRecord)
+    assert owner.keeper.step(RecordCommitted(following.number, 1), NOW) == [Answer(2, m.Fail())]
+
+
+def test_a_unit_is_drained_when_nothing_of_it_is_under_way() -> None:
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1")))
+    assert owner.ask(a_set(b"2")) == []
+    owner.serving.serves = False
+    assert owner.keeper.step(UnitStops(append.unit), NOW) == []
+    effects = owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    assert set(map(type, effects)) == {UnitDrained, Answer}
+    assert Answer(2, m.TryElsewhere("there:1")) in effects
+    assert UnitDrained(append.unit) in effects
+
+
+def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:
+    """O42."""
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1", expires_s=5)))
+    assert isinstance(append.record, Set)
+    assert append.record.deadline_ms == NOW + 5000
+    owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    owner.fold(append.record)
+    owner.now_ms = NOW + 4999
+    (read,) = owner.ask(A_GET)
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.DataString(0, HASH, b"1")
+    owner.now_ms = NOW + 5000
+    (read,) = owner.ask(A_GET)
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.Fail()
+    told = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
+    assert isinstance(told.record, Expired)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    owner.keeper.step(RecordCommitted(told.number, 1), owner.now_ms)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    owner.fold(told.record)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+
+
+def test_a_second_name_of_one_hash_is_refused() -> None:
+    """D10: costarring and liquid are both 5e4daa9d."""
+    owner = Owner()
+    there, other = b"costarring", b"liquid"
+    key_hash = fnv1a_32(there)
+    assert key_hash == fnv1a_32(other) == 0x5E4DAA9D
+    append = the_append(owner.ask(m.SetCommand(4, 0, key_hash, 0, False, there, b"1")))
+    owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    (refused,) = owner.ask(m.SetCommand(4, 0, key_hash, 0, False, other, b"2"))
+    assert isinstance(refused, Answer)
+    assert isinstance(refused.reply, m.FailInfo)
+    assert refused.reply.code == FailCode.COLLISION
+    owner.fold(append.record)
+    (refused,) = owner.ask(m.SetCommand(4, 0, key_hash, 0, False, other, b"2"))
+    assert isinstance(refused, Answer)
+
+
+def test_nonsense_is_answered_and_changes_nothing() -> None:
+    """D9, D11: a negative expiry, a name or a value that is too long, a lease of nothing, an empty batch."""
+    owner = Owner(max_value_bytes=10)
+    for command, code in (
+        (a_set(b"1", expires_s=-1), FailCode.BAD_REQUEST),
+        (a_set(b"x" * 11), FailCode.TOO_LONG),
+        (m.SetCommand(4, 0, 1, 0, False, b"n" * 481, b""), FailCode.TOO_LONG),
+        (m.LockCommand(b"l", 0, 0), FailCode.BAD_REQUEST),
+        (m.LockCommand(b"l", -5, 0), FailCode.BAD_REQUEST),
+        (m.Put(b"", 0, 0, 0, False, ()), FailCode.BAD_REQUEST),
+        (m.GetMany(b"", ()), FailCode.BAD_REQUEST),
+        (m.ScanCommand(1, b"", b"", b"", 10), FailCode.BAD_REQUEST),
+        (m.ScanCommand(0, b"", b"", b"", 0), FailCode.BAD_REQUEST),
+        (m.Ping(), FailCode.BAD_REQUEST),
+    ):
+        (effect,) = owner.ask(command)
+        assert isinstance(effect, Answer), command
+        assert isinstance(effect.reply, m.FailInfo), command
+        assert effect.reply.code == code, command
