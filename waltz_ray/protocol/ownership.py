@@ -24,7 +24,7 @@ its own one after the other; those that go to others it drains and releases one 
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,9 +37,9 @@ from waltz_ray.protocol.ownership_types import (
     LeaseConfirmed,
     MembersConfirmed,
     MembersSeen,
+    OwnersFolded,
     OwnershipEffect,
     OwnershipEvent,
-    OwnershipFolded,
     RegisteredAs,
     ReleaseDone,
     ReleaseRefused,
@@ -155,7 +155,7 @@ class OwnershipMachine(Generic[U]):
         self._waiting: dict[U, set[U]] = {}  # locked unit -> those that are to be taken when it is free
         self._split: set[U] = set()  # of which a finer one was owned
         self._level = splitting.first()
-        self._touched: U | None = None
+        self._touched: list[U] = []  # whose claims the last step has changed
 
     # ---- questions
 
@@ -221,10 +221,10 @@ class OwnershipMachine(Generic[U]):
 
     def broken(self) -> str | None:
         """Which invariant does not hold."""
-        unit = self._touched
-        if unit is None or unit not in self._served or rules.is_ours(self.claims[unit], self.actor, self._own):
-            return None
-        return f"{unit} is served, and the log has {self.claims[unit]}"
+        for unit in self._touched:
+            if unit in self._served and not rules.is_ours(self.claims[unit], self.actor, self._own):
+                return f"{unit} is served, and the log has {self.claims[unit]}"
+        return None
 
     # ---- events
 
@@ -232,7 +232,7 @@ class OwnershipMachine(Generic[U]):
         """Take in one fact; the orders that follow from it."""
         effects: list[OwnershipEffect[U]] = []
         look: Iterable[U] = ()
-        self._touched = None
+        self._touched.clear()
         match event:
             case TableSeen(table):
                 self.table, self._level = table, max(self._level, table.level)
@@ -256,8 +256,8 @@ class OwnershipMachine(Generic[U]):
             case FoldCaughtUp():
                 self._caught_up = True
                 look = self._all()
-            case OwnershipFolded(unit, claim):
-                effects, look = self._folded(unit, claim)
+            case OwnersFolded(claims):
+                effects, look = self._all_folded(claims)
             case TakeDone(unit, _) | ReleaseDone(unit):
                 look = self._appended(unit)
             case TakeRefused(unit):
@@ -272,9 +272,19 @@ class OwnershipMachine(Generic[U]):
             effects += self._look_at(unit)
         return [*effects, ConfirmMembers()] if self._view.asks() else effects
 
+    def _all_folded(self, claims: Sequence[tuple[U, Claim]]) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
+        effects: list[OwnershipEffect[U]] = []
+        look: dict[U, None] = {}
+        for unit, claim in claims:
+            found, near = self._folded(unit, claim)
+            effects += found
+            look.update(dict.fromkeys(near))
+        return effects, look
+
     def _folded(self, unit: U, claim: Claim) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
         before = self.held(unit)
-        self._touched, self.claims[unit] = unit, claim
+        self.claims[unit] = claim
+        self._touched.append(unit)
         self._split.update(rules.chain(self._splitting, unit)[1:])
         self._level = max(self._level, self._splitting.level(unit))
         effects: list[OwnershipEffect[U]] = []

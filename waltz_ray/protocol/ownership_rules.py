@@ -47,8 +47,8 @@ def epoch_allows(claim: Claim | None, actor: int, epoch: int) -> bool:
 def has_let_go(claim: Claim | None, own: Container[str], gone: Container[str]) -> bool:
     """Whether nobody but this process serves the unit.
 
-    Its owner has released it; or his registration is gone, and with it his lease; or it was this process itself. Another
-    process under the same number is another: it may be our successor, and we a zombie.
+    Its owner has released it; or his registration is gone, and with it his lease; or it was this process itself.
+    Another process under the same number is another: it may be our successor, and we a zombie.
     """
     return claim is None or claim.released or claim.incarnation in own or claim.incarnation in gone
 
