@@ -30,7 +30,6 @@ from typing import Generic, TypeVar
 
 from waltz_ray.protocol import ownership_rules as rules
 from waltz_ray.protocol.ownership_types import (
-    Claim,
     ConfirmMembers,
     Drained,
     FoldCaughtUp,
@@ -51,6 +50,7 @@ from waltz_ray.protocol.ownership_types import (
     Take,
     TakeDone,
     TakeRefused,
+    UnitClaim,
     UnitPlace,
     UnitTable,
     Unregistered,
@@ -83,7 +83,7 @@ class _Work(Generic[U]):
     def releases(self) -> bool:
         return self.phase in (_Phase.RELEASING, _Phase.RELEASED)
 
-    def is_folded(self, claim: Claim | None) -> bool:
+    def is_folded(self, claim: UnitClaim | None) -> bool:
         """Whether the fold has come to it, or to what is after it."""
         if claim is None:
             return False
@@ -111,7 +111,7 @@ class _View:
         self.gone |= asked - set(members.values())
         self._there |= asked & set(members.values())
 
-    def doubt(self, claim: Claim | None) -> None:
+    def doubt(self, claim: UnitClaim | None) -> None:
         """Somebody has a unit: is he registered?"""
         if claim is not None and claim.incarnation not in self._members | self._there:
             self._doubted.add(claim.incarnation)
@@ -140,7 +140,7 @@ class OwnershipMachine(Generic[U]):
         """The newest that was seen."""
         self.incarnation: str | None = None
         """Of our present registration; None while there may be none."""
-        self.claims: dict[U, Claim] = {}
+        self.claims: dict[U, UnitClaim] = {}
         """What the fold says, of each unit it says something of."""
         self._splitting = splitting
         self._session_s, self._margin_s = session_s, margin_s
@@ -272,7 +272,7 @@ class OwnershipMachine(Generic[U]):
             effects += self._look_at(unit)
         return [*effects, ConfirmMembers()] if self._view.asks() else effects
 
-    def _all_folded(self, claims: Sequence[tuple[U, Claim]]) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
+    def _all_folded(self, claims: Sequence[tuple[U, UnitClaim]]) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
         effects: list[OwnershipEffect[U]] = []
         look: dict[U, None] = {}
         for unit, claim in claims:
@@ -281,7 +281,7 @@ class OwnershipMachine(Generic[U]):
             look.update(dict.fromkeys(near))
         return effects, look
 
-    def _folded(self, unit: U, claim: Claim) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
+    def _folded(self, unit: U, claim: UnitClaim) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
         before = self.held(unit)
         self.claims[unit] = claim
         self._touched.append(unit)
@@ -334,7 +334,7 @@ class OwnershipMachine(Generic[U]):
         whose = "nobody" if place.primary is None else f"actor {place.primary}"
         return [StopServing(unit, f"the table gives it to {whose}")]
 
-    def _take(self, unit: U, epoch: int, claimed: U | None, claim: Claim | None) -> list[OwnershipEffect[U]]:
+    def _take(self, unit: U, epoch: int, claimed: U | None, claim: UnitClaim | None) -> list[OwnershipEffect[U]]:
         if self.incarnation is None or not rules.epoch_allows(claim, self.actor, epoch):
             return []
         if claimed == unit and unit in self._served and rules.readable_under(self.claims[unit], self.incarnation):
@@ -363,7 +363,7 @@ class OwnershipMachine(Generic[U]):
         self._work[unit] = _Work(_Phase.RELEASING, claim.incarnation, claim.epoch)
         return [ReleaseUnit(unit, claim.incarnation, claim.epoch, claimed)]
 
-    def _claimed(self, unit: U) -> tuple[U | None, Claim | None]:
+    def _claimed(self, unit: U) -> tuple[U | None, UnitClaim | None]:
         """What the log says last of a unit, and of which: itself or a coarser one."""
         for each in rules.chain(self._splitting, unit):
             claim = self.claims.get(each)

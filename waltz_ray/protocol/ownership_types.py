@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from waltz_ray.protocol.value import value
 
 __all__ = [
-    "Claim",
+    "UnitClaim",
     "ConfirmMembers",
     "Drained",
     "FoldCaughtUp",
@@ -69,7 +69,7 @@ class Splitting(Protocol[U]):
         ...
 
 
-class Claim(Protocol):
+class UnitClaim(Protocol):
     """What the log says of a unit: ``kv.model.Ownership`` is one."""
 
     @property
@@ -152,7 +152,7 @@ class OwnersFolded(Generic[U]):
     only some of it would be appended with the mark of all.
     """
 
-    claims: tuple[tuple[U, Claim], ...]
+    claims: tuple[tuple[U, UnitClaim], ...]
 
 
 @value()
