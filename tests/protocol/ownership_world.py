@@ -1,8 +1,8 @@
 """A small world for ``OwnershipMachine``: processes of a few actors, one log with its locks, ZooKeeper, a manager.
 
 Nothing is in time here by itself: every message waits until the walk has it arrive, late or never; clocks run at
-different speeds, processes stop and go on, die, and are replaced while they still run. What is promised is checked as it
-happens (``Broken``).
+different speeds, processes stop and go on, die, and are replaced while they still run. What is promised is checked as
+it happens (``Broken``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class Process:
         self.session: int | None = None
         self.mark = -1
         self.caught_up_at = len(world.log) - 1
-        self.claims: dict[Slice, Claimed] = {}
         self.versions: dict[int, int] = {}
         self.appends: list[Append] = []
         self.waiting: list[tuple[Append, int]] = []  # answered, and the fold has to come to an ID
@@ -97,7 +96,8 @@ class Process:
         self.asking: dict[int, str] | None = None  # ConfirmMembers: what was read
         self.asked = False
         self.table_seen, self.members_seen = -1, -1
-        self.step(t.FoldCaughtUp()) if self.caught_up_at < 0 else None
+        if self.caught_up_at < 0:
+            self.step(t.FoldCaughtUp())
 
     def __repr__(self) -> str:
         return f"{self.actor}.{self.number}"
@@ -146,22 +146,24 @@ class Process:
     # ---- the fold
 
     def fold(self, many: int) -> None:
-        for _ in range(many):
-            if self.mark + 1 >= len(self.world.log):
-                break
-            self.mark += 1
-            record = self.world.log[self.mark]
+        """So many transactions in one step of the fold."""
+        claims: dict[Slice, Claimed] = {}
+        until = min(self.mark + many, len(self.world.log) - 1)
+        caught_up = self.mark < self.caught_up_at <= until
+        for at in range(self.mark + 1, until + 1):
+            record = self.world.log[at]
             if record.kind == "set":
-                self.versions[record.key] = self.mark
+                self.versions[record.key] = at
             elif record.unit is not None and record.claim is not None:
-                self.claims[record.unit] = record.claim
-                self.step(t.OwnershipFolded(record.unit, record.claim))
-            if self.mark == self.caught_up_at:
-                self.step(t.FoldCaughtUp())
-            ready = [each for each in self.waiting if each[1] <= self.mark]
-            self.waiting = [each for each in self.waiting if each[1] > self.mark]
-            for append, _ in ready:
-                self.settled(append)
+                claims[record.unit] = record.claim
+        self.mark = max(self.mark, until)
+        tell_claims(self, claims)
+        if caught_up:
+            self.step(t.FoldCaughtUp())
+        ready = [each for each in self.waiting if each[1] <= self.mark]
+        self.waiting = [each for each in self.waiting if each[1] > self.mark]
+        for append, _ in ready:
+            self.settled(append)
 
     def answered(self, append: Append) -> None:
         """Its fate is known; what follows waits for the fold."""
@@ -254,6 +256,12 @@ class Process:
 
 
 # ---- what a keeper has to see to, each by its name (the mutations break them)
+
+
+def tell_claims(process: Process, claims: dict[Slice, Claimed]) -> None:
+    """All at once."""
+    if claims:
+        process.step(t.OwnersFolded(tuple(claims.items())))
 
 
 def mark_of(process: Process) -> int:
@@ -468,7 +476,7 @@ class World:
         if not process.alive:
             return
         process.paused ^= self.chance(0.15 if process.paused else 0.04)
-        process.cut ^= self.chance(0.05 if process.cut else 0.05)
+        process.cut ^= self.chance(0.05)
         if self.chance(0.05):
             process.pace = {channel: self.random.choice(PACES) for channel in CHANNELS}
         if process.number == max(p.number for p in self.processes if p.actor == process.actor):

@@ -13,6 +13,7 @@ import pytest
 from tests.protocol import ownership_world
 from tests.protocol.ownership_world import Broken, World
 from waltz_ray.protocol import ownership, ownership_rules
+from waltz_ray.protocol.ownership_types import OwnersFolded
 
 STEPS = 200
 
@@ -32,10 +33,15 @@ def test_walks() -> None:
     assert min(seen.values()) > 2000, f"they did not do much: {seen}"
 
 
+def walks(seeds: range) -> None:
+    for seed in seeds:
+        walk(seed)
+
+
 class Mutation:
     """A rule, and what is in its place."""
 
-    def __init__(self, where: Any, name: str, broken: Callable[..., object], seeds: int = 400) -> None:
+    def __init__(self, where: Any, name: str, broken: Callable[..., object], seeds: range = range(300)) -> None:
         self.where, self.name, self.broken, self.seeds = where, name, broken, seeds
         assert hasattr(where, name)
 
@@ -44,6 +50,11 @@ def nobody_is_doubted(view: Any, claim: Any) -> None:
     """Who is not in the view counts as gone."""
     if claim is not None and claim.incarnation not in view._members:
         view.gone.add(claim.incarnation)
+
+
+def one_after_the_other(process: Any, claims: dict[Any, Any]) -> None:
+    for claim in claims.items():
+        process.step(OwnersFolded((claim,)))
 
 
 MUTATIONS = {
@@ -64,6 +75,7 @@ MUTATIONS = {
     "mark of the log's end, not of what was told": Mutation(
         ownership_world, "mark_of", lambda process: len(process.world.log) - 1
     ),
+    "claims of one step told one after the other": Mutation(ownership_world, "tell_claims", one_after_the_other),
     "nobody has to let go": Mutation(ownership_rules, "must_let_go", lambda *_: False),
 }
 
@@ -73,5 +85,4 @@ def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) ->
     mutation = MUTATIONS[name]
     monkeypatch.setattr(mutation.where, mutation.name, mutation.broken)
     with pytest.raises(Broken):
-        for seed in range(mutation.seeds):
-            walk(seed)
+        walks(mutation.seeds)

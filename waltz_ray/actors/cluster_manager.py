@@ -30,7 +30,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import NoNode, WaltzError
+from waltz_ray.errors import CoordinationError, NoNode, WaltzError
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
@@ -133,7 +133,10 @@ class ManagerHost:
     def _ensure(self) -> None:
         """As the settings say, with as many kv actors as there are to be by now."""
         config = self.settings.config
-        self._kv_actors = self._layer_store.actors("kv")
+        try:
+            self._kv_actors = self._layer_store.actors("kv")
+        except CoordinationError as error:  # the others are looked after without ZooKeeper, too
+            log.info("manager: how many kv actors there are to be was not read again: %s", error)
         kv = replace(config.kv, actors=self._kv_actors)
         self._supervisor.ensure(replace(self.settings, config=replace(config, kv=kv)))
 

@@ -66,7 +66,12 @@ class Layers:
             self._running.pop(name).cancel()
         for name, space in wanted.items():
             if name not in self._running:
-                self._running[name] = self._loop.create_task(self._arrange(space))
+                task = self._running[name] = self._loop.create_task(self._arrange(space))
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler({"message": "units are not arranged", "exception": task.exception()})
 
     async def _arrange(self, space: Space) -> None:
         splitting: Splitting[Hashable] = self._splitting(space)

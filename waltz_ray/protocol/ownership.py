@@ -24,22 +24,21 @@ its own one after the other; those that go to others it drains and releases one 
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from waltz_ray.protocol import ownership_rules as rules
 from waltz_ray.protocol.ownership_types import (
-    Claim,
     ConfirmMembers,
     Drained,
     FoldCaughtUp,
     LeaseConfirmed,
     MembersConfirmed,
     MembersSeen,
+    OwnersFolded,
     OwnershipEffect,
     OwnershipEvent,
-    OwnershipFolded,
     RegisteredAs,
     ReleaseDone,
     ReleaseRefused,
@@ -51,6 +50,7 @@ from waltz_ray.protocol.ownership_types import (
     Take,
     TakeDone,
     TakeRefused,
+    UnitClaim,
     UnitPlace,
     UnitTable,
     Unregistered,
@@ -83,7 +83,7 @@ class _Work(Generic[U]):
     def releases(self) -> bool:
         return self.phase in (_Phase.RELEASING, _Phase.RELEASED)
 
-    def is_folded(self, claim: Claim | None) -> bool:
+    def is_folded(self, claim: UnitClaim | None) -> bool:
         """Whether the fold has come to it, or to what is after it."""
         if claim is None:
             return False
@@ -111,7 +111,7 @@ class _View:
         self.gone |= asked - set(members.values())
         self._there |= asked & set(members.values())
 
-    def doubt(self, claim: Claim | None) -> None:
+    def doubt(self, claim: UnitClaim | None) -> None:
         """Somebody has a unit: is he registered?"""
         if claim is not None and claim.incarnation not in self._members | self._there:
             self._doubted.add(claim.incarnation)
@@ -140,7 +140,7 @@ class OwnershipMachine(Generic[U]):
         """The newest that was seen."""
         self.incarnation: str | None = None
         """Of our present registration; None while there may be none."""
-        self.claims: dict[U, Claim] = {}
+        self.claims: dict[U, UnitClaim] = {}
         """What the fold says, of each unit it says something of."""
         self._splitting = splitting
         self._session_s, self._margin_s = session_s, margin_s
@@ -155,7 +155,7 @@ class OwnershipMachine(Generic[U]):
         self._waiting: dict[U, set[U]] = {}  # locked unit -> those that are to be taken when it is free
         self._split: set[U] = set()  # of which a finer one was owned
         self._level = splitting.first()
-        self._touched: U | None = None
+        self._touched: list[U] = []  # whose claims the last step has changed
 
     # ---- questions
 
@@ -221,10 +221,10 @@ class OwnershipMachine(Generic[U]):
 
     def broken(self) -> str | None:
         """Which invariant does not hold."""
-        unit = self._touched
-        if unit is None or unit not in self._served or rules.is_ours(self.claims[unit], self.actor, self._own):
-            return None
-        return f"{unit} is served, and the log has {self.claims[unit]}"
+        for unit in self._touched:
+            if unit in self._served and not rules.is_ours(self.claims[unit], self.actor, self._own):
+                return f"{unit} is served, and the log has {self.claims[unit]}"
+        return None
 
     # ---- events
 
@@ -232,7 +232,7 @@ class OwnershipMachine(Generic[U]):
         """Take in one fact; the orders that follow from it."""
         effects: list[OwnershipEffect[U]] = []
         look: Iterable[U] = ()
-        self._touched = None
+        self._touched.clear()
         match event:
             case TableSeen(table):
                 self.table, self._level = table, max(self._level, table.level)
@@ -256,8 +256,8 @@ class OwnershipMachine(Generic[U]):
             case FoldCaughtUp():
                 self._caught_up = True
                 look = self._all()
-            case OwnershipFolded(unit, claim):
-                effects, look = self._folded(unit, claim)
+            case OwnersFolded(claims):
+                effects, look = self._all_folded(claims)
             case TakeDone(unit, _) | ReleaseDone(unit):
                 look = self._appended(unit)
             case TakeRefused(unit):
@@ -272,9 +272,19 @@ class OwnershipMachine(Generic[U]):
             effects += self._look_at(unit)
         return [*effects, ConfirmMembers()] if self._view.asks() else effects
 
-    def _folded(self, unit: U, claim: Claim) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
+    def _all_folded(self, claims: Sequence[tuple[U, UnitClaim]]) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
+        effects: list[OwnershipEffect[U]] = []
+        look: dict[U, None] = {}
+        for unit, claim in claims:
+            found, near = self._folded(unit, claim)
+            effects += found
+            look.update(dict.fromkeys(near))
+        return effects, look
+
+    def _folded(self, unit: U, claim: UnitClaim) -> tuple[list[OwnershipEffect[U]], Iterable[U]]:
         before = self.held(unit)
-        self._touched, self.claims[unit] = unit, claim
+        self.claims[unit] = claim
+        self._touched.append(unit)
         self._split.update(rules.chain(self._splitting, unit)[1:])
         self._level = max(self._level, self._splitting.level(unit))
         effects: list[OwnershipEffect[U]] = []
@@ -324,7 +334,7 @@ class OwnershipMachine(Generic[U]):
         whose = "nobody" if place.primary is None else f"actor {place.primary}"
         return [StopServing(unit, f"the table gives it to {whose}")]
 
-    def _take(self, unit: U, epoch: int, claimed: U | None, claim: Claim | None) -> list[OwnershipEffect[U]]:
+    def _take(self, unit: U, epoch: int, claimed: U | None, claim: UnitClaim | None) -> list[OwnershipEffect[U]]:
         if self.incarnation is None or not rules.epoch_allows(claim, self.actor, epoch):
             return []
         if claimed == unit and unit in self._served and rules.readable_under(self.claims[unit], self.incarnation):
@@ -353,7 +363,7 @@ class OwnershipMachine(Generic[U]):
         self._work[unit] = _Work(_Phase.RELEASING, claim.incarnation, claim.epoch)
         return [ReleaseUnit(unit, claim.incarnation, claim.epoch, claimed)]
 
-    def _claimed(self, unit: U) -> tuple[U | None, Claim | None]:
+    def _claimed(self, unit: U) -> tuple[U | None, UnitClaim | None]:
         """What the log says last of a unit, and of which: itself or a coarser one."""
         for each in rules.chain(self._splitting, unit):
             claim = self.claims.get(each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable
 from typing import TypeVar
 
-from waltz_ray.protocol.ownership_types import Claim, Splitting, UnitPlace
+from waltz_ray.protocol.ownership_types import Splitting, UnitClaim, UnitPlace
 
 __all__ = [
     "chain",
@@ -34,7 +34,7 @@ def chain(splitting: Splitting[U], unit: U) -> list[U]:
     return found
 
 
-def epoch_allows(claim: Claim | None, actor: int, epoch: int) -> bool:
+def epoch_allows(claim: UnitClaim | None, actor: int, epoch: int) -> bool:
     """Whether the table that gives ``actor`` the unit in ``epoch`` is newer than what the log says.
 
     Else somebody who has read a newer table was here: ours is old.
@@ -44,11 +44,11 @@ def epoch_allows(claim: Claim | None, actor: int, epoch: int) -> bool:
     return claim.actor == actor and epoch == claim.epoch
 
 
-def has_let_go(claim: Claim | None, own: Container[str], gone: Container[str]) -> bool:
+def has_let_go(claim: UnitClaim | None, own: Container[str], gone: Container[str]) -> bool:
     """Whether nobody but this process serves the unit.
 
-    Its owner has released it; or his registration is gone, and with it his lease; or it was this process itself. Another
-    process under the same number is another: it may be our successor, and we a zombie.
+    Its owner has released it; or his registration is gone, and with it his lease; or it was this process itself.
+    Another process under the same number is another: it may be our successor, and we a zombie.
     """
     return claim is None or claim.released or claim.incarnation in own or claim.incarnation in gone
 
@@ -70,17 +70,17 @@ def locked_with(splitting: Splitting[U], unit: U, claimed: U | None) -> tuple[U,
     return tuple(above if claimed is None else above[: above.index(claimed) + 1] if claimed in above else ())
 
 
-def is_ours(claim: Claim, actor: int, own: Container[str]) -> bool:
+def is_ours(claim: UnitClaim, actor: int, own: Container[str]) -> bool:
     """Whether this process has the unit: it took it, under one of its own registrations, and has not released it."""
     return claim.actor == actor and claim.incarnation in own and not claim.released
 
 
-def must_let_go(place: UnitPlace, claim: Claim, actor: int) -> bool:
+def must_let_go(place: UnitPlace, claim: UnitClaim, actor: int) -> bool:
     """Whether the owner of a unit has to release it: a table newer than its OWN names another, or nobody."""
     return place.primary != actor and place.epoch > claim.epoch
 
 
-def readable_under(claim: Claim, incarnation: str | None) -> bool:
+def readable_under(claim: UnitClaim, incarnation: str | None) -> bool:
     """Whether the lease of a registration covers a unit: only one that was taken under this very registration.
 
     Since an older one was gone somebody may have taken the unit, which our fold has not come to yet.

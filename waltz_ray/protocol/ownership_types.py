@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from waltz_ray.protocol.value import value
 
 __all__ = [
-    "Claim",
+    "UnitClaim",
     "ConfirmMembers",
     "Drained",
     "FoldCaughtUp",
@@ -20,8 +20,8 @@ __all__ = [
     "MembersConfirmed",
     "MembersSeen",
     "OwnershipEffect",
+    "OwnersFolded",
     "OwnershipEvent",
-    "OwnershipFolded",
     "RegisteredAs",
     "ReleaseDone",
     "ReleaseRefused",
@@ -69,7 +69,7 @@ class Splitting(Protocol[U]):
         ...
 
 
-class Claim(Protocol):
+class UnitClaim(Protocol):
     """What the log says of a unit: ``kv.model.Ownership`` is one."""
 
     @property
@@ -145,16 +145,19 @@ class LeaseConfirmed:
 
 
 @value()
-class OwnershipFolded(Generic[U]):
-    """What our fold says of a unit now; at the start, of all it knows. To be told before the fold's mark is used."""
+class OwnersFolded(Generic[U]):
+    """What our fold says now of the units that it has something new of; at the start, of all it knows.
 
-    unit: U
-    claim: Claim
+    All that one step of the fold has changed is told at once, before the fold's mark is used: a decision that knows
+    only some of it would be appended with the mark of all.
+    """
+
+    claims: tuple[tuple[U, UnitClaim], ...]
 
 
 @value()
 class FoldCaughtUp:
-    """Our folds have once been at the end of their partitions: the OwnershipFolded until then are what there was."""
+    """Our folds have once been at the end of their partitions: the OwnersFolded until then are what there was."""
 
 
 @value()
@@ -248,7 +251,7 @@ OwnershipEvent = (
     | RegisteredAs
     | Unregistered
     | LeaseConfirmed
-    | OwnershipFolded[U]
+    | OwnersFolded[U]
     | FoldCaughtUp
     | TakeDone[U]
     | TakeRefused[U]

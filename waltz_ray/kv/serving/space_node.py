@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,9 +56,9 @@ from waltz_ray.protocol.ownership_types import (
     LeaseConfirmed,
     MembersConfirmed,
     MembersSeen,
+    OwnersFolded,
     OwnershipEffect,
     OwnershipEvent,
-    OwnershipFolded,
     RegisteredAs,
     ReleaseDone,
     ReleaseRefused,
@@ -151,9 +151,7 @@ class SpaceNode:
 
     async def start(self) -> None:
         """Say what the states know, and go on from there."""
-        for mask in MASKS:
-            for unit in units_of(mask):
-                self._tell_claim(unit)
+        self._tell_claims(unit for mask in MASKS for unit in units_of(mask))
         self._run()
         self._tick()
         await self._folding.start()
@@ -345,9 +343,9 @@ class SpaceNode:
 
     def _folded(self, partition: int, of_owners: bool) -> None:
         if of_owners:
-            for mask in MASKS:
-                for bucket in range(partition, mask + 1, self.partitions):
-                    self._tell_claim(Unit(mask, bucket))
+            self._tell_claims(
+                Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)
+            )
         mark, waiting = self.states[partition].mark, self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
             self._events.append(heapq.heappop(waiting)[2])
@@ -363,11 +361,15 @@ class SpaceNode:
         self._fold_waiters.append(waiter)
         return waiter
 
-    def _tell_claim(self, unit: Unit) -> None:
-        state = self.states[partition_of(unit.bucket, self.partitions)]
-        claim = state.ownership(unit)
-        if claim is not None and claim != self.ownership.claims.get(unit):
-            self._events.append(OwnershipFolded(unit, claim))
+    def _tell_claims(self, units: Iterable[Unit]) -> None:
+        """What is new, at once: what is decided on it is appended with the mark of all of it."""
+        found = []
+        for unit in units:
+            claim = self.states[partition_of(unit.bucket, self.partitions)].ownership(unit)
+            if claim is not None and claim != self.ownership.claims.get(unit):
+                found.append((unit, claim))
+        if found:
+            self._events.append(OwnersFolded(tuple(found)))
 
     def _has_caught_up(self) -> None:
         self.caught_up = True
