@@ -56,6 +56,7 @@ from waltz_ray.kv.messages import (
 from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.kv.wire import COMMAND_OPCODES, decode_command, encode_command, encode_reply
 from waltz_ray.kv.wire_framer import KvFramer
+from waltz_ray.net.listener import LoopListener, listen
 
 __all__ = ["FakeKvActor", "FakeKvCluster", "FakePlace"]
 
@@ -222,7 +223,7 @@ class FakeKvActor:
         """Data commands that came."""
         self.native = True
         self._cluster = cluster
-        self._listener: asyncio.Server | None = None
+        self._listener: LoopListener | None = None
         self.connections: set[FakeConnection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()  # of locks
         self.lives = self.reads = False
@@ -233,9 +234,8 @@ class FakeKvActor:
 
     async def listen(self, port: int = 0) -> None:
         self.lives = self.reads = True
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: FakeConnection(self), "127.0.0.1", port)
-        self.server = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        self._listener = await listen("a fake kv actor", lambda: FakeConnection(self), "127.0.0.1", port)
+        self.server = f"127.0.0.1:{self._listener.port}"
 
     def kill(self) -> None:
         """It accepts nothing, and every connection is reset."""

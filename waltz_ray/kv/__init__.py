@@ -30,7 +30,27 @@ _MODULES = {
     "connect_async": "client.connecting",
 }
 
-__all__ = [*_MODULES]
+__all__ = [
+    "ABSENT",
+    "AsyncKvClient",
+    "AsyncKvLock",
+    "AsyncKvMap",
+    "AsyncKvWatch",
+    "Entry",
+    "ItemDeleted",
+    "ItemEvent",
+    "ItemExpired",
+    "ItemSet",
+    "ItemTouched",
+    "KvClient",
+    "KvClientConfig",
+    "KvLock",
+    "KvMap",
+    "KvWatch",
+    "NamedEntry",
+    "connect",
+    "connect_async",
+]
 
 
 def __getattr__(name: str) -> Any:

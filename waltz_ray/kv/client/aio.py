@@ -11,7 +11,7 @@ from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.items import AsyncKvMap
 from waltz_ray.kv.client.locks import AsyncKvLock
 from waltz_ray.kv.client.place import KvPlace
-from waltz_ray.kv.client.settings import KvClientConfig
+from waltz_ray.kv.client.settings import KvClientConfig, checked_timeout_s
 from waltz_ray.kv.client.values import MOST_MAP_NAME_BYTES, KvName, name_bytes
 from waltz_ray.kv.client.watching import AsyncKvWatch, WatchStart, checked_start
 
@@ -110,6 +110,16 @@ class AsyncKvClient(AsyncKvMap):
             "buckets": len(owners),
             "retries": engine.retries,
         }
+
+    async def routes(self, timeout: float | None = None) -> dict[str, int]:
+        """How many buckets each actor (``host:port``) has, as far as is heard within ``timeout`` seconds; "" has those
+        that nobody is known to serve."""
+        engine = self._started_engine()
+        await engine.all_known(engine.now() + checked_timeout_s(timeout, engine.config))
+        found: dict[str, int] = {}
+        for owner in engine.table.owners():
+            found[owner or ""] = found.get(owner or "", 0) + 1
+        return found
 
     def _started_engine(self) -> KvEngine:
         if self._running is None:

@@ -266,6 +266,12 @@ class KvClient(KvMap):
         """``connected``: actors; ``known_buckets`` of ``buckets``; ``retries``: of items, since the start."""
         return self._shell.core().statistics()
 
+    def routes(self, timeout: float | None = None) -> dict[str, int]:
+        """How many buckets each actor (``host:port``) has, as far as is heard within ``timeout`` seconds; "" has those
+        that nobody is known to serve."""
+        core = self._shell.core()
+        return self._shell.call(core.routes(timeout))
+
     def close(self) -> None:
         """Let go of everything; calls that go on end with ClientClosed. Idempotent."""
         self._shell.close()

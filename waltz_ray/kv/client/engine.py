@@ -251,6 +251,16 @@ class KvEngine:
         whys = sorted({peer.why for peer in self._peers.values()})
         return "no actor is connected" + (f" ({'; '.join(whys)})" if whys else ": the space has none just now")
 
+    async def all_known(self, end_s: float) -> None:
+        """Until every bucket's actor is known and connected, or then by the loop's clock."""
+        while self.now() < end_s:
+            self.check_open()
+            owners = self.table.owners()
+            if None not in owners and all(owner and self.link(owner) is not None for owner in {*owners}):
+                return
+            await self.news(min(end_s, self.now() + _ANEW_S))
+            await self.locate([bucket for bucket, owner in enumerate(owners) if owner is None], end_s)
+
     def ask_anew(self) -> None:
         """Things are not where they were said to be: have every actor say again what it has, if not just now."""
         if self.now() < self._asked_anew_s + _ANEW_S:

@@ -11,7 +11,7 @@ from waltz_ray.errors import InvalidInput, KvConflict, KvNotReady, KvNotReplicat
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.errands import GetErrand, GetJob, PutErrand, PutJob
 from waltz_ray.kv.client.scanning import PAGE, PartitionPages, merged
-from waltz_ray.kv.client.settings import MOST_TIMEOUT_S
+from waltz_ray.kv.client.settings import checked_timeout_s
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.values import (
     Entry,
@@ -99,7 +99,7 @@ class AsyncKvMap:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidInput(f"limit is a number of items, at least 0, not {limit!r}")
         engine = self._engine()
-        timeout_s = self._timeout(engine, timeout)
+        timeout_s = checked_timeout_s(timeout, engine.config)
         first, begin = name_bytes(prefix, "a prefix"), name_bytes(after, "after")
         size = PAGE if limit is None else min(PAGE, max(1, limit))
         partitions = [
@@ -170,7 +170,7 @@ class AsyncKvMap:
         Then it is KvNotReady if none was, else KvUnknownFate, which says how many.
         """
         engine = self._engine()
-        timeout_s = self._timeout(engine, timeout)
+        timeout_s = checked_timeout_s(timeout, engine.config)
         end_s = engine.now() + timeout_s
         ops = [self._set_op(name, value, expires, None) for name, value in items.items()]
         if len({op.name for op in ops}) < len(ops):
@@ -223,7 +223,7 @@ class AsyncKvMap:
     def update_call(self, name: KvName, default: Any, expires: float | None, timeout: float | None) -> KvUpdate:
         """What ``update`` goes through, for who calls the function elsewhere."""
         engine = self._engine()
-        return KvUpdate(self, engine, (name, default, expires), self._timeout(engine, timeout))
+        return KvUpdate(self, engine, (name, default, expires), checked_timeout_s(timeout, engine.config))
 
     async def add(self, name: KvName, amount: int = 1, timeout: float | None = None) -> int:
         """Add to the integer that an item is, 0 if there is none; the sum. InvalidInput: it is none, or too large."""
@@ -243,17 +243,9 @@ class AsyncKvMap:
         raw = name_bytes(name)
         return Op(OpKind.SET, raw, kind, data, expires_in_ms(expires), expected_version(expected))
 
-    @staticmethod
-    def _timeout(engine: KvEngine, timeout: float | None) -> float:
-        if timeout is None:
-            return engine.config.timeout_s
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT_S:
-            raise InvalidInput(f"timeout is a number of seconds above 0, at most {MOST_TIMEOUT_S:g}, not {timeout!r}")
-        return timeout
-
     async def _read(self, names: Sequence[bytes], timeout: float | None) -> dict[bytes, Entry | None]:
         engine = self._engine()
-        timeout_s = self._timeout(engine, timeout)
+        timeout_s = checked_timeout_s(timeout, engine.config)
         end_s = engine.now() + timeout_s
         found: dict[bytes, Entry | None] = {}
         for begin in range(0, len(names), _CHUNK_ENTRIES):
@@ -272,7 +264,7 @@ class AsyncKvMap:
     async def _write(self, ops: Sequence[Op], fullwait: bool, timeout: float | None) -> list[PutJob]:
         """Of one call; raises what its first job does."""
         engine = self._engine()
-        timeout_s = self._timeout(engine, timeout)
+        timeout_s = checked_timeout_s(timeout, engine.config)
         jobs = await self._run(engine, ops, fullwait, engine.now() + timeout_s)
         for job in jobs:
             job.check("writing item", timeout_s)

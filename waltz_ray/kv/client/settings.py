@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltz_ray.errors import ConfigError
+from waltz_ray.errors import ConfigError, InvalidInput
 
-__all__ = ["MOST_TIMEOUT_S", "KvClientConfig"]
+__all__ = ["MOST_TIMEOUT_S", "KvClientConfig", "checked_timeout_s"]
 
 MOST_TIMEOUT_S = 300.0
 """Half of the time for which a write is recognised when it comes again: no call goes on for longer."""
@@ -29,3 +29,12 @@ class KvClientConfig:
         for name, least in (("outstanding_bytes", 64 * 1024), ("max_frame_bytes", 64 * 1024)):
             if not least <= getattr(self, name) < 2**31:
                 raise ConfigError(f"{name} must be from {least} to {2**31 - 1}, not {getattr(self, name)!r}")
+
+
+def checked_timeout_s(timeout: float | None, config: KvClientConfig) -> float:
+    """Of a call, in seconds; None: the client's. InvalidInput."""
+    if timeout is None:
+        return config.timeout_s
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT_S:
+        raise InvalidInput(f"timeout is a number of seconds above 0, at most {MOST_TIMEOUT_S:g}, not {timeout!r}")
+    return timeout

@@ -1,0 +1,361 @@
+"""What the key/value client is made of, piece by piece; where it finds its actors; what it sees of a log."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from tests.kv.fake_cluster import FakeKvCluster, FakePlace
+from waltz_ray import compat, kv
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.client import WaltzClient
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.coordination.unit_store import UnitStore
+from waltz_ray.errors import ConfigError, InvalidInput, InvariantBroken, KvNotReady, SpaceNotFound, WireError
+from waltz_ray.finding.find import FoundCluster
+from waltz_ray.kv.client.aio import AsyncKvClient
+from waltz_ray.kv.client.client import KvClient
+from waltz_ray.kv.client.connecting import MemberDirectory
+from waltz_ray.kv.client.engine import ByteRoom
+from waltz_ray.kv.client.request_numbers import RequestNumbers
+from waltz_ray.kv.client.scanning import covered
+from waltz_ray.kv.client.settings import KvClientConfig
+from waltz_ray.kv.client.table import RouteTable
+from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched
+from waltz_ray.kv.messages import Hashmask, Hashmasks, Scanned
+from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Touch, ValueType
+from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.records import encode_record, header_of
+from waltz_ray.kv.routing import fnv1a_32
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.testing import InMemoryCluster
+
+# ---- the table
+
+
+def test_the_table_grows_with_the_mask() -> None:
+    """O05, O16, O17: each new entry is what its coarser bucket was, then the announcement is applied."""
+    table = RouteTable()
+    table.announced("a:1", Hashmasks(0xF, ((2, 0), (3, 0), (4, 1))))
+    assert [table.owner(bucket) for bucket in (0x52, 3, 4)] == ["a:1", "a:1", None]
+    table.changed("b:1", Hashmask(0xFF, 0x52, 0))
+    assert table.mask == 0xFF
+    assert [table.owner(key) for key in (0x52, 0x42, 0x152, 0x53, 0x54)] == ["b:1", "a:1", "b:1", "a:1", None]
+    table.announced("c:1", Hashmasks(0xFFF, ()))
+    assert [table.owner(key) for key in (0x552, 0x542)] == ["b:1", "a:1"]
+
+
+def test_who_has_an_older_mask_is_split_in_the_table() -> None:
+    """O15."""
+    table = RouteTable()
+    table.changed("b:1", Hashmask(0xFF, 0x01, 0))
+    table.announced("a:1", Hashmasks(0xF, ((2, 0),)))
+    assert table.mask == 0xFF
+    assert [bucket for bucket, owner in enumerate(table.owners()) if owner == "a:1"] == [*range(2, 0x100, 16)]
+    table.announced("a:1", Hashmasks(0xF, ()))  # has no others
+    assert set(table.owners()) == {None, "b:1"}
+    table.changed("a:1", Hashmask(0xFF, 0x01, -1))  # it never had that
+    assert table.owner(1) == "b:1"
+    table.changed("b:1", Hashmask(0xFF, 0x01, 1))  # only as a backup
+    assert table.owner(1) is None
+
+
+@pytest.mark.parametrize(("mask", "bucket"), [(0x7, 1), (0xFFFF, 1), (0xF, 16)])
+def test_masks_and_buckets_that_there_are_not(mask: int, bucket: int) -> None:
+    with pytest.raises(WireError, match="there is no bucket"):
+        RouteTable().announced("a:1", Hashmasks(mask, ((bucket, 0),)))
+
+
+def test_what_is_said_of_one_bucket() -> None:
+    table = RouteTable()
+    table.redirected(0x123, "a:1")
+    table.doubted(0x123, "b:1")
+    assert table.owner(3) == "a:1"
+    table.doubted(0x123, "a:1")
+    assert table.owner(3) is None
+
+
+def test_a_scan_counts_only_if_every_bucket_is_spoken_for() -> None:
+    def answer(mask: int, *buckets: int) -> Scanned:
+        return Scanned(mask, buckets, False, 0, ())
+
+    assert covered(5, 16, [answer(0xF, 5)])
+    assert not covered(5, 16, [answer(0xF, 4)])
+    assert not covered(5, 16, [])
+    assert covered(1, 4, [answer(0xF, 1, 5), answer(0xF, 9, 13)])
+    assert not covered(1, 4, [answer(0xF, 1, 5), answer(0xF, 9)])
+    fine = [bucket for bucket in range(0x100) if bucket & 15 == 9 or bucket & 15 == 13]
+    assert covered(1, 4, [answer(0xF, 1, 5), answer(0xFF, *fine)])
+    assert not covered(1, 4, [answer(0xF, 1, 5), answer(0xFF, *fine[1:])])
+
+
+# ---- numbers, room, settings
+
+
+def test_settled_is_below_the_lowest_open_number() -> None:
+    numbers = RequestNumbers(7)
+    assert (numbers.take(3), numbers.take()) == (1, 4)
+    for sequence, settled in ((2, 1), (1, 3), (4, 3), (3, 5)):
+        numbers.settle(sequence)
+        assert numbers.settled == settled
+    assert numbers.unsettled == 0
+    with pytest.raises(InvariantBroken):
+        numbers.settle(3)
+
+
+def test_who_comes_first_has_room_first() -> None:
+    async def run() -> None:
+        room, had = ByteRoom(10), []
+
+        async def take(size: int) -> None:
+            await room.take(size)
+            had.append(size)
+
+        tasks = []
+        for size in (8, 7, 1, 2, 50):
+            tasks.append(asyncio.ensure_future(take(size)))
+            await asyncio.sleep(0)
+        assert had == [8]  # the small ones do not overtake
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        room.give_back(8)
+        await asyncio.wait(tasks[:4])
+        assert had == [8, 1, 2]
+        room.give_back(3)
+        await tasks[4]
+        assert had == [8, 1, 2, 50]  # one alone may have more
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"timeout_s": 0}, {"timeout_s": 301}, {"outstanding_bytes": 1}, {"max_frame_bytes": 0}]
+)
+def test_settings_have_bounds(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        KvClientConfig(**wrong)
+
+
+def test_nobody_loads_a_client_who_does_not_use_it() -> None:
+    text = """
+import sys
+import waltz_ray.kv.keeper
+light = [name for name in ("asyncio", "kazoo", "ray", "lmdb", "waltz_ray.client") if name in sys.modules]
+import waltz_ray.kv as kv
+kv.connect, kv.KvClient, kv.ItemSet
+print(light, [name for name in ("kazoo", "ray", "lmdb") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] []\n"
+    assert all(getattr(kv, name) is not None for name in kv.__all__)
+
+
+# ---- cancelling
+
+
+def test_what_is_cancelled_leaves_nothing_behind() -> None:
+    """A write is not repeated, its number is settled; a lock that is given all the same is given back."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        async with AsyncKvClient(cluster.place()) as items:
+            await items.set("ann", 1)
+            engine = items._started_engine()
+            cluster.move(fnv1a_32(b"ann") & 15, -1)
+            writing = asyncio.ensure_future(items.set("ann", 2))
+            await asyncio.sleep(0.05)
+            assert engine.numbers.unsettled == 1
+            writing.cancel()
+            await asyncio.wait([writing])
+            assert engine.numbers.unsettled == 0
+            async with items.lock("leader"):
+                waiting = asyncio.ensure_future(items.lock("leader", wait=5).acquire())
+                await asyncio.sleep(0.05)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            async with items.lock("leader", wait=2) as lock:  # it had been given to who was cancelled, for a moment
+                assert lock.code
+            async with compat.timeout(5):
+                while engine.numbers.unsettled:
+                    await asyncio.sleep(0.005)
+
+    with FakeKvCluster() as cluster:
+        asyncio.run(run(cluster))
+        assert cluster.state.items[b"", b"ann"].version == 1
+        assert cluster.state.locks == {}
+
+
+def test_a_client_of_a_forked_parent_is_one_of_its_own() -> None:
+    text = """
+import os, sys
+from tests.kv.fake_cluster import FakePlace
+from waltz_ray.kv.client.client import KvClient
+kv = KvClient(FakePlace(sys.argv[1:]))
+kv.set("parent", 1)
+child = os.fork()
+if not child:
+    kv.set("child", kv.get("parent") + 1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert kv.get("child") == 2
+kv.close()
+"""
+    with FakeKvCluster() as cluster:
+        servers = [actor.server for actor in cluster.actors]
+        subprocess.run([sys.executable, "-c", text, *servers], check=True, timeout=30)
+        assert len(cluster.state.settled) == 2
+
+
+# ---- where the actors are
+
+
+@pytest.fixture
+def zookeeper() -> MemoryZooKeeperServer:
+    server = MemoryZooKeeperServer()
+    store = ClusterStore(MemoryZooKeeper(server), "demo")
+    store.initialize(1, [0])
+    store.spaces.create("kv", 4, "kv")
+    store.spaces.mark_ready("kv")
+    return server
+
+
+def test_actors_are_found_where_they_register(zookeeper: MemoryZooKeeperServer) -> None:
+    found, told = FoundCluster("demo", "memory"), []
+    directory = MemberDirectory(MemoryZooKeeper(zookeeper), found, "kv")
+    stop = directory.watch(lambda servers: told.append(sorted(servers)))
+    actor = MemoryZooKeeper(zookeeper)
+    units = UnitStore(actor, "demo", "kv", "kv", BucketSplitting(4))
+    registration = units.register(0, Endpoint("host", 7), lambda event: None, time.monotonic)
+    assert directory.partitions == 4
+    wait_for(lambda: told[-1:] == [["host:7"]])
+    registration.cancel()
+    wait_for(lambda: told[-1] == [])
+    stop()
+    directory.close()
+    actor.close()
+
+
+def test_spaces_that_are_none_of_ours(zookeeper: MemoryZooKeeperServer) -> None:
+    found = FoundCluster("demo", "memory")
+    with pytest.raises(InvalidInput, match="space 'log' of cluster 'demo' is of kind log, not kv"):
+        MemberDirectory(MemoryZooKeeper(zookeeper), found, "log")
+    with pytest.raises(SpaceNotFound):
+        MemberDirectory(MemoryZooKeeper(zookeeper), found, "nothing")
+
+
+def test_connect_finds_the_cluster(zookeeper: MemoryZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ZooKeeper to a value, and again from a pickle; a space without actors is waited for."""
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda hosts: MemoryZooKeeper(zookeeper))
+    session = MemoryZooKeeper(zookeeper)
+    units = UnitStore(session, "demo", "kv", "kv", BucketSplitting(4))
+    with FakeKvCluster(partitions=4) as cluster, kv.connect("demo", zookeeper="z:1") as items:
+        with pytest.raises(KvNotReady, match="no actor is connected: the space has none just now"):
+            items.get("ann", timeout=0.1)
+        for actor in cluster.actors:
+            host, _, port = actor.server.rpartition(":")
+            units.register(actor.number, Endpoint(host, int(port)), lambda event: None, time.monotonic)
+        items.set("ann", 1)
+        with pickle.loads(pickle.dumps(items)) as again:
+            assert again.get("ann") == 1
+
+        async def there() -> None:
+            async with await kv.connect_async("demo", zookeeper="z:1") as found:
+                assert await found.get("ann") == 1
+            async with pickle.loads(pickle.dumps(found)) as found:
+                assert [each.name async for each in found.scan()] == ["ann"]
+
+        asyncio.run(there())
+    session.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# ---- the log
+
+
+class LogPlace(FakePlace):
+    """Actors that are not there, and a log that is."""
+
+    log_cluster: InMemoryCluster
+
+    def log(self) -> WaltzClient:
+        return self.log_cluster.connect(space="kv")
+
+    async def log_async(self) -> AsyncWaltzClient:
+        return await self.log_cluster.connect_async(space="kv")
+
+
+@pytest.fixture
+def place() -> Iterator[LogPlace]:
+    with InMemoryCluster() as cluster:
+        cluster.create_space("kv", 2, "kv")
+        found = LogPlace([], 2)
+        found.log_cluster = cluster
+        yield found
+
+
+NAME, OTHER = b"ann", b"bob"
+KEY = ItemKey(0, fnv1a_32(NAME), NAME)
+OF_A_MAP = ItemKey(fnv1a_32(b"users"), fnv1a_32(NAME), NAME)
+RECORDS: list[Record] = [
+    BARRIER,
+    Set(KEY, ValueType.TEXT, b"one"),
+    Set(OF_A_MAP, ValueType.TEXT, b"of a map", map_name=b"users"),
+    Set(ItemKey(0, fnv1a_32(OTHER), OTHER), ValueType.TEXT, b"of another name"),
+    Touch(KEY, 99),
+    Expired(((OF_A_MAP, 2), (KEY, 4))),
+    Delete(KEY),
+]
+EVENTS = [
+    ItemSet("ann", "one", 1, 0, 0),
+    ItemTouched("ann", 4, 0, 99),
+    ItemExpired("ann", 4, 0),
+    ItemDeleted("ann", 6, 0),
+]
+
+
+def append_all(place: LogPlace) -> None:
+    with place.log() as log:
+        for record in RECORDS:
+            log.append(0, encode_record(record), header_of(record)).result(10)
+
+
+def test_watching(place: LogPlace) -> None:
+    with KvClient(place) as items:
+        with items.watch("an") as events:
+            append_all(place)
+            assert [next(events) for _ in EVENTS] == EVENTS
+        with items.watch(start="earliest", map="users") as events:
+            assert [next(events), next(events)] == [ItemSet("ann", "of a map", 2, 0, 0), ItemExpired("ann", 2, 0)]
+        with items.watch(start={0: 4, 1: 0}) as events:
+            assert next(events) == EVENTS[1]
+            timer = threading.Timer(0.1, events.stop)  # ends who waits
+            timer.start()
+            assert [event.version for event in events] == [4, 6]
+        with pytest.raises(InvalidInput, match="start is"):
+            items.watch(start="now")  # type: ignore[arg-type]
+
+
+def test_watching_on_a_loop(place: LogPlace) -> None:
+    async def run() -> None:
+        async with AsyncKvClient(place) as items:
+            async with items.watch("an") as events:
+                await asyncio.to_thread(append_all, place)
+                assert [await anext(events) for _ in EVENTS] == EVENTS
+            found: AsyncIterator[object] = items.watch("an", start="earliest")
+            assert await anext(found) == EVENTS[0]
+            await found.stop()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
