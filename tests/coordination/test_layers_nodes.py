@@ -36,7 +36,7 @@ class Overtaken(MemoryZooKeeper):
             self.overtaken = True
             LayerStore(self._server.client(), "c").raise_actors("kv", 4)
 
-    def create(self, path: str, data: bytes, **options: bool) -> str:  # type: ignore[override]
+    def create(self, path: str, data: bytes, **options: bool) -> str:
         self._first()
         return super().create(path, data, **options)
 
