@@ -16,10 +16,11 @@ from waltz_ray import compat
 from waltz_ray.actors.cluster_manager import ManagerHost
 from waltz_ray.actors.endpoint_probe import probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
-from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig
+from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import CursorStore
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
@@ -63,10 +64,12 @@ class FakeServer:
 class CountingSupervisor:
     def __init__(self) -> None:
         self.calls = 0
+        self.kv_actors = -1
         self.failure: Exception | None = None
 
     def ensure(self, settings: Settings) -> None:
         self.calls += 1
+        self.kv_actors = settings.config.kv.actors
         if self.failure is not None:
             raise self.failure
 
@@ -182,6 +185,23 @@ def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:
     assert rig.supervisor.calls >= 2
 
 
+def test_as_many_kv_actors_are_looked_after_as_there_are_to_be_by_now(rig: Rig) -> None:
+    """Also while ZooKeeper does not say how many: then as many as before."""
+    layers = LayerStore(rig.new_client(), rig.cluster)
+    manager = rig.manager()
+    until(lambda: rig.supervisor.kv_actors == 0, "there are none yet")
+    layers.raise_actors("kv", 2)
+    until(lambda: rig.supervisor.kv_actors == 2, "waltz up --kv 2")
+    manager._layer_store.actors = no_answer  # type: ignore[method-assign]
+    before = rig.supervisor.calls
+    until(lambda: rig.supervisor.calls > before, "it goes on")
+    assert (rig.supervisor.kv_actors, manager.manager.supervision_error) == (2, "")
+
+
+def no_answer(layer: str) -> int:
+    raise CoordinationError("no answer")
+
+
 def test_the_view_is_what_zookeeper_says(rig: Rig) -> None:
     manager = rig.manager()
     servers = [rig.server(0), rig.server(1)]
@@ -216,10 +236,18 @@ def test_a_probe_takes_a_wrong_suspicion_back() -> None:
 
 def test_settings_survive_zookeeper_and_say_what_is_wrong() -> None:
     config = ClusterConfig(
-        name="x", directory="/d", partitions=7, server=ServerConfig(lock_table_size=5), storage=StorageConfig(9)
+        name="x",
+        directory="/d",
+        partitions=7,
+        server=ServerConfig(lock_table_size=5),
+        storage=StorageConfig(9),
+        kv=KvConfig(actors=2, dialect="2012"),
     )
     settings = Settings(config, {0: "a", 1: "b"})
     assert from_json(to_json(settings)) == settings
+    older = to_json(settings)
+    del older["config"]["kv"]  # of a cluster from before there were any
+    assert from_json(older).config.kv == KvConfig()
     with pytest.raises(CoordinationError, match="waltz up"):
         from_json({})
     with pytest.raises(ConfigError, match="did you mean 'partitions'"):

@@ -10,11 +10,13 @@ import pytest
 
 from tests.runtime.test_status import SERVED
 from waltz_ray.actors import metrics
-from waltz_ray.actors.metrics import CursorGauges, Gauges, ServerGauges
+from waltz_ray.actors.metrics import CursorGauges, Gauges, KvGauges, ServerGauges
 from waltz_ray.runtime.status import (
     ActorState,
     CursorStatus,
     EndpointStatistics,
+    KvActorStatus,
+    KvSpaceStatus,
     ReplicaStatus,
     RottenSegment,
     ScrubStatus,
@@ -151,3 +153,34 @@ def test_the_gauges_of_cursors(values: dict[Sample, float]) -> None:
     assert of(values, cluster="c", space="log", cursor="audit") == {"cursor_lag": 0, "cursor_owned": 0}
     gauges.cursors(replace(audit, name=f"c{number}") for number in range(metrics.MOST_PARTITIONS + 9))
     assert len([name for name, _ in values if name == "waltz_cursor_lag"]) == metrics.MOST_PARTITIONS
+
+
+def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
+    said = KvSpaceStatus(
+        endpoint=None,
+        incarnation=None,
+        mask=0xFF,
+        primaries=1,
+        secondaries=2,
+        lease=True,
+        marks={0: 7},
+        connections=3,
+        commands=4,
+        waiting=5,
+        live_bytes=6,
+        tail_bytes=7,
+        snapshots=0,
+    )
+    KvGauges("c", "1").actor(KvActorStatus(state=ActorState.SERVING, spaces={"items": said, "more": said}))
+    for space in ("items", "more"):
+        assert of(values, cluster="c", actor="1", space=space) == {
+            "kv_mask": 255,
+            "kv_primaries": 1,
+            "kv_secondaries": 2,
+            "kv_lease": 1,
+            "kv_connections": 3,
+            "kv_commands": 4,
+            "kv_waiting": 5,
+            "kv_live_bytes": 6,
+            "kv_tail_bytes": 7,
+        }

@@ -17,12 +17,15 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import RefusalCode
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.session_replica import Phase
+from waltz_ray.protocol.spaces import Space, SpaceState
 from waltz_ray.runtime.findings import what_does_not_serve
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
     CursorStatus,
     EmbeddedZooKeeperStatus,
+    KvActorStatus,
+    KvSpaceStatus,
     LinkStatus,
     ManagerStatus,
     PartitionAssignment,
@@ -162,7 +165,71 @@ def test_how_far_the_scrub_is(
     assert told in capsys.readouterr().out
 
 
+KV_SPACE_SAID = KvSpaceStatus(
+    endpoint=Endpoint("127.0.0.1", 4),
+    incarnation="i",
+    mask=0xF,
+    primaries=8,
+    secondaries=8,
+    lease=True,
+    marks={0: 7},
+    connections=3,
+    commands=9,
+    waiting=0,
+    live_bytes=5,
+    tail_bytes=6,
+    snapshots=0,
+)
+KV = KvActorStatus(state=ActorState.SERVING, actor=0, spaces={"items": KV_SPACE_SAID})
+WITH_KV = replace(
+    CLUSTER,
+    kv={0: KV, 1: replace(KV, actor=1)},
+    spaces=(Space("log", "log", 0, 1, SpaceState.READY), Space("items", "kv", 1, 16, SpaceState.READY)),
+)
+
+
+def with_kv(**changes: Any) -> ClusterStatus:
+    return replace(WITH_KV, kv={**WITH_KV.kv, 0: replace(KV, **changes)})
+
+
+def test_kv_actors_and_what_they_serve_are_shown(
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    asks = replace(KV_SPACE_SAID, lease=False)
+    answer(replace(WITH_KV, kv={**WITH_KV.kv, 1: replace(KV, spaces={"items": asks})}))
+    assert run("status") == 0
+    first, second = [
+        line.replace(" ", "") for line in capsys.readouterr().out.splitlines() if "items" in line and ":4" in line
+    ]
+    assert first == "│0│SERVING│items│127.0.0.1:4│F│8│8│yes│3│"
+    assert second == "│1│SERVING│items│127.0.0.1:4│F│8│8│no│3│"
+
+
+def test_a_kv_actor_that_has_opened_nothing_is_shown_too(
+    answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    answer(with_kv(state=ActorState.STARTING, reason="space items is being opened", spaces={}))
+    assert run("status") == 1
+    told = capsys.readouterr().out
+    assert "│0│STARTING│-│-│" in told.replace(" ", "")
+    assert "kv 0: STARTING: space items is being opened" in told
+
+
 SICK: list[tuple[ClusterStatus, str]] = [
+    (
+        with_kv(state=ActorState.NO_ANSWER, silent_s=9.0, reason="hung"),
+        "kv 0: NO ANSWER: does not answer for 9 s: hung",
+    ),
+    (
+        with_kv(zookeeper=ZooKeeperStatus("suspended", 8.0, "")),
+        "kv 0: ZooKeeper: does not answer for 8 s (suspended)",
+    ),
+    (
+        with_kv(spaces={"items": replace(KV_SPACE_SAID, primaries=6)}),
+        "space items: 2 of its buckets are served by nobody",
+    ),
     (
         replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, problem="the disk of d is full")),
         "ZooKeeper's server: the disk of d is full",

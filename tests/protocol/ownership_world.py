@@ -191,6 +191,10 @@ class Process:
             elif self.held(record.key) is not None:
                 self.write(record.key)
         elif done and still_holds(self, record.key):
+            found = self.versions.get(record.key, -1)
+            assert append.answer is not None
+            if found > append.answer and self.world.log[found].writer.actor != self.actor:
+                raise Broken(f"{self} tells of version {found}, of a successor that may not have folded it yet")
             self.world.answer_read(self, record.key, record.base)
         self.look_for_drained()
 
@@ -212,6 +216,7 @@ class Process:
         if held is None:
             return
         if self.machine.may_read(Slice(self.machine.level, key % self.machine.level), self.clock()):
+            self.world.check_lease(self, self.machine.claims[held].incarnation)
             self.world.answer_read(self, key, self.world.newest.get(key, -1))
         else:
             self.send(Record("barrier", self, key=key, base=self.world.newest.get(key, -1)), locks_of_a_write(held), [])
@@ -312,6 +317,7 @@ class World:
     log: list[Record] = field(default_factory=list)
     locks: dict[Slice, int] = field(default_factory=dict)
     claims: dict[Slice, Claimed] = field(default_factory=dict)
+    owned_at: dict[Slice, int] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     newest: dict[int, int] = field(default_factory=dict)  # version of a key that somebody has been told of
     sessions: dict[int, float] = field(default_factory=dict)  # -> when last heard of
@@ -345,20 +351,26 @@ class World:
             return
         append.answer = len(self.log)
         self.tell("log", append.answer, append.record.kind, append.record.writer, append.record.unit, append.record.key)
-        self.check(append.record)
+        self.check(append.record, append.mark)
         self.log.append(append.record)
         if append.record.kind == "set":
             self.versions[append.record.key] = append.answer
         if append.record.unit is not None and append.record.claim is not None:
             self.claims[append.record.unit] = append.record.claim
+            if append.record.kind == "own":
+                self.owned_at[append.record.unit] = append.answer
         for lock in append.updates:
             self.locks[lock] = append.answer
 
-    def check(self, record: Record) -> None:
+    def check(self, record: Record, mark: int) -> None:
         """What the log promises of what is in it."""
         if record.kind == "own":
             before = self.owner_of(record.unit)
             assert record.claim is not None
+            assert record.unit is not None
+            for other, at in self.owned_at.items():
+                if at > mark and (other in chain(SPLITTING, record.unit) or record.unit in chain(SPLITTING, other)):
+                    raise Broken(f"{record.writer} takes {record.unit} and does not know of {other}")
             if before is not None and (before.epoch, before.actor) > (record.claim.epoch, record.claim.actor):
                 same = before.epoch == record.claim.epoch
                 raise Broken(f"epoch {record.claim.epoch} after {before.epoch}" + (" of another" if same else ""))
@@ -380,6 +392,12 @@ class World:
 
     def acknowledge(self, key: int, version: int) -> None:
         self.newest[key] = max(version, self.newest.get(key, -1))
+
+    def check_lease(self, process: Process, incarnation: str) -> None:
+        """Whoever reads without asking the log is still registered as what he took the unit as."""
+        node = self.members.get(process.actor)
+        if node is None or node.incarnation != incarnation:
+            raise Broken(f"{process} reads under a lease of {incarnation}, which is gone")
 
     def answer_read(self, process: Process, key: int, floor: int) -> None:
         found = process.versions.get(key, -1)

@@ -22,6 +22,8 @@ from waltz_ray.runtime.status import (
     CursorStatus,
     EmbeddedZooKeeperStatus,
     EndpointStatistics,
+    KvActorStatus,
+    KvSpaceStatus,
     LinkStatus,
     ManagerStatus,
     PartitionAssignment,
@@ -144,6 +146,10 @@ KNOWN: list[tuple[type, str]] = [
     (RottenSegment, "partition path damage why_not"),
     (EndpointStatistics, "connections turns requests records record_bytes"),
     (EmbeddedZooKeeperStatus, "state reason endpoint pid restarts"),
+    (ClusterStatus, "kv"),
+    (KvActorStatus, "state reason silent_s pid actor spaces zookeeper"),
+    (KvSpaceStatus, "endpoint incarnation mask primaries secondaries lease marks connections commands waiting"),
+    (KvSpaceStatus, "live_bytes tail_bytes snapshots"),
 ]
 
 
