@@ -245,7 +245,7 @@ class FakeKvActor:
         self._cluster.thread.call(self.listen(int(self.server.rpartition(":")[2])))
 
     def pause(self) -> None:
-        """As SIGSTOP: connections live, nothing is answered."""
+        """As SIGSTOP: connections live, nothing is answered, nothing is told."""
         self._cluster.thread.call(self._set(False))
 
     def wake(self) -> None:
@@ -271,7 +271,7 @@ class FakeKvActor:
     # ---- the protocol
 
     def tell(self, command: Command) -> None:
-        for writer in self.connections:
+        for writer in self.connections if self.reads else ():
             self._last_id += 1
             writer.write(encode_command(self._last_id, command))
 

@@ -450,6 +450,21 @@ def test_a_paused_actor_is_given_up(cluster: FakeKvCluster, kv: Any, monkeypatch
     assert kv.get("ann") == 2
 
 
+def test_a_paused_actor_is_given_up_sooner_when_another_has_what_it_had(cluster: FakeKvCluster, kv: Any) -> None:
+    """Of a lock that is waited for nothing is heard either, but a ping is answered."""
+    kv.set("ann", 1)
+    bucket, actor = fnv1a_32(b"ann") & 15, cluster.actors[cluster.owner(b"ann")]
+    actor.pause()
+    begin_s = time.monotonic()
+    moved = threading.Timer(0.1, cluster.move, (bucket, (actor.number + 1) % 3))
+    moved.start()
+    kv.set("ann", 2)
+    assert 0.3 < time.monotonic() - begin_s < 1.4
+    moved.join()
+    actor.wake()
+    assert kv.get("ann") == 2
+
+
 # ---- locks
 
 

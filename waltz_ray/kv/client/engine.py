@@ -100,9 +100,12 @@ class KvEngine:
 
     def announced(self, server: str, message: Hashmasks | Hashmask) -> None:
         if isinstance(message, Hashmasks):
-            self.table.announced(server, message)
+            others = self.table.announced(server, message)
         else:
-            self.table.changed(server, message)
+            others = self.table.changed(server, message)
+        for other in others:
+            if (peer := self._peers.get(other)) is not None and (link := peer.ready) is not None:
+                link.doubt()
         self.changed()
 
     def listed(self, servers: tuple[str, ...]) -> None:

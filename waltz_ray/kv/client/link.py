@@ -43,6 +43,7 @@ __all__ = ["Answer", "KvLink", "KvPeer", "LinkHome", "Missed"]
 
 _CONNECT_S = 3.0  # until it is open and greeted
 _SILENCE_S = 1.5  # with something outstanding: then a ping; after as long again it is given up
+_DOUBTED_S = 0.3  # the same where what it had is another's by now
 _UINT32 = 0xFFFFFFFF
 _NATIVE = Opcode.PUT  # who knows this one knows all of ours
 
@@ -86,6 +87,7 @@ class KvLink(Stream[KvFrame]):
         self._heard = False  # anything, since the last look
         self._pinged = False
         self._look: asyncio.TimerHandle | None = None
+        self._doubt: asyncio.TimerHandle | None = None
 
     async def greet(self) -> None:
         """Hello, and whether it knows our commands. ConnectionError: it does not, or takes no clients."""
@@ -109,10 +111,20 @@ class KvLink(Stream[KvFrame]):
             self._look = self._loop.call_later(_SILENCE_S, self._look_after)
         return answer
 
+    def doubt(self) -> None:
+        """Somebody else has what this actor had: perhaps it has moved, perhaps this actor hangs. Then what it has been
+        asked had better go to the other, so it has to say something soon."""
+        if self._asked and self._doubt is None and not self.ended:
+            self._ping()
+            self._doubt = self._loop.call_later(_DOUBTED_S, self._still_doubted)
+
     # ---- Stream
 
     def on_frame(self, frame: KvFrame) -> None:
         self._heard = True
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
         opcode, replied_to, message_id, payload = frame
         assert payload is not None, "this framer is not told to drop any"
         if replied_to:
@@ -126,8 +138,9 @@ class KvLink(Stream[KvFrame]):
             self.finish("it has said goodbye")
 
     def on_closed(self, error: Exception) -> None:
-        if self._look is not None:
-            self._look.cancel()
+        for timer in (self._look, self._doubt):
+            if timer is not None:
+                timer.cancel()
         asked, self._asked = self._asked, {}
         for answer in asked.values():
             if not answer.done():
@@ -164,9 +177,17 @@ class KvLink(Stream[KvFrame]):
             return
         else:
             self._pinged = True
-            self._last_id = self._last_id % _UINT32 + 1
-            self.send_bytes(encode_command(self._last_id, Ping()))
+            self._ping()
         self._look = self._loop.call_later(_SILENCE_S, self._look_after)
+
+    def _still_doubted(self) -> None:
+        self._doubt = None
+        if not self.ended:
+            self.abort(TimeoutError(f"{self.server} does not answer, and others have what it had"))
+
+    def _ping(self) -> None:
+        self._last_id = self._last_id % _UINT32 + 1
+        self.send_bytes(encode_command(self._last_id, Ping()))
 
 
 class KvPeer:

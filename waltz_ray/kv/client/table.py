@@ -32,26 +32,37 @@ class RouteTable:
         """Of every bucket under ``mask``."""
         return list(self._owners)
 
-    def announced(self, server: str, message: Hashmasks) -> None:
-        """``server`` has these and no others. WireError: there is no such mask or bucket."""
+    def announced(self, server: str, message: Hashmasks) -> set[str]:
+        """``server`` has these and no others; who had some of them. WireError: there is no such mask or bucket."""
         primaries: set[int] = set()
+        before: set[str] = set()
         for bucket, instance in message.buckets:
             entries = self._entries(message.mask, bucket)
             if instance == 0:
                 primaries.update(entries)
         for entry, owner in enumerate(self._owners):
             if entry in primaries:
+                if owner is not None:
+                    before.add(owner)
                 self._owners[entry] = server
             elif owner == server:
                 self._owners[entry] = None
+        return before - {server}
 
-    def changed(self, server: str, message: Hashmask) -> None:
-        """``server`` has this one now, or, instance other than 0, does not serve it any more. WireError."""
+    def changed(self, server: str, message: Hashmask) -> set[str]:
+        """``server`` has this one now, or, instance other than 0, does not serve it any more; who had it before.
+
+        WireError."""
+        before: set[str] = set()
         for entry in self._entries(message.mask, message.bucket):
+            owner = self._owners[entry]
             if message.instance == 0:
+                if owner is not None:
+                    before.add(owner)
                 self._owners[entry] = server
-            elif self._owners[entry] == server:
+            elif owner == server:
                 self._owners[entry] = None
+        return before - {server}
 
     def redirected(self, key_hash: int, server: str) -> None:
         """Somebody says that ``server`` has it."""
