@@ -11,6 +11,8 @@ from typing import Protocol
 from waltz_ray.kv import messages
 from waltz_ray.kv.messages import ABSENT, ANY_VERSION, FailCode, Op, OpKind, SetCommand
 from waltz_ray.kv.model import (
+    MAX_MAP_NAME_BYTES,
+    MAX_NAME_BYTES,
     NOBODYS,
     Delete,
     Item,
@@ -26,8 +28,6 @@ from waltz_ray.kv.model import (
 from waltz_ray.protocol.value import value
 
 __all__ = [
-    "LONGEST_MAP_NAME",
-    "LONGEST_NAME",
     "NO_VERSION",
     "Acquire",
     "Give",
@@ -48,9 +48,6 @@ __all__ = [
     "visible",
 ]
 
-LONGEST_NAME = 480
-"""Bytes of a name: it is a part of a projection's key, and LMDB's have 511."""
-LONGEST_MAP_NAME = 255
 NO_VERSION = -1
 
 
@@ -151,10 +148,10 @@ def collides(there: Sequence[tuple[ItemKey, Item]], name: bytes, now_ms: int) ->
 
 def refused_size(name: bytes, map_name: bytes, data: bytes, max_value_bytes: int) -> str:
     """Why a name or a value is too long; empty = it is not."""
-    if len(name) > LONGEST_NAME:
-        return f"a name has at most {LONGEST_NAME} bytes, not {len(name)}"
-    if len(map_name) > LONGEST_MAP_NAME:
-        return f"a map's name has at most {LONGEST_MAP_NAME} bytes, not {len(map_name)}"
+    if len(name) > MAX_NAME_BYTES:
+        return f"a name has at most {MAX_NAME_BYTES} bytes, not {len(name)}"
+    if len(map_name) > MAX_MAP_NAME_BYTES:
+        return f"a map's name has at most {MAX_MAP_NAME_BYTES} bytes, not {len(map_name)}"
     if len(data) > max_value_bytes:
         return f"a value has at most {max_value_bytes} bytes, not {len(data)}; store it elsewhere and keep its address"
     return ""
