@@ -163,6 +163,8 @@ class Folding:
             self._look_whether_caught_up()
 
     def _look_whether_caught_up(self) -> None:
-        if self._ends is not None and all(self._states[p].mark >= end for p, end in self._ends.items()):
+        """One that began in the midst of the log is whole only once a snapshot has ended."""
+        states = self._states
+        if self._ends is not None and all(states[p].whole and states[p].mark >= end for p, end in self._ends.items()):
             self._ends = None
             self._caught_up()
