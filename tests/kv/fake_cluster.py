@@ -101,6 +101,7 @@ class State:
 
     def write(self, client: int, sequence: int, settled: int) -> int:
         """One more transaction."""
+        assert settled <= sequence, "it may be repeated, so it is not settled"
         self.version += 1
         self.done[client, sequence] += 1
         self.requests[client, sequence] = self.version

@@ -542,6 +542,7 @@ def test_a_lock_that_was_lost_says_so(cluster: FakeKvCluster, kv: Any) -> None:
 def test_a_lock_whose_actor_is_silent_is_lost_when_its_lease_is_over(cluster: FakeKvCluster, kv: Any) -> None:
     lock = kv.lock("leader", lease=0.5)
     lock.acquire()
+    until(lambda: cluster.state.version > 1)  # it was renewed
     actor = cluster.actors[cluster.owner(b"leader")]
     actor.pause()
     time.sleep(0.55)
