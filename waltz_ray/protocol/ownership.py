@@ -84,11 +84,13 @@ class _Work(Generic[U]):
         return self.phase in (_Phase.RELEASING, _Phase.RELEASED)
 
     def is_folded(self, claim: UnitClaim | None) -> bool:
-        """Whether the fold has come to it, or to what is after it."""
+        """Whether the fold has come to it, or to what is after it. ``claim``: of the unit itself."""
         if claim is None:
             return False
-        same = claim.incarnation == self.incarnation and claim.epoch == self.epoch
-        return claim.epoch > self.epoch or (same and (claim.released or not self.releases))
+        ours = claim.incarnation == self.incarnation and claim.epoch == self.epoch
+        if self.releases:
+            return claim.released or not ours
+        return ours or claim.epoch > self.epoch
 
 
 class _View:
