@@ -198,6 +198,14 @@ class Process:
             self.world.answer_read(self, record.key, record.base)
         self.look_for_drained()
 
+    def lose(self, append: Append) -> None:
+        """Nobody can say whether it is in the log, or will be."""
+        self.appends.remove(append)
+        self.world.lost.append(append)
+        unit = append.record.unit
+        assert unit is not None
+        self.step(t.TakeRefused(unit) if append.record.kind == "own" else after_a_lost_release(unit))
+
     # ---- commands
 
     def held(self, key: int) -> Slice | None:
@@ -269,6 +277,10 @@ def tell_claims(process: Process, claims: dict[Slice, Claimed]) -> None:
         process.step(t.OwnersFolded(tuple(claims.items())))
 
 
+def after_a_lost_release(unit: Slice) -> t.OwnershipEvent[Slice]:
+    return t.ReleaseLost(unit)
+
+
 def mark_of(process: Process) -> int:
     """The client mark of an append: up to where the machine has been told what is folded."""
     return process.mark
@@ -325,6 +337,7 @@ class World:
     history: list[dict[int, str]] = field(default_factory=lambda: [{}])
     tables: list[t.UnitTable[Slice]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    lost: list[Append] = field(default_factory=list)
     counted: int = 0
 
     def __post_init__(self) -> None:
@@ -490,6 +503,9 @@ class World:
             self.manage(frozenset([self.random.randrange(self.actors)] if self.chance(0.3) else []))
         if self.chance(0.01):
             self.split()
+        for append in [a for a in self.lost if a.answer is None]:
+            if self.chance(0.05):
+                self.arrive(append)
         process = self.random.choice(self.processes)
         if not process.alive:
             return
@@ -521,6 +537,9 @@ class World:
 
     def work(self, process: Process) -> None:
         pace = process.pace
+        for append in [a for a in process.appends if a.record.unit is not None]:
+            if self.chance(0.02):
+                process.lose(append)
         for append in [a for a in process.appends if a.answer is not None]:
             if self.chance(pace["answers"]):
                 process.answered(append)

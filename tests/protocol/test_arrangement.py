@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.units import Halving, Slice
@@ -56,6 +56,20 @@ def test_it_is_a_fixed_point_and_epochs_rise_with_the_primary_only(table: UnitTa
         assert place.epoch == before.epoch + (place.primary != before.primary)
 
 
+FULL = UnitTable(  # two that have two: the one whose units are new to it gives one up
+    8,
+    dict(
+        zip(
+            SPLITTING.units(8),
+            [UnitPlace(None, 1)] * 4 + [UnitPlace(None, 1, 0)] * 2 + [UnitPlace(1, 1)] * 2,
+            strict=True,
+        )
+    ),
+)
+
+
+@example(FULL, set(range(7)))
+@settings(max_examples=300)
 @given(tables, actors.filter(bool))
 def test_as_few_primaries_move_as_balance_allows(table: UnitTable[Slice], who: set[int]) -> None:
     found = arrange(SPLITTING, table, who, 0)

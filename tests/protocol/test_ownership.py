@@ -19,6 +19,7 @@ from waltz_ray.protocol.ownership_types import (
     OwnershipEffect,
     RegisteredAs,
     ReleaseDone,
+    ReleaseLost,
     ReleaseUnit,
     Serve,
     StopServing,
@@ -100,6 +101,27 @@ def test_what_the_table_takes_away_is_drained_and_released() -> None:
     assert owner.machine.step(ReleaseDone(A)) == []
     assert owner.fold(A, 0, "i", 5, True) == []
     assert owner.machine.holder(A) == 1
+
+
+def test_a_release_that_the_fold_tells_of_together_with_what_came_after_it_is_over() -> None:
+    """A zombie of ours took it at once, in the same epoch."""
+    owner = owner_of_a()
+    owner.table(UnitPlace(1, 6), OTHERS)
+    owner.machine.step(Drained(A))
+    owner.machine.step(ReleaseDone(A))
+    assert owner.fold(A, 0, "zombie", 5) == []
+    assert owner.table(UnitPlace(0, 7), OTHERS) == [ConfirmMembers()]
+    assert owner.machine.step(MembersConfirmed({0: "i"})) == [Take(A, "i", 7, ())]
+
+
+def test_who_may_have_released_a_unit_does_not_serve_it_again() -> None:
+    owner = owner_of_a()
+    owner.table(UnitPlace(1, 6), OTHERS)
+    owner.machine.step(Drained(A))
+    owner.table(UnitPlace(0, 7), OTHERS)
+    assert owner.machine.step(ReleaseLost(A)) == [ReleaseUnit(A, "i", 5, A)]
+    owner.machine.step(ReleaseDone(A))
+    assert owner.fold(A, 0, "i", 5, True) == [Take(A, "i", 7, ())]
 
 
 def test_a_unit_that_comes_back_before_it_was_released_is_served_again() -> None:

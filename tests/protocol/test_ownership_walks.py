@@ -13,7 +13,7 @@ import pytest
 from tests.protocol import ownership_world
 from tests.protocol.ownership_world import Broken, World
 from waltz_ray.protocol import ownership, ownership_rules
-from waltz_ray.protocol.ownership_types import OwnersFolded
+from waltz_ray.protocol.ownership_types import OwnersFolded, ReleaseRefused
 
 STEPS = 200
 
@@ -76,6 +76,7 @@ MUTATIONS = {
         ownership_world, "mark_of", lambda process: len(process.world.log) - 1
     ),
     "claims of one step told one after the other": Mutation(ownership_world, "tell_claims", one_after_the_other),
+    "a lost release is no release": Mutation(ownership_world, "after_a_lost_release", ReleaseRefused, range(375, 376)),
     "nobody has to let go": Mutation(ownership_rules, "must_let_go", lambda *_: False),
 }
 

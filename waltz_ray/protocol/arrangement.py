@@ -102,16 +102,20 @@ class _Arranging(Generic[U]):
                 self._give(unit, min(self.actors, key=lambda actor: load[actor]))
                 load[self.primary[unit]] += 1
         while True:
-            light, heavy = self._ends(load)
-            if load[heavy] - load[light] <= 1:
+            light, heaviest = self._ends(load)
+            if load[heaviest] - load[light] <= 1:
                 return
-            has = [unit for unit in self.units if self.primary[unit] == heavy]
-            self._give(min(has, key=lambda unit: self._price(unit, heavy, light)), light)
-            load[heavy], load[light] = load[heavy] - 1, load[light] + 1
+            movable = [unit for unit in self.units if load[self.primary[unit]] - load[light] > 1]
+            unit = min(movable, key=lambda unit: self._price(unit, light, load))
+            load[self.primary[unit]] -= 1
+            load[light] += 1
+            self._give(unit, light)
 
-    def _price(self, unit: U, heavy: int, light: int) -> tuple[bool, bool]:
-        """What it costs to move a primary: one that stayed until now is one more that moves; one may be cold."""
-        return self.before[unit].primary == heavy, self.secondary[unit] != light
+    def _price(self, unit: U, light: int, load: Counter[int | None]) -> tuple[bool, int, bool]:
+        """What it costs to move a primary: one that stayed until now is one more that moves; who has more should give
+        before who has less; and one may be cold."""
+        stays = self.before[unit].primary == self.primary[unit]
+        return stays, -load[self.primary[unit]], self.secondary[unit] != light
 
     def _give(self, unit: U, actor: int | None) -> None:
         """A new primary; if that was the secondary, the old primary is warm, and takes its place."""

@@ -41,6 +41,7 @@ from waltz_ray.protocol.ownership_types import (
     OwnershipEvent,
     RegisteredAs,
     ReleaseDone,
+    ReleaseLost,
     ReleaseRefused,
     ReleaseUnit,
     Serve,
@@ -84,11 +85,13 @@ class _Work(Generic[U]):
         return self.phase in (_Phase.RELEASING, _Phase.RELEASED)
 
     def is_folded(self, claim: UnitClaim | None) -> bool:
-        """Whether the fold has come to it, or to what is after it."""
+        """Whether the fold has come to it, or to what is after it. ``claim``: of the unit itself."""
         if claim is None:
             return False
-        same = claim.incarnation == self.incarnation and claim.epoch == self.epoch
-        return claim.epoch > self.epoch or (same and (claim.released or not self.releases))
+        ours = claim.incarnation == self.incarnation and claim.epoch == self.epoch
+        if self.releases:
+            return claim.released or not ours
+        return ours or claim.epoch > self.epoch
 
 
 class _View:
@@ -265,6 +268,9 @@ class OwnershipMachine(Generic[U]):
             case ReleaseRefused(unit):
                 del self._work[unit]
                 effects, look = self._release(unit), self._under(unit)
+            case ReleaseLost(unit):
+                del self._work[unit]
+                effects, look = self._release(unit, gone_for_good=True), self._under(unit)
             case Drained(unit):
                 if unit in self._draining:
                     effects, look = self._release(unit), self._under(unit)
@@ -351,14 +357,15 @@ class OwnershipMachine(Generic[U]):
         self._work[unit] = _Work(_Phase.TAKING, self.incarnation, epoch, coarser)
         return [Take(unit, self.incarnation, epoch, coarser)]
 
-    def _release(self, unit: U) -> list[OwnershipEffect[U]]:
-        """Nothing of the unit is under way: it is released, unless that is not called for any more."""
+    def _release(self, unit: U, gone_for_good: bool = False) -> list[OwnershipEffect[U]]:
+        """Nothing of the unit is under way: it is released, unless that is not called for any more. ``gone_for_good``:
+        it may be released already."""
         self._draining.pop(unit, None)
         claimed, claim = self._claimed(unit)
         if claim is None or claimed is None or claimed not in self._served:
             return []
         place = self.place(unit)
-        if place is None or not rules.must_let_go(place, claim, self.actor):
+        if not gone_for_good and (place is None or not rules.must_let_go(place, claim, self.actor)):
             return [Serve(unit)] if claimed == unit else []
         self._work[unit] = _Work(_Phase.RELEASING, claim.incarnation, claim.epoch)
         return [ReleaseUnit(unit, claim.incarnation, claim.epoch, claimed)]

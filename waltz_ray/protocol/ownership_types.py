@@ -24,6 +24,7 @@ __all__ = [
     "OwnershipEvent",
     "RegisteredAs",
     "ReleaseDone",
+    "ReleaseLost",
     "ReleaseRefused",
     "ReleaseUnit",
     "Serve",
@@ -170,7 +171,10 @@ class TakeDone(Generic[U]):
 
 @value()
 class TakeRefused(Generic[U]):
-    """The OWN of a Take is not in the log and will never be. If a lock was in its way, the fold has that by now."""
+    """The OWN of a Take is not in the log. If a lock was in its way, the fold has that by now.
+
+    Also where nobody can say whether it is: another one does no harm, whichever comes first.
+    """
 
     unit: U
 
@@ -192,6 +196,14 @@ class ReleaseDone(Generic[U]):
 @value()
 class ReleaseRefused(Generic[U]):
     """The RELEASE is not in the log and will never be. If a lock was in its way, the fold has that by now."""
+
+    unit: U
+
+
+@value()
+class ReleaseLost(Generic[U]):
+    """Nobody can say whether the RELEASE is in the log, or will be: the unit must not be served any more, whatever the
+    table says; another RELEASE is sent."""
 
     unit: U
 
@@ -228,7 +240,7 @@ class StopServing(Generic[U]):
 @value()
 class ReleaseUnit(Generic[U]):
     """Append RELEASE(unit, we, incarnation, epoch) under the read lock of ``held``, the unit or one coarser, with the
-    fold's mark of now. Ends in ReleaseDone or ReleaseRefused."""
+    fold's mark of now. Ends in ReleaseDone, ReleaseRefused or ReleaseLost."""
 
     unit: U
     incarnation: str
@@ -258,5 +270,6 @@ OwnershipEvent = (
     | Drained[U]
     | ReleaseDone[U]
     | ReleaseRefused[U]
+    | ReleaseLost[U]
 )
 OwnershipEffect = Take[U] | Serve[U] | StopServing[U] | ReleaseUnit[U] | ConfirmMembers

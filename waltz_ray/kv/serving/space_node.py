@@ -61,6 +61,7 @@ from waltz_ray.protocol.ownership_types import (
     OwnershipEvent,
     RegisteredAs,
     ReleaseDone,
+    ReleaseLost,
     ReleaseRefused,
     ReleaseUnit,
     Serve,
@@ -78,6 +79,8 @@ __all__ = ["Announcer", "KvMember", "SpaceNode", "Surroundings"]
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_LOST_S = 1.0
+"""After an OWN or RELEASE of which nobody knows the fate: then the log is away."""
 
 
 @dataclass(frozen=True)
@@ -296,10 +299,11 @@ class SpaceNode:
             case Take(unit, incarnation, epoch, coarser):
                 record = Own(unit, self.actor, incarnation, epoch)
                 done, refused = (lambda t: TakeDone(unit, t)), TakeRefused(unit)
-                self._append_owners(unit, record, done, refused, write=(unit, *coarser))
+                self._append_owners(unit, record, done, refused, refused, write=(unit, *coarser))
             case ReleaseUnit(unit, incarnation, epoch, held):
                 released = Release(unit, self.actor, incarnation, epoch)
-                self._append_owners(unit, released, lambda t: ReleaseDone(unit), ReleaseRefused(unit), read=(held,))
+                fates = (lambda t: ReleaseDone(unit)), ReleaseRefused(unit), ReleaseLost(unit)
+                self._append_owners(unit, released, *fates, read=(held,))
             case Serve(unit):
                 log.info("kv/%d serves %s", self.actor, unit)
                 self._events.append(Rearranged())
@@ -317,6 +321,7 @@ class SpaceNode:
         record: Own | Release,
         done: Callable[[int], OwnershipEvent[Unit]],
         refused: OwnershipEvent[Unit],
+        unknown: OwnershipEvent[Unit],
         read: Sequence[Unit] = (),
         write: Sequence[Unit] = (),
     ) -> None:
@@ -325,6 +330,11 @@ class SpaceNode:
 
         def lost(reason: str) -> None:
             log.warning("kv/%d: nobody can say whether its %s is in the log: %s", self.actor, record, reason)
+            self._loop.call_later(_LOST_S, tell)
+
+        def tell() -> None:
+            if not self.leaving:
+                self._put(unknown)
 
         fates = AppendFates(
             lambda transaction_id: self._put(done(transaction_id)),
