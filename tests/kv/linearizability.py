@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "ANYTHING",
+    "Asked",
     "MISSING",
-    "Acquire",
+    "Obtain",
     "Denied",
     "Erase",
     "Erased",
@@ -32,7 +33,7 @@ __all__ = [
     "KvCall",
     "NotLinearizable",
     "Peek",
-    "Prolong",
+    "Extend",
     "Retime",
     "Shown",
     "Store",
@@ -117,13 +118,13 @@ class Erased(NamedTuple):
 # ---- of a lock
 
 
-class Acquire(NamedTuple):
+class Obtain(NamedTuple):
     """Result: Granted, or Denied because somebody had it."""
 
     lease_s: float
 
 
-class Prolong(NamedTuple):
+class Extend(NamedTuple):
     """The lease begins anew. Result: Granted with the same code, or Denied."""
 
     code: int
@@ -144,8 +145,8 @@ class Denied(NamedTuple):
     pass
 
 
-Asked: TypeAlias = "Peek | Store | Retime | Erase | Acquire | Prolong | Unlatch"
-Result: TypeAlias = "Shown | Stored | Unmet | Erased | Granted | Denied"
+Asked = Peek | Store | Retime | Erase | Obtain | Extend | Unlatch
+Result = Shown | Stored | Unmet | Erased | Granted | Denied
 
 
 @dataclass(frozen=True)
@@ -307,9 +308,9 @@ def lock_model(slack_s: float = 0.0) -> Model:
 
     def step(state: LockState, call: KvCall) -> LockState | None:
         asked = call.asked
-        if isinstance(asked, Acquire):
+        if isinstance(asked, Obtain):
             return acquire(state, call, asked.lease_s)
-        assert isinstance(asked, Prolong | Unlatch)
+        assert isinstance(asked, Extend | Unlatch)
         if isinstance(call.result, Denied):
             certain = state.code == asked.code and call.invoked <= state.latest + slack_s
             return free(state, call) if certain else state
@@ -414,10 +415,13 @@ class _Search:
             entry = entry.next
         if entry is not None and entry.call is not None:
             end = entry.call.returned
+            asked: set[Asked] = set()
             for number, call in self._pending:
                 if call.invoked > end:
                     break
-                if not self._done >> number & 1:
+                # Of several that ask for the same the first one may stand for any: it may have happened earliest.
+                if not self._done >> number & 1 and call.asked not in asked:
+                    asked.add(call.asked)
                     found.append((call, number, None))
         return iter(found)
 
