@@ -24,7 +24,7 @@ from waltz_ray.kv.model import (
     Unlock,
 )
 from waltz_ray.kv.routing import Unit
-from waltz_ray.kv.rules import Outcome, What
+from waltz_ray.kv.rules import Outcome, What, is_over
 from waltz_ray.kv.state import KvState
 
 __all__ = ["Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
@@ -116,6 +116,18 @@ class Line:
     def idle(self) -> bool:
         """Nothing is to be remembered of it."""
         return not self.queue and self.flying is None and not self.waiting and self.fresh.version < 0
+
+    def is_before(self, connection: int, now_ms: int) -> bool:
+        """Whether a read that comes now over that connection has to wait for a write before it.
+
+        For the connection's own. And where something has expired, for the one that is on its way: it was decided by
+        what was there then, so nobody may be shown before it that this has gone.
+        """
+        return self.has_write_of(connection) or (self.flying is not None and self.has_expired(now_ms))
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether an item is there whose deadline is over."""
+        return any(is_over(item.deadline_ms, now_ms) for _, item in self.items_of_hash(*self.key))
 
     def has_write_of(self, connection: int) -> bool:
         """Whether a write of that connection is not decided or not committed."""

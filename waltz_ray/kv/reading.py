@@ -111,12 +111,12 @@ class Reads:
         if unit is None:
             self._send_on(read)
             return None
-        line = self._lines.get((get.map_hash, get.key_hash))
-        if line is not None and line.has_write_of(read.connection):
+        line, now_ms = self._lines.get((get.map_hash, get.key_hash)), self.orders.now_ms
+        if line is not None and line.is_before(read.connection, now_ms):
             line.queue.append(read)
             return None
         known = self._states[partition_of(get.key_hash, self.orders.partitions)] if line is None else line
-        now_ms, there = self.orders.now_ms, known.items_of_hash(get.map_hash, get.key_hash)
+        there = known.items_of_hash(get.map_hash, get.key_hash)
         items = [item for _, item in there if visible(item, now_ms) is not None]
         return AnswerRead(read.token, answers.of_get(get, items), (unit,), read)
 
@@ -133,7 +133,7 @@ class Reads:
                 continue
             units.add(unit)
             line = self._lines.get((map_hash, key_hash))
-            if line is not None and line.has_write_of(read.connection):
+            if line is not None and line.is_before(read.connection, now_ms):
                 line.queue.append(read)
                 return None
             known = self._states[partition_of(key_hash, partitions)] if line is None else line
