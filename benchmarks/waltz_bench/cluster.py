@@ -18,7 +18,7 @@ from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.engine import FeedKind
-from waltz_ray.config import ClientConfig, ClusterConfig, ServerConfig
+from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig
 from waltz_ray.errors import ClusterNotFound, InvalidInput
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
@@ -108,10 +108,12 @@ def waltz_cluster(
     partitions: int = PARTITIONS,
     server: ServerConfig | None = None,
     space: str = DEFAULT_SPACE,
+    kv: int = 0,
 ) -> Iterator[Waltz]:
     """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``.
 
-    ``space``: of one that runs. SpaceNotFound, SpaceGone; InvalidInput for a new one, which has no other.
+    ``kv``: key/value actors of a new one. ``space``: of one that runs. SpaceNotFound, SpaceGone; InvalidInput for a
+    new one, which has no other.
     """
     if running:
         found = cluster_file.find_running(name=running)
@@ -123,7 +125,9 @@ def waltz_cluster(
     if space != DEFAULT_SPACE:
         raise InvalidInput(f"a new cluster has no space {space!r}; say with --cluster which running one has it")
     place = directory / "waltz"
-    config = ClusterConfig("bench", str(place), partitions, REPLICAS, SERVERS, server=server or ServerConfig())
+    config = ClusterConfig(
+        "bench", str(place), partitions, REPLICAS, SERVERS, server=server or ServerConfig(), kv=KvConfig(actors=kv)
+    )
     try:
         cluster = bring_up(config, progress=progress)
         with interruptible():

@@ -169,6 +169,24 @@ def append(
 
 
 @_bench.command()
+def kv(
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    compare: Annotated[
+        list[str] | None, typer.Option("--compare", help="Beside it redis or etcd; may be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keys and values: single sets and gets, 64 clients, pipelined gets, set_many; and the log's own append."""
+    part = _part("kv", "uvloop", "grpc")
+    options = part.KvOptions(runs, seconds, size_bytes=size, peers=tuple(dict.fromkeys(compare or ())))
+    _run(directory, as_json, lambda place, progress: part.kv(place, options, cluster, progress))
+
+
+@_bench.command()
 def latency(
     directory: DirOption = "",
     cluster: ClusterOption = "",
