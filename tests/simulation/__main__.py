@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.growth import GROWS
+from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.table import update_page
 from tests.simulation.trimming import TRIMS
@@ -59,7 +60,7 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS) for seed in range(options.seeds // 10)]
+        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS, KV) for seed in range(options.seeds // 10)]
     if options.processes < 2:
         yield from map(one_seed, seeds)
         return

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.simulation import mutations_spaces, mutations_trimming, mutations_upkeep
+from tests.simulation import mutations_kv, mutations_spaces, mutations_trimming, mutations_upkeep
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
+from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
@@ -25,6 +26,7 @@ _ONLY_WITH = {
     GROWS: mutations_spaces.__all__,
     TRIMS: mutations_trimming.__all__,
     SCRUBS: mutations_upkeep.__all__,
+    KV: mutations_kv.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""
 

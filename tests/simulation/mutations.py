@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation import (
     mutations_client,
+    mutations_kv,
     mutations_manager,
     mutations_mounting,
     mutations_partition,
@@ -40,6 +41,7 @@ _SIMULATED = (
     mutations_spaces,
     mutations_trimming,
     mutations_upkeep,
+    mutations_kv,
 )
 FILES = (*_SIMULATED, mutations_mounting, mutations_progress)
 

@@ -27,6 +27,8 @@ __all__ = ["Nemesis"]
 _WEIGHTS = {
     **{"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2},
     **{"space created": 2, "space deleted": 2},
+    **{"kv actor killed": 4, "kv actor stopped": 4, "kv actor alone with its clients": 4, "kv actor's machine lost": 2},
+    **{"kv connection cut": 8},
     **{"log trimmed": 6, "hold changed": 4, "retention changed": 2},
 }
 """What needs some luck to do harm is tried more often."""
@@ -92,6 +94,8 @@ class Nemesis:
                 "hold changed": world.trimming.change_a_hold,
                 "retention changed": world.trimming.change_what_is_kept,
             }
+        if world.kv is not None:
+            self.kinds |= world.kv.faults()
         if world.seed & SCRUBS:
             self.kinds |= {"bit rot below the mark": self._rot, "bit rot in an index": self._rot_index}
             self._weights = {**_WEIGHTS, "bit rot below the mark": 8}

@@ -71,6 +71,8 @@ class Stream(asyncio.Transport):
         self._pumping = False
         self._in: list[bytes] = []
         self._reading = False
+        self._held = False  # the process does not read
+        self._ended_held = False  # and the end of the stream has come meanwhile
         self._high = 64 * 1024
         self._writing_paused = False
 
@@ -87,6 +89,17 @@ class Stream(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._out_bytes
+
+    def pause_reading(self) -> None:
+        self._held = True
+
+    def resume_reading(self) -> None:
+        self._held = False
+        if self._ended_held:
+            self.loop.call_soon(self._on_eof)
+        elif self._in and not self._reading:
+            self._reading = True
+            self.loop.call_soon(self._read)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -183,11 +196,14 @@ class Stream(asyncio.Transport):
 
     def _read(self) -> None:
         self._reading = False
-        if self._in and not self._ended:
+        if self._in and not self._ended and not self._held:
             data, self._in = b"".join(self._in), []
             self.protocol.data_received(data)
 
     def _on_eof(self) -> None:
+        if self._held:
+            self._ended_held = True
+            return
         self._read()
         if not self._ended:
             self.protocol.eof_received()

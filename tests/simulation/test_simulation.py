@@ -15,6 +15,7 @@ import pytest
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
+from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.trimming import TRIMS
@@ -71,14 +72,25 @@ def test_histories_in_which_rot_is_repaired() -> None:
     assert counts["rotten segments repaired"] > SEEDS // 40, counts
 
 
+def test_histories_of_the_key_value_layer() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(KV, KV + SEEDS // 20):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+    assert min(counts["kv Store Stored"], counts["kv Peek Shown"]) > 20 * (SEEDS // 20), counts
+    assert min(counts["kv Obtain Granted"], counts["kv Store Unmet"], counts["kv snapshots"]) > 0, counts
+    assert min(faults["kv actor killed"], faults["kv actor alone with its clients"]) > 0, faults
+
+
 @pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)
 def test_what_was_found_stays_mended(seed: int) -> None:
     assert passed(seed).commits > 0
 
 
-def test_the_same_seed_is_the_same_history() -> None:
+@pytest.mark.parametrize("seed", [0x2A, KV + 1], ids=hex)
+def test_the_same_seed_is_the_same_history(seed: int) -> None:
     """Also in another process, with other hashes of strings."""
-    seed = 0x2A
     here = [passed(seed).digest, passed(seed).digest]
     code = f"from tests.simulation.campaign import one_seed; print(one_seed({seed}).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}

@@ -30,10 +30,12 @@ from unittest import mock
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
 from waltz_ray.actors import server, turns
-from waltz_ray.client import stream
+from waltz_ray.client import own_loop, stream
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.threads import Threads
-from waltz_ray.coordination import cluster_store
+from waltz_ray.coordination import cluster_store, unit_store
+from waltz_ray.kv.serving import connection as kv_connection
+from waltz_ray.kv.serving import gateway
 from waltz_ray.net import backoff
 from waltz_ray.net import stream as net_stream
 from waltz_ray.runtime import driver, seldom
@@ -111,10 +113,10 @@ class SimThreads(Threads):
         self.ended = self._loop.create_task(last)
 
 
-_TIMED = (net_stream, driver, turns, seldom)
+_TIMED = (net_stream, driver, turns, seldom, kv_connection)
 
 
-async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int) -> Any:
+async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:
     """``net.listener.listen`` on the simulated network: the real one needs sockets."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 
@@ -133,9 +135,13 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(stream, "greeting", mock.Mock(return_value="simulated client")),
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
+        mock.patch.object(unit_store, "uuid", keys),
         mock.patch.object(server, "listen", _listen),
+        mock.patch.object(gateway, "listen", _listen),
         *(mock.patch.object(module, "time", clock) for module in _TIMED),
         mock.patch.object(backoff, "random", random),
+        mock.patch.object(own_loop, "random", random),
+        mock.patch.object(own_loop.OwnLoop, "monotonic", staticmethod(monotonic)),
         *(mock.patch.object(module, "threading", LOCKS) for module in (journal, partition_log, replica_service, store)),
     ]
     for patch in patches:

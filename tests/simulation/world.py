@@ -21,6 +21,8 @@ from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SimClient
 from tests.simulation.growth import GROWS, Growth, is_gone
 from tests.simulation.history import History, Logical, Violation
+from tests.simulation.kv import KV, KvPart
+from tests.simulation.kv_actors import kv_conditions
 from tests.simulation.loop import ProcessLoop, Scheduler, note
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -97,7 +99,7 @@ class World:
         self.manager = SimManager(self, servers)
         modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
         count = random.choice([2, 2, 3, 4, 8])
-        pace_s = count * random.uniform(0.03, 0.12)
+        pace_s = count * random.uniform(0.03, 0.12) * (6 if seed & KV else 1)  # there are others, too
         self.clients: list[SimClient | OriginalClient] = [
             OriginalClient(self, n, Random(random.getrandbits(64)), pace_s)
             if n and random.random() < 0.2
@@ -108,6 +110,8 @@ class World:
         """Who adds and deletes spaces, where that is done at all."""
         self.trimming = Trimming(self, Random(seed + 2)) if seed & TRIMS else None
         """Who gives records up, where that is done at all."""
+        self.kv = KvPart(self, Random(seed + 3)) if seed & KV else None
+        """The key/value layer, where there is one."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -153,11 +157,15 @@ class World:
 
     def processes(self) -> list[Process]:
         everybody: list[Process] = [*self.replicas, *self.servers, self.manager, *self.clients]
+        if self.kv is not None:
+            everybody += self.kv.processes()
         return [process for process in everybody if not process.retired]
 
     def living(self) -> list[int]:
         """The partitions, but for those of deleted spaces."""
-        return list(range(self.partitions)) if self.growth is None else self.growth.living
+        if self.growth is not None:
+            return self.growth.living
+        return [*range(self.partitions), *(() if self.kv is None else self.kv.partitions)]
 
     def _serving(self) -> list[SimClient]:
         """The clients whose space is there."""
@@ -200,6 +208,8 @@ class World:
         self.nemesis.heal()
         for client in self.clients:
             client.working = False
+        if self.kv is not None:
+            self.kv.heal()
         self.operator.settle_sets()
         deadline = self.scheduler.now + _LIVENESS_S
         self._wait("everything runs", deadline, lambda: all(p.up and not p.leaves for p in self.processes()))
@@ -209,6 +219,9 @@ class World:
         self._scrub()
         self._wait("an owner for every partition", deadline, self._all_ready)
         self._wait("a new client is served by every partition", deadline, self._newcomer())
+        if self.kv is not None:
+            self._wait("every call of the key/value layer has ended", deadline, self.kv.quiet)
+            self._wait("every item is read", deadline, self.kv.all_read)
         sound = False
         while not sound:
             self._last_words()
@@ -227,9 +240,12 @@ class World:
         nothing: dict[int, list[bytes]] = {0: []}
         every = [self._read_logs(p) if p in living else nothing for p in range(count)]
         times = [self._times(p) if p in living else {} for p in range(count)]
-        outcome = Outcome(self.history, every, times, self.now_ms())
+        outcome = Outcome(self.history, every, times, self.now_ms(), () if self.kv is None else self.kv.partitions)
         for check in CHECKERS:
             check(outcome)
+        if self.kv is not None:
+            self.kv.count()
+            self.kv.history.check()
         for logs in outcome.logs:
             for log in logs.values():
                 self.story.mix(b"".join(log))
@@ -409,6 +425,8 @@ class World:
                 lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
             else:
                 lines.append(f"{client.host}: {client.mark} of p{client.partition_id}")
+        if self.kv is not None:
+            lines.append(self.kv.state())
         return "\n".join(lines)
 
 
@@ -436,12 +454,14 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
-        if world.growth is None and world.trimming is None:
+        if world.growth is None and world.trimming is None and world.kv is None:
             stack.enter_context(mock.patch.object(SpaceStore, "watch", _unwatched))
         if world.trimming is None:
             stack.enter_context(mock.patch.object(TrimStore, "watch", _unwatched))
         else:
             stack.enter_context(mock.patch.object(PartitionLog, "_drop", _dropping_observed(world, world.trimming)))
+        if world.kv is not None:
+            stack.enter_context(kv_conditions(world.kv))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,8 @@ __all__ = ["Outcome"]
 
 class Outcome:
     """``logs``: per partition the records of each replica it is assigned to; the first one's are *the* log once they
-    are known equal. ``times``: per partition what each of these replicas knows of times; ``now_ms``: a right clock."""
+    are known equal. ``times``: per partition what each of these replicas knows of times; ``now_ms``: a right clock;
+    ``opaque``: partitions whose records are no payloads."""
 
     def __init__(
         self,
@@ -25,11 +27,13 @@ class Outcome:
         logs: list[dict[int, list[bytes]]],
         times: list[dict[int, TimeLookup]],
         now_ms: int,
+        opaque: Sequence[int] = (),
     ) -> None:
         self.history = history
         self.logs = logs
         self.times = times
         self.now_ms = now_ms
+        self.opaque = opaque
 
     @cached_property
     def log(self) -> list[list[bytes]]:
@@ -39,7 +43,10 @@ class Outcome:
     @cached_property
     def payloads(self) -> list[list[Payload]]:
         """Per partition what the applications had written into each record."""
-        return [[Payload.decode(record[RECORD_HEADER_BYTES:-4]) for record in log] for log in self.log]
+        return [
+            [] if p in self.opaque else [Payload.decode(record[RECORD_HEADER_BYTES:-4]) for record in log]
+            for p, log in enumerate(self.log)
+        ]
 
     @cached_property
     def req_ids(self) -> list[list[ReqId]]:
