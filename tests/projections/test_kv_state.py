@@ -73,6 +73,15 @@ def test_a_walk_in_pieces(state: KvState) -> None:
     assert list(state.snapshot_items()) == list(walk.whole.snapshot_items())
 
 
+def test_items_of_a_hash_are_at_most_two_and_none_of_its_neighbours(state: KvState) -> None:
+    keys = [ItemKey(0, 7, b"a"), ItemKey(0, 7, b"b"), ItemKey(0, 7, b"c"), ItemKey(0, 8, b"d"), ItemKey(1, 6, b"e")]
+    state.apply((n, encode_record(Set(key, 4, key.name, 0))) for n, key in enumerate(keys))
+    assert [key for key, _ in state.items_of_hash(0, 7)] == keys[:2]
+    assert [(key, item.data) for key, item in state.items_of_hash(0, 8)] == [(keys[3], b"d")]
+    assert state.items_of_hash(1, 6) == [(keys[4], Item(4, b"e", 4, 0, b""))]
+    assert state.items_of_hash(0, 6) == state.items_of_hash(0, 9) == state.items_of_hash(2, 0) == []
+
+
 def test_pages_of_a_scan(state: KvState) -> None:
     names = [b"", b"a", b"a\0", b"ab", b"b", b"ba", b"c"]
     records = [Set(ItemKey(5, key_hash, name), 4, name) for name in names for key_hash in (1, 2)]

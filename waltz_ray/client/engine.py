@@ -29,7 +29,7 @@ from waltz_ray.client.keys import Lock, lock_hash
 from waltz_ray.client.mount_stream import MountStream
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
-from waltz_ray.client.requests import AppendCall, ManyAppend, check_size
+from waltz_ray.client.requests import AppendCall, LockHashes, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.stream import StreamPool
@@ -270,6 +270,17 @@ class Engine:
         append = AppendCall(data, checked_header(header), crc32(data), retry, None, future)
         if locks is not None:
             self.take_locks(attachment, append, locks, client_mark)
+        return attachment.outbox, append
+
+    def append_under(
+        self, partition_id: int, data: bytes, header: int, hashes: LockHashes, client_mark: int, future: Fate[int]
+    ) -> tuple[Outbox, AppendCall]:
+        """``append_of`` for layers on the log, whose arguments are known to be what they should be; of the locks they
+        keep the hashes. InvalidInput if no server would take it."""
+        attachment = self.attachments.get(partition_id) or self.attachment(partition_id)
+        check_size(partition_id, len(data), sum(map(len, hashes)), self._config.max_frame_bytes)
+        append = AppendCall(data, header, crc32(data), True, None, future)
+        append.take_locks(client_mark, hashes)
         return attachment.outbox, append
 
     def many_append_of(

@@ -62,7 +62,7 @@ def client_entry(tables: Tables, key: bytes, value: bytes) -> bytes:
 def forget_idle(tables: Tables, now_ms: int) -> None:
     """Forget who has not written for long."""
     while True:
-        first = next(tables.seek(Table.IDLE, b""), None)
+        first = next(iter(tables.under(Table.IDLE, b"", 1)), None)
         if first is None or not is_forgotten(_SEQUENCE.unpack_from(first[0])[0], now_ms // _MINUTE_MS):
             return
         key = first[0][8:]

@@ -112,6 +112,7 @@ class Keeper:
         self._random16 = random16
         self._orders = Orders(partitions)
         self._lines: dict[LineKey, Line] = {}
+        self._with_waiters: dict[LineKey, Line] = {}  # and lines that had some a moment ago
         self._fresh: dict[int, list[tuple[int, LineKey]]] = defaultdict(list)
         self._after_fold: dict[int, list[tuple[int, int, PendingWrite | PendingRead]]] = defaultdict(list)
         self._parked: list[PendingWrite | PendingRead] = []
@@ -152,7 +153,7 @@ class Keeper:
     @property
     def waiting(self) -> int:
         """Commands that wait for something else than the log."""
-        return len(self._parked) + len(self._copies) + sum(len(line.waiting) for line in self._lines.values())
+        return len(self._parked) + len(self._copies) + sum(len(line.waiting) for line in self._with_waiters.values())
 
     # ---- commands
 
@@ -396,6 +397,7 @@ class Keeper:
             self._end(write, Outcome(FailCode.TOO_MANY, text="too many wait for this lock"))
         else:
             line.waiting.append(write)
+            self._with_waiters[line.key] = line
 
     def _lock_may_be_free(self, line: Line) -> None:
         """Who waits longest comes next, before what has come meanwhile."""
@@ -405,11 +407,15 @@ class Keeper:
                 line.queue.appendleft(write)
                 return
 
+    def _lines_that_have_waiters(self) -> list[Line]:
+        self._with_waiters = {key: line for key, line in self._with_waiters.items() if line.waiting}
+        return [*self._with_waiters.values()]
+
     # ---- time, and who has gone
 
     def _time_passed(self) -> None:
         self._try_parked()
-        for line in [line for line in self._lines.values() if line.waiting]:
+        for line in self._lines_that_have_waiters():
             for write in [write for write in line.waiting if _wanted(write).until_ms <= self._orders.now_ms]:
                 line.waiting.remove(write)
                 self._end(write, Outcome(FailCode.CONFLICT))
@@ -424,7 +430,7 @@ class Keeper:
         Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones.
         """
         self._parked = [one for one in self._parked if _connection_of(one) != connection]
-        for line in [line for line in self._lines.values() if line.waiting]:
+        for line in self._lines_that_have_waiters():
             for write in [write for write in line.waiting if write.call.connection == connection]:
                 line.waiting.remove(write)
             if line.idle:

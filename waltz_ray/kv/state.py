@@ -176,8 +176,7 @@ class TableState(ABC):
 
     def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
         first = item_key(ItemKey(map_hash, key_hash, b""))
-        found = takewhile(lambda entry: entry[0].startswith(first), self.tables.seek(Table.ITEMS, first))
-        return [(item_key_of(key), item_of(value)) for key, value in islice(found, 2)]
+        return [(item_key_of(key), item_of(value)) for key, value in self.tables.under(Table.ITEMS, first, 2)]
 
     def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]:
         wanted, passed = (name_key(item_key(ItemKey(map_hash, 0, name))) for name in (prefix, after))
@@ -317,6 +316,9 @@ class _MemoryTables:
             keys = self._sorted[table] = sorted(entries)
         for at in range(bisect_left(keys, key), len(keys)):
             yield keys[at], entries[keys[at]]
+
+    def under(self, table: int, prefix: bytes, limit: int, /) -> list[tuple[bytes, bytes]]:
+        return [*islice(takewhile(lambda entry: entry[0].startswith(prefix), self.seek(table, prefix)), limit)]
 
     def clear(self, table: int, /) -> None:
         self._entries[table].clear()

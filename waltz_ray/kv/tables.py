@@ -110,6 +110,9 @@ class Tables(Protocol):
     def seek(self, table: int, key: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``key`` on, in order. The table must not be changed meanwhile."""
 
+    def under(self, table: int, prefix: bytes, limit: int, /) -> list[tuple[bytes, bytes]]:
+        """The first ``limit`` entries whose keys begin so. No value of another entry is touched."""
+
     def clear(self, table: int, /) -> None: ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
+from copy import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ class _LmdbTables:
         self.marks = marks
         self._transaction = transaction
         self._databases = databases
+        self._cursors: dict[int, lmdb.Cursor] = {}  # one is made anew in twice the time it takes to look
         self._get, self._put, self._delete = transaction.get, transaction.put, transaction.delete
 
     def get(self, table: int, key: bytes, /) -> bytes | None:
@@ -45,6 +46,17 @@ class _LmdbTables:
         cursor = self._transaction.cursor(self._databases[table])
         if cursor.set_range(key):
             yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())  # no memoryviews: ``buffers`` is off
+
+    def under(self, table: int, prefix: bytes, limit: int, /) -> list[tuple[bytes, bytes]]:
+        cursor = self._cursors.get(table)
+        if cursor is None:
+            cursor = self._cursors[table] = self._transaction.cursor(self._databases[table])
+        found: list[tuple[bytes, bytes]] = []
+        there = cursor.set_range(prefix)
+        while there and (key := cast(bytes, cursor.key())).startswith(prefix):
+            found.append((key, cast(bytes, cursor.value())))
+            there = len(found) < limit and cursor.next()
+        return found
 
     def clear(self, table: int, /) -> None:
         self._transaction.drop(self._databases[table], delete=False)
@@ -80,9 +92,9 @@ class LmdbState(TableState):
 
     def keep(self, records: list[tuple[int, int, Record]]) -> None:
         def change(transaction: lmdb.Transaction) -> FoldMarks:
-            tables = _LmdbTables(transaction, self._databases, FoldMarks(*astuple(self._marks)))
+            tables = _LmdbTables(transaction, self._databases, copy(self._marks))
             apply_records(tables, records)
-            transaction.put(_MARKS_KEY, _MARKS.pack(*astuple(tables.marks)), db=self._file.database(b"meta"))
+            transaction.put(_MARKS_KEY, _MARKS.pack(*vars(tables.marks).values()), db=self._file.database(b"meta"))
             return tables.marks
 
         self._looked_at = None

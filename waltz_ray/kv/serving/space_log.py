@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 
-from waltz_ray.client.engine import Engine, Locks
+from waltz_ray.client.engine import Engine
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.errors import LockConflict, WaltzError
 from waltz_ray.kv.model import Record
@@ -19,6 +20,11 @@ __all__ = ["AppendFates", "SpaceLog", "owner_lock"]
 def owner_lock(unit: Unit) -> LockId:
     """The lock that an owner's writes rest on."""
     return LockId(f"kv owner {unit.mask:X}", unit.bucket)
+
+
+@lru_cache(maxsize=8192)  # more than there are units
+def _lock_hash(unit: Unit) -> int:
+    return owner_lock(unit).hash
 
 
 class AppendFates:
@@ -67,10 +73,10 @@ class SpaceLog:
         write: Sequence[Unit] = (),
     ) -> None:
         """Append under these units' locks; ``fates`` is told how it ends, never within this call."""
-        locks: Locks = ([owner_lock(unit) for unit in write], [owner_lock(unit) for unit in read], [])
+        hashes = ([*map(_lock_hash, write)], [*map(_lock_hash, read)], ())
         data, header = encode_record(record), header_of(record)
         try:
-            outbox, append = self._engine.append_of(partition, data, header, locks, mark, True, fates)
+            outbox, append = self._engine.append_under(partition, data, header, hashes, mark, fates)
             if not outbox.offer(append):
                 outbox.stand_in_line(append, lambda error: append.fail(error) if error is not None else None)
         except WaltzError as error:  # the client is closed

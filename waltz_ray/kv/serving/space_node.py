@@ -141,6 +141,7 @@ class SpaceNode:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event | OwnershipEvent[Unit]] = deque()
         self._busy = False
+        self._held: dict[int, Unit | None] = {}  # by bucket under the finest mask: what ``ownership.held`` has said
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Reply], None]] = {}
         self._announced: Hashmasks | None = None
@@ -232,8 +233,12 @@ class SpaceNode:
         return self.ownership.level
 
     def unit_of(self, key_hash: int) -> Unit | None:
-        level = self.ownership.level
-        return self.ownership.held(Unit(level, key_hash & level))
+        bucket = key_hash & MASKS[-1]
+        try:
+            return self._held[bucket]
+        except KeyError:
+            found = self._held[bucket] = self.ownership.held(Unit(self.mask, key_hash & self.mask))
+            return found
 
     def elsewhere(self, key_hash: int) -> str:
         unit = Unit(self.ownership.level, key_hash & self.ownership.level)
@@ -267,7 +272,9 @@ class SpaceNode:
                         for effect in self.keeper.step(event, self._around.now_ms()):
                             self._keep(effect)
                     else:
-                        for order in self.ownership.step(event):
+                        orders = self.ownership.step(event)
+                        self._held.clear()
+                        for order in orders:
                             self._own(order)
         finally:
             self._busy = False
