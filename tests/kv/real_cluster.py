@@ -152,8 +152,8 @@ class RealCluster:
 
 def check_claims(claims: dict[int, list[tuple[int, Own | Release]]]) -> int:
     """O04: at each moment a unit has one owner, by the log alone: each claim has a higher epoch than all before it of
-    its unit (or is its owner's own, made again after a restart) and of what that was a part of; nothing is claimed whole
-    of which parts are. How many claims there were."""
+    its unit (or is its owner's own, made again after a restart) and of what that was a part of; nothing is claimed
+    whole of which parts are. How many claims there were."""
     count = 0
     for records in claims.values():
         owners: dict[Unit, Own] = {}

@@ -109,7 +109,7 @@ def split_under_load(cluster: RealCluster, keys: int, dialect: str, mask: int) -
 
 def test_o09_to_o14_masks_grow_under_a_client_that_does_not_know(cluster: RealCluster) -> None:
     """O04, O09, O10, O11, O13, O14, O17 and O50: every answer is right, nothing is lost, one primary at a time."""
-    split_under_load(cluster, 300, "doc", 0xFF)
+    split_under_load(cluster, 2_000, "doc", 0xFF)
 
 
 def test_o49_everybody_has_a_share(cluster: RealCluster) -> None:
