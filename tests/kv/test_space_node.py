@@ -265,6 +265,19 @@ def test_fullwait_waits_for_the_second_copy() -> None:
     asyncio.run(run())
 
 
+def test_an_actor_that_was_alone_waits_for_second_copies_once_it_is_not_to_be() -> None:
+    """O43: it was started as the only one, the cluster has grown since."""
+
+    async def run() -> None:
+        async with actors(1, fullwait_ms=200, backups=False) as space:
+            space.arrange(lambda unit: (0, None))
+            assert (await _code(space, put(b"a", b"1", fullwait=True))) == FailCode.OK
+            space.nodes[0].actors_wanted(2)
+            assert (await _code(space, put(b"a", b"2", fullwait=True))) == FailCode.NOT_REPLICATED
+
+    asyncio.run(run())
+
+
 async def _code(space: Actors, command: Put) -> int:
     reply = await space.ask(0, command)
     assert isinstance(reply, PutDone)

@@ -38,13 +38,15 @@ class SecondCopies:
         self._limits = limits
         self._ended = ended
         self._unconfirmed: dict[int, _Unconfirmed] = {}
+        self.expected = limits.backups
+        """The cluster is to have secondaries."""
 
     def __len__(self) -> int:
         return len(self._unconfirmed)
 
     def confirm(self, write: PendingWrite, outcome: Outcome) -> None:
         """The write is committed: it has ended, or waits until its secondary has it."""
-        if not write.call.fullwait or not self._limits.backups:
+        if not write.call.fullwait or not self.expected:
             self._ended(write, outcome)
             return
         number = self._orders.number()

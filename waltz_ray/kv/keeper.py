@@ -155,6 +155,10 @@ class Keeper:
         """Commands that wait for something else than the log."""
         return len(self._parked) + len(self._copies) + sum(len(line.waiting) for line in self._with_waiters.values())
 
+    def expect_backups(self, expected: bool) -> None:
+        """The cluster has grown: whether it is to have secondaries from now on."""
+        self._copies.expected = expected
+
     # ---- commands
 
     def _asked(self, token: int, connection: int, command: Command) -> None:

@@ -63,7 +63,7 @@ class KeeperLimits:
     fullwait_ms: int = 10_000
     """How long a write waits for its secondary."""
     backups: bool = True
-    """The cluster is to have secondaries: it has more than one actor."""
+    """The cluster is to have secondaries: it has more than one actor (at the start; ``Keeper.expect_backups``)."""
     most_lease_ms: int = 24 * 3600 * 1000
     waiting: int = 100_000
     """Commands that may wait for something at one time."""

@@ -196,6 +196,11 @@ class SpaceNode:
     def lease_confirmed(self, incarnation: str, sent_at_s: float) -> None:
         self._put(LeaseConfirmed(incarnation, sent_at_s))
 
+    def actors_wanted(self, count: int) -> None:
+        """So many are to be there by now, with one there can be no second copies; 0: nobody has said."""
+        if count:
+            self.keeper.expect_backups(count > 1)
+
     # ---- CommandPort: what the gateway asks
 
     def servers(self) -> Sequence[str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.api import Watch, ZooKeeper
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
 from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed
@@ -69,6 +70,7 @@ class SpaceServer:
         self._loop = asyncio.get_running_loop()
         self._store = UnitStore[Unit](zookeeper, cluster, "kv", space.name, BucketSplitting(space.count))
         self._trims = TrimStore(zookeeper, cluster)
+        self._layers = LayerStore(zookeeper, cluster)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix=f"kv-{actor}-{space.name}-zookeeper")
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix=f"kv-{actor}-{space.name}-lease")
         self._registration: UnitRegistration | None = None
@@ -208,6 +210,10 @@ class SpaceServer:
             if found is not None:
                 self._post(node.table_seen, found)
 
+        def wanted(count: int) -> None:
+            self._post(node.actors_wanted, count)
+
+        self._watches.append(self._layers.watch("kv", wanted))
         self._watches.append(self._store.watch_members(members))
         self._watches.append(self._store.watch_table(table))
         self._registration = self._store.register(self._actor, self.endpoint, self._told, boot_s)

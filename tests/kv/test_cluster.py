@@ -1,0 +1,333 @@
+"""The key/value layer as a whole: real processes on a real Ray, ZooKeeper, files; clients of the document and our own.
+
+The tests build on each other, in order: a cluster costs many seconds to start. It grows in the first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.kv.foreign_client import ForeignClient, fnv, string
+from tests.kv.real_cluster import RealCluster, check_claims, real_cluster
+from tests.kv.recording import Recorder
+from waltz_ray import kv
+from waltz_ray.config import KvConfig
+from waltz_ray.errors import InvalidInput
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+CONFIG = KvConfig(actors=1, fewest_buckets=12, fullwait_ms=6000, max_value_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    with real_cluster("kvreal", tmp_path_factory.mktemp("kvreal"), ray_head, CONFIG) as running:
+        running.wait_served(1)
+        yield running
+
+
+def foreign(cluster: RealCluster, updates: bool = True, dialect: str = "doc") -> ForeignClient:
+    return ForeignClient(min(cluster.servers().values()), dialect, updates, patience_s=40.0)
+
+
+class OldClient(threading.Thread):
+    """A client that never learns of a larger mask. It writes and reads its keys, over and over."""
+
+    def __init__(self, cluster: RealCluster, keys: int, dialect: str) -> None:
+        super().__init__(name="old client")
+        self.client = foreign(cluster, updates=False, dialect=dialect)
+        self.names = [b"key %d" % n for n in range(keys)]
+        self.wrong: list[str] = []
+        self.values: dict[bytes, int] = {}
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        value = 0
+        try:
+            while not self._ends.is_set() or len(self.values) < len(self.names):
+                value += 1
+                name = self.names[value % len(self.names)]
+                if self.client.set_int(name, value).opcode != 1:
+                    self.wrong.append(f"{name!r} was not set")
+                self.values[name] = value
+                name = self.names[value * 7919 % len(self.names)]
+                self.see(name)
+        except (OSError, AssertionError, ValueError) as error:
+            self.wrong.append(f"{type(error).__name__}: {error}")
+
+    def see(self, name: bytes) -> None:
+        found = self.client.get_int(name)
+        if found != self.values.get(name):
+            self.wrong.append(f"{name!r} is {found}, not {self.values.get(name)}")
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join(120)
+
+
+def split_under_load(cluster: RealCluster, keys: int, dialect: str, mask: int) -> None:
+    """From one actor to three."""
+    old = OldClient(cluster, keys, dialect)
+    old.start()
+    added = 0
+    with kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
+        try:
+            native.add("counter")
+            added += 1
+            for actors in (2, 3):
+                cluster.grow(actors)
+                grown = threading.Thread(target=cluster.wait_served, args=(actors, 120.0))
+                grown.start()
+                while grown.is_alive():
+                    added += 1
+                    assert native.add("counter") == added
+                    table = cluster.table()
+                    assert [unit.bucket for unit in sorted(table.places)] == list(range(table.level + 1)), "O04"
+                    assert all(place.primary != place.secondary for place in table.places.values()), "O04"
+                grown.join()
+        finally:
+            old.end()
+    assert old.wrong == []
+    for name in old.names:
+        old.see(name)
+    assert old.wrong == []
+    assert (old.client.mask, len(old.client.table)) == (0xF, 16), "it has learned"
+    old.client.close()
+    assert cluster.table().level == mask
+    assert check_claims(cluster.claims()) > mask
+
+
+def test_o09_to_o14_masks_grow_under_a_client_that_does_not_know(cluster: RealCluster) -> None:
+    """O04, O09, O10, O11, O13, O14, O17 and O50: every answer is right, nothing is lost, one primary at a time."""
+    split_under_load(cluster, 2_000, "doc", 0xFF)
+
+
+def test_o49_everybody_has_a_share(cluster: RealCluster) -> None:
+    """O04, O49: primaries within one, secondaries within one; on two actors each."""
+    places = cluster.table().places.values()
+    for role in ([place.primary for place in places], [place.secondary for place in places]):
+        shares = Counter(role)
+        assert set(shares) == {0, 1, 2}
+        assert max(shares.values()) - min(shares.values()) <= 1
+
+
+def test_o02_to_o16_a_new_client_knows_all_buckets(cluster: RealCluster) -> None:
+    """O02, O05, O08, O16: from one address, and each key is found at once; a bucket is the hash under the mask."""
+    with foreign(cluster) as client:
+        for server in client.servers:
+            client.connect(server)
+        assert (client.mask, len(client.table)) == (0xFF, 256)
+        servers, table = cluster.servers(), cluster.table()
+        assert client.table == [servers[place.primary or 0] for _, place in sorted(table.places.items())]
+        assert fnv(b"something") & 0xFF == 0x6B
+        assert client.set_int(b"something", 45).opcode == 1
+        assert (client.get_int(b"something"), client.get_type(b"something"), client.elsewhere) == (45, 2, 0)
+
+
+def test_o06_a_secondary_sends_on_while_the_primary_lives(cluster: RealCluster) -> None:
+    servers, name = cluster.servers(), b"something"
+    with foreign(cluster) as client:
+        client.set_int(name, 45)
+        for actor, server in servers.items():
+            reply = client.connect(server).ask(2100, struct.pack(">II", 0, fnv(name)))
+            if actor == cluster.primary(name):
+                assert reply.opcode == 2105
+            else:
+                assert (reply.opcode, reply.payload) == (4, string(servers[cluster.primary(name)].encode()))
+
+
+def test_what_cannot_be_is_refused_and_everything_else_goes_on(cluster: RealCluster) -> None:
+    """Names, values, types, hashes, times, masks: a failinfo each, and the connections stay."""
+
+    def code(reply: tuple[int, int, int, bytes]) -> int:
+        assert reply[0] == 3, reply
+        return int(struct.unpack_from(">i", reply[3])[0])
+
+    with foreign(cluster) as client, kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
+        assert client.set_string(b"costarring", b"x").opcode == 1
+        used = {server: id(client.connect(server)) for server in client.servers}
+        assert code(client.set_int(b"early", 1, expires=-1)) == 1
+        assert code(client.set_string(b"n" * 481, b"")) == 18
+        assert code(client.set_string(b"large", b"v" * ((1 << 20) + 1))) == 18
+        assert code(client.set_string(b"liquid", b"y")) == 17
+        with pytest.raises(ValueError, match="failinfo 5"):
+            client.get_int(b"costarring")
+        for server in client.servers:
+            assert client.connect(server).ask(110, struct.pack(">II", 0x7F, 0)).opcode in (1, 3), "a mask nobody knows"
+            assert client.connect(server).ask(7777).opcode == 9
+        with pytest.raises(InvalidInput):
+            native.set("n" * 481, 1)
+        with pytest.raises(InvalidInput):
+            native.set("large", b"v" * ((1 << 20) + 1))
+        with pytest.raises(InvalidInput):
+            native.set("early", 1, expires=-1)
+        native.set("liquid", "keyed by its name")
+        assert client.get_int(b"early") is None
+        assert native.get("costarring") == b"x"
+        assert used == {server: id(client.connect(server)) for server in client.servers}
+
+
+def test_o43_fullwait_waits_for_one_that_can_have_it(cluster: RealCluster) -> None:
+    """With the secondary stopped, 0 acknowledges; 1 does not until another one has it."""
+    name = b"something"
+    with foreign(cluster) as client:
+        assert client.set_int(name, 1, fullwait=1).opcode == 1
+        stopped = cluster.secondary(name)
+        with cluster.stopped(f"kv/{stopped}"):
+            begin_s = time.monotonic()
+            assert client.set_int(name, 2).opcode == 1
+            assert time.monotonic() - begin_s < 1.0
+            assert client.set_int(name, 3, fullwait=1).opcode == 1
+            assert time.monotonic() - begin_s > 1.0, "nobody had it"
+            assert cluster.secondary(name) != stopped
+    cluster.wait_served(3)
+
+
+def test_o07_o42_o47_o48_a_killed_primary(cluster: RealCluster) -> None:
+    """What was acknowledged is there; what expires does so at its time; who had a lock has it, codes go on rising."""
+    name = b"something"
+    with foreign(cluster) as client, kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
+        begin_s = time.monotonic()
+        assert client.set_int(name, 46, expires=5).opcode == 1
+        client.set_int(b"something else", 47)
+        code, short = client.lock(name, 60, 0), client.lock(b"short", 1, 0)
+        assert code is not None
+        assert short is not None
+        time.sleep(max(0.0, begin_s + 2 - time.monotonic()))
+        killed_s, victim = time.monotonic(), cluster.primary(name)
+        cluster.kill(f"kv/{victim}")
+        assert native.get(name) == 46
+        assert time.monotonic() - killed_s < 10
+        while time.monotonic() < begin_s + 3.8:
+            assert native.get(name) == 46, "it is not its time yet"
+        while native.get(name) is not None:
+            assert time.monotonic() < begin_s + 7, "O42: it is over"
+        assert client.get_int(name) is None
+        assert client.get_int(b"something else") == 47, "O48"
+        assert client.lock(name, 60, 0) is None, "O47: it is had"
+        later = client.lock(b"short", 60, 10)
+        assert later is not None
+        assert later > short, "a fencing token rises"
+        assert not client.unlock(b"short", short), "a zombie frees nothing"
+        assert client.unlock(b"short", later)
+        assert client.unlock(name, code)
+    cluster.wait_served(3)
+
+
+class Fence:
+    """What a lock guards: it refuses who comes with a lower code than the highest it has seen."""
+
+    def __init__(self) -> None:
+        self.highest, self.writes = 0, list[str]()
+
+    def write(self, code: int, what: str) -> bool:
+        if code < self.highest:
+            return False
+        self.highest = code
+        self.writes.append(what)
+        return True
+
+
+def test_o47_a_zombie_is_fenced(cluster: RealCluster) -> None:
+    """Its primary stops, its lease runs out meanwhile, another is given the lock by the successor."""
+    fence = Fence()
+    with kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native, foreign(cluster) as zombie:
+        code = zombie.lock(b"guard", 1, 0)
+        assert code is not None
+        assert fence.write(code, "zombie")
+        with cluster.stopped(f"kv/{cluster.primary(b'guard')}"), native.lock("guard", wait=30) as lock:
+            assert fence.write(lock.code, "successor")
+            assert not fence.write(code, "zombie, late")
+    cluster.wait_served(3)
+
+
+async def kills(cluster: RealCluster, seed: int, rounds: list[str], keys: int = 4) -> int:
+    """Clients record while something happens to somebody in every round; the number of calls."""
+    random = Random(seed)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(await kv.connect_async(cluster.name, zookeeper=cluster.zookeeper))
+            for _ in range(3)
+        ]
+        recorder, ends = Recorder(clients, keys, 2, seed), asyncio.Event()
+        running = asyncio.ensure_future(recorder.run(ends))
+        try:
+            for what in rounds:
+                await asyncio.to_thread(one_round, cluster, what, seed, random)
+        finally:
+            ends.set()
+            await asyncio.wait_for(running, 60)
+        return await recorder.check()
+
+
+def one_round(cluster: RealCluster, what: str, seed: int, random: Random) -> None:
+    time.sleep(random.uniform(0.2, 0.6))
+    if what.startswith(("stop", "kill")):
+        verb, whom = what.split()
+        name = f"kv/{cluster.primary(b'key %d 0' % seed)}" if whom == "primary" else whom
+        if verb == "kill":
+            cluster.kill(name)
+        else:
+            with cluster.stopped(name):
+                time.sleep(random.uniform(2.0, 4.0))
+        cluster.wait_served(3, 100.0)
+    else:
+        raise AssertionError(what)
+
+
+def test_kills_leave_a_linearizable_history(cluster: RealCluster) -> None:
+    """A primary stopped until its buckets have moved, then woken; a primary killed; a server of the log killed."""
+    assert asyncio.run(kills(cluster, 1, ["stop primary", "kill primary", "kill server/0"])) > 100
+    check_claims(cluster.claims())
+
+
+def test_o50_the_manager_is_not_needed_to_find_things(cluster: RealCluster) -> None:
+    """Killed, with clients that begin meanwhile."""
+    cluster.kill("cluster-manager")
+    with foreign(cluster) as client:
+        assert client.set_int(b"without", 1).opcode == 1
+        assert client.get_int(b"without") == 1
+    cluster.wait_served(3)
+
+
+@pytest.fixture(scope="module")
+def wide(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """Its masks grow with each actor, and it speaks as servers of 2012 did."""
+    config = KvConfig(actors=1, fewest_buckets=200, dialect="2012")
+    directory: Path = tmp_path_factory.mktemp("kvwide")
+    with real_cluster("kvwide", directory, ray_head, config) as running:
+        running.wait_served(1)
+        yield running
+
+
+@pytest.mark.long
+def test_10_000_keys_while_masks_grow_twice(wide: RealCluster) -> None:
+    """O17: 0xF to 0xFF to 0xFFF, in the dialect 2012."""
+    split_under_load(wide, 10_000, "2012", 0xFFF)
+
+
+ROUNDS = ["stop primary", "kill primary", "stop kv/0", "kill server/1", "kill replica/0", "stop server/0", "kill kv/1"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(10, 15))
+def test_many_kills(cluster: RealCluster, seed: int) -> None:
+    """The same for longer: everybody, in an order of its own. The shared cluster has grown by now."""
+    cluster.grow(3)
+    cluster.wait_served(3, 120.0)
+    random = Random(seed)
+    rounds = [*ROUNDS, *["stop primary"] * 4, "kill replica/1", "kill cluster-manager"]
+    random.shuffle(rounds)
+    assert asyncio.run(kills(cluster, seed, rounds)) > 1000
+    check_claims(cluster.claims())
