@@ -8,11 +8,11 @@ from random import Random
 
 from tests.kv.linearizability import (
     MISSING,
-    Acquire,
     Asked,
     Denied,
     Granted,
     KvCall,
+    Obtain,
     Peek,
     Result,
     Shown,
@@ -122,15 +122,15 @@ class Recorder:
             try:
                 code = await lock.acquire()
             except KvLockTaken:
-                self._note(self.of_locks, name, Acquire(_LEASE_S), Denied(), begin, who)
+                self._note(self.of_locks, name, Obtain(_LEASE_S), Denied(), begin, who)
                 await asyncio.sleep(0.02)
                 continue
             except KvUnknownFate:
-                self._note(self.of_locks, name, Acquire(_LEASE_S), None, begin, who)
+                self._note(self.of_locks, name, Obtain(_LEASE_S), None, begin, who)
                 continue
             except KvNotReady:
                 continue
-            self._note(self.of_locks, name, Acquire(_LEASE_S), Granted(code), begin, who)
+            self._note(self.of_locks, name, Obtain(_LEASE_S), Granted(code), begin, who)
             await asyncio.sleep(0.05)
             begin, freed = time.monotonic(), None
             try:
