@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KvHistory", "OpenCall"]
 
-_STEPS = 200_000
+_STEPS = 20_000_000
 _SLACK_S = 0.6
 """Owners' clocks differ by so much; a deadline is what the owner's clock said."""
 
