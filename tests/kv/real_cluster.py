@@ -137,7 +137,16 @@ class RealCluster:
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    def projection(self, actor: int) -> Path:
+        """Where an actor keeps its projections."""
+        return self.directory / f"kv-{actor}"
+
     # ---- the log
+
+    def log_bytes(self) -> int:
+        """Of the records there are of the space."""
+        with waltz_ray.connect(self.name, zookeeper=self.zookeeper, space=SPACE) as log:
+            return sum(len(one.data) for one in log.feed(None))
 
     def claims(self) -> dict[int, list[tuple[int, Own | Release]]]:
         """By partition: what the log says of owners, in its order."""
