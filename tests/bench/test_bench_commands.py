@@ -68,6 +68,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for command in (
         "append",
+        "kv",
         "latency",
         "context",
         "feed",
