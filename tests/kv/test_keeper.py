@@ -9,6 +9,7 @@ from waltz_ray.kv.keeper_types import (
     AnswerRead,
     AppendRecord,
     Asked,
+    AskWhetherItStands,
     ConnectionLeft,
     Effect,
     FoldedTo,
@@ -16,6 +17,7 @@ from waltz_ray.kv.keeper_types import (
     LeaseIsOver,
     RecordCommitted,
     RecordRefused,
+    StandsOrNot,
     TimePassed,
     UnitDrained,
     UnitStops,
@@ -77,6 +79,15 @@ def the_append(effects: list[Effect]) -> AppendRecord:
     (effect,) = effects
     assert isinstance(effect, AppendRecord)
     return effect
+
+
+def stands(owner: Owner, effects: list[Effect]) -> Answer:
+    """The answer to a write that is refused, under the lease."""
+    (asked,) = effects
+    assert isinstance(asked, AskWhetherItStands)
+    (answer,) = owner.keeper.step(StandsOrNot(asked.refusal, True), owner.now_ms)
+    assert isinstance(answer, Answer)
+    return answer
 
 
 A_GET = m.Get(Opcode.GET_STRING, 0, HASH)
@@ -149,6 +160,23 @@ def test_without_a_lease_a_read_waits_for_a_barrier_that_left_after_it_came() ->
     assert owner.keeper.step(RecordCommitted(following.number, 1), NOW) == [Answer(2, m.Fail())]
 
 
+def test_only_the_owner_refuses_a_write_for_what_is_there() -> None:
+    """Who was deposed and does not know it would tell what was there before (found by the simulation)."""
+    owner = Owner()
+    (asked,) = owner.ask(m.UnlockCommand(b"l", 5))
+    assert isinstance(asked, AskWhetherItStands)
+    barrier = the_append(owner.keeper.step(StandsOrNot(asked.refusal, False), NOW))
+    assert barrier.record == Barrier()
+    assert owner.keeper.step(RecordRefused(barrier.number, 0), NOW) == []
+    owner.serving.serves = False
+    assert owner.fold(BARRIER) == [Answer(1, m.TryElsewhere("there:1"))]
+    owner.serving.serves = True
+    (asked,) = owner.ask(m.UnlockCommand(b"l", 5))
+    assert isinstance(asked, AskWhetherItStands)
+    barrier = the_append(owner.keeper.step(StandsOrNot(asked.refusal, False), NOW))
+    assert owner.keeper.step(RecordCommitted(barrier.number, 1), NOW) == [Answer(2, m.Fail())]
+
+
 def test_a_unit_is_drained_when_nothing_of_it_is_under_way() -> None:
     owner = Owner()
     append = the_append(owner.ask(a_set(b"1")))
@@ -194,13 +222,11 @@ def test_a_second_name_of_one_hash_is_refused() -> None:
     assert key_hash == fnv1a_32(other) == 0x5E4DAA9D
     append = the_append(owner.ask(m.SetCommand(4, 0, key_hash, 0, False, there, b"1")))
     owner.keeper.step(RecordCommitted(append.number, 0), NOW)
-    (refused,) = owner.ask(m.SetCommand(4, 0, key_hash, 0, False, other, b"2"))
-    assert isinstance(refused, Answer)
-    assert isinstance(refused.reply, m.FailInfo)
-    assert refused.reply.code == FailCode.COLLISION
-    owner.fold(append.record)
-    (refused,) = owner.ask(m.SetCommand(4, 0, key_hash, 0, False, other, b"2"))
-    assert isinstance(refused, Answer)
+    for _ in range(2):
+        refused = stands(owner, owner.ask(m.SetCommand(4, 0, key_hash, 0, False, other, b"2")))
+        assert isinstance(refused.reply, m.FailInfo)
+        assert refused.reply.code == FailCode.COLLISION
+        owner.fold(append.record)
 
 
 def test_nonsense_is_answered_and_changes_nothing() -> None:

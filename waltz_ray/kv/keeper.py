@@ -28,6 +28,7 @@ from waltz_ray.kv.expiry import Expiry
 from waltz_ray.kv.keeper_types import (
     Answer,
     Asked,
+    AskWhetherItStands,
     ConnectionLeft,
     Effect,
     Event,
@@ -40,6 +41,7 @@ from waltz_ray.kv.keeper_types import (
     RecordRefused,
     SecondaryAnswered,
     Serving,
+    StandsOrNot,
     TimePassed,
     UnitStops,
 )
@@ -60,11 +62,22 @@ from waltz_ray.kv.messages import (
     UnlockCommand,
     UnlockNative,
 )
-from waltz_ray.kv.model import NOBODYS, ItemKey, Lock, Record, RequestId
+from waltz_ray.kv.model import BARRIER, NOBODYS, ItemKey, Lock, Record, RequestId
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.reading import Reads
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
-from waltz_ray.kv.rules import Acquire, Give, NativeWrite, Outcome, Prolong, Waits, decide, is_free, refused_size
+from waltz_ray.kv.rules import (
+    Acquire,
+    Give,
+    NativeWrite,
+    Outcome,
+    Prolong,
+    Waits,
+    decide,
+    is_free,
+    refused_size,
+    reveals,
+)
 from waltz_ray.kv.state import KvState
 
 __all__ = ["Keeper"]
@@ -89,6 +102,28 @@ class _Flight:
 
     def lost(self, reason: str) -> None:
         self._keeper.write_lost(self._line, self._write, reason)
+
+
+class _Refusal:
+    """A write that is to be refused for what is there. Only the owner may say that, as with a read: by its lease, or by
+    a BARRIER in the log, after which the write is decided again."""
+
+    def __init__(self, keeper: Keeper, line: Line, write: PendingWrite, outcome: Outcome, unit: Unit) -> None:
+        self._keeper = keeper
+        self.line = line
+        self.write = write
+        self.outcome = outcome
+        self.unit = unit
+
+    def committed(self, version: int) -> None:
+        self.write.proven = True
+        self._keeper.again(self.write)
+
+    def refused(self, partition: int, conflict: int) -> None:
+        self._keeper.after(partition, conflict, self.write)
+
+    def lost(self, reason: str) -> None:
+        self._keeper.write_lost(self.line, self.write, reason)
 
 
 class Keeper:
@@ -142,6 +177,9 @@ class Keeper:
             case LeaseIsOver(read):
                 assert isinstance(read, PendingRead)
                 self._reads.prove(read)
+            case StandsOrNot(refusal, stands):
+                assert isinstance(refusal, _Refusal)
+                self._stands_or_not(refusal, stands)
             case SecondaryAnswered(number, has):
                 self._copies.answered(number, has)
             case ConnectionLeft(connection):
@@ -278,13 +316,25 @@ class Keeper:
             self._send_on(write)
             return
         decided = decide(write.what, write.request, line, self._orders.now_ms, self._random16)
-        if isinstance(decided, Outcome):
+        proven, write.proven = write.proven, False
+        if isinstance(decided, Outcome) and reveals(decided) and not proven:
+            line.flying = write
+            self._orders.effects.append(AskWhetherItStands(unit, _Refusal(self, line, write, decided, unit)))
+        elif isinstance(decided, Outcome):
             self._end(write, decided)
         elif isinstance(decided, Waits):
             self._wait_for_lock(line, write)
         else:
             line.flying = write
             self._orders.append(_Flight(self, line, write, decided), unit, decided)
+
+    def _stands_or_not(self, refusal: _Refusal, stands: bool) -> None:
+        if not stands:
+            self._orders.append(refusal, refusal.unit, BARRIER)
+            return
+        refusal.line.flying = None
+        self._end(refusal.write, refusal.outcome)
+        self._advance(refusal.line)
 
     def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
         """It is in the log."""
@@ -307,11 +357,12 @@ class Keeper:
         """Go on with it once the partition's state has ``transaction_id``."""
         state = self._states[partition]
         if state.mark >= transaction_id:
-            self._again(one)
+            self.again(one)
         else:
             heapq.heappush(self._after_fold[partition], (transaction_id, self._orders.number(), one))
 
-    def _again(self, one: PendingWrite | PendingRead) -> None:
+    def again(self, one: PendingWrite | PendingRead) -> None:
+        """Decide, or read, once more what was held up."""
         if isinstance(one, PendingRead):
             self._reads.go_on(one)
             return
@@ -391,7 +442,7 @@ class Keeper:
                     del self._lines[line.key]
         waiting = self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
-            self._again(heapq.heappop(waiting)[2])
+            self.again(heapq.heappop(waiting)[2])
         self._asked_for.folded(partition, mark)
 
     # ---- locks
@@ -422,7 +473,7 @@ class Keeper:
         for line in self._lines_that_have_waiters():
             for write in [write for write in line.waiting if _wanted(write).until_ms <= self._orders.now_ms]:
                 line.waiting.remove(write)
-                self._end(write, Outcome(FailCode.CONFLICT))
+                line.queue.append(write)  # it is decided for the last time
             self._lock_may_be_free(line)
             self._advance(line)
         self._copies.time_passed()

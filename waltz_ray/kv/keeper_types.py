@@ -16,6 +16,7 @@ __all__ = [
     "FateUnknown",
     "AppendRecord",
     "AskSecondary",
+    "AskWhetherItStands",
     "Asked",
     "RecordCommitted",
     "ConnectionLeft",
@@ -28,6 +29,7 @@ __all__ = [
     "RecordRefused",
     "SecondaryAnswered",
     "Serving",
+    "StandsOrNot",
     "TimePassed",
     "UnitDrained",
     "UnitStops",
@@ -131,6 +133,14 @@ class LeaseIsOver:
     read: object
 
 
+@value(eq=False)
+class StandsOrNot:
+    """AskWhetherItStands: whether the lease held."""
+
+    refusal: object
+    stands: bool
+
+
 @value()
 class SecondaryAnswered:
     """AskSecondary ``number``: whether the secondary has it."""
@@ -160,6 +170,7 @@ Event = (
     | UnitStops
     | Rearranged
     | LeaseIsOver
+    | StandsOrNot
     | SecondaryAnswered
     | ConnectionLeft
     | TimePassed
@@ -197,6 +208,14 @@ class AnswerRead:
     read: object
 
 
+@value(eq=False)
+class AskWhetherItStands:
+    """A write is refused for what is there: true if the lease of ``unit`` holds *now*. Ends in StandsOrNot(refusal)."""
+
+    unit: Unit
+    refusal: object
+
+
 @value()
 class AskSecondary:
     """Ask ``actor`` to say when it has ``transaction_id`` of ``partition``. Ends in SecondaryAnswered."""
@@ -214,4 +233,4 @@ class UnitDrained:
     unit: Unit
 
 
-Effect = AppendRecord | Answer | AnswerRead | AskSecondary | UnitDrained
+Effect = AppendRecord | Answer | AnswerRead | AskWhetherItStands | AskSecondary | UnitDrained

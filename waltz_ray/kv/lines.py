@@ -53,7 +53,7 @@ class Call:
 class PendingWrite:
     """One write of a call."""
 
-    __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "request", "what")
+    __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "proven", "request", "what")
 
     def __init__(self, call: Call, index: int, what: What, request: RequestId, line_key: LineKey) -> None:
         self.call = call
@@ -63,6 +63,8 @@ class PendingWrite:
         self.line_key = line_key
         self.key_hash = line_key[1]
         self.park_until_ms = 0
+        self.proven = False
+        """The log has just said that its unit is ours: it may be refused for what is there."""
 
 
 class PendingRead:

@@ -44,6 +44,7 @@ __all__ = [
     "is_over",
     "is_stale",
     "refused_size",
+    "reveals",
     "same_map",
     "visible",
 ]
@@ -107,7 +108,10 @@ What = SetCommand | NativeWrite | Acquire | Give | Prolong
 
 @value()
 class Outcome:
-    """How a write ended. ``version``: of the item or lock now, or -1; ``lock_code``: what the lock is had under."""
+    """How a write ended. ``version``: of the item or lock now, or -1; ``lock_code``: what the lock is had under.
+
+    Without a record it says something of what is there now, as a read does (``reveals``).
+    """
 
     code: int
     version: int = NO_VERSION
@@ -118,6 +122,12 @@ class Outcome:
 @value()
 class Waits:
     """The lock is somebody else's: try again when that changes."""
+
+
+def reveals(outcome: Outcome) -> bool:
+    """Whether it tells what is there now, so that only the owner may say it. What has happened once is true for ever:
+    that a repeated write was done (OK)."""
+    return outcome.code != FailCode.OK
 
 
 def is_over(deadline_ms: int, now_ms: int) -> bool:

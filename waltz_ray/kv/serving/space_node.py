@@ -24,6 +24,7 @@ from waltz_ray.kv.keeper_types import (
     AppendRecord,
     Asked,
     AskSecondary,
+    AskWhetherItStands,
     ConnectionLeft,
     Effect,
     Event,
@@ -35,6 +36,7 @@ from waltz_ray.kv.keeper_types import (
     RecordCommitted,
     RecordRefused,
     SecondaryAnswered,
+    StandsOrNot,
     TimePassed,
     UnitDrained,
     UnitStops,
@@ -294,6 +296,9 @@ class SpaceNode:
                     self._answers.pop(token)(reply)
                 else:
                     self._events.append(LeaseIsOver(read))
+            case AskWhetherItStands(unit, refusal):
+                held = self.ownership.may_read(unit, self._around.lease_clock())
+                self._events.append(StandsOrNot(refusal, held))
             case AppendRecord(number, partition, unit, record):
                 fates = AppendFates(
                     lambda transaction_id: self._put(RecordCommitted(number, transaction_id)),
@@ -446,6 +451,7 @@ _OF_KEEPER = (
     UnitStops,
     Rearranged,
     LeaseIsOver,
+    StandsOrNot,
     SecondaryAnswered,
     ConnectionLeft,
     TimePassed,
