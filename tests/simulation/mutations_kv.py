@@ -24,6 +24,7 @@ __all__ = [
     "lock_codes_do_not_rise",
     "locks_are_given_to_everybody",
     "repeated_writes_are_not_recognised",
+    "refusals_are_told_by_anybody",
     "requests_are_forgotten_at_once",
     "snapshots_overwrite_what_is_newer",
     "tombstones_are_not_kept",
@@ -117,3 +118,8 @@ def snapshots_overwrite_what_is_newer(patch: Patch) -> None:
 def tombstones_are_not_kept(patch: Patch) -> None:
     """A snapshot brings back what was removed while it was written."""
     break_rule(patch, fold, "keeps_tombstones", lambda marks: False)
+
+
+def refusals_are_told_by_anybody(patch: Patch) -> None:
+    """Also by an actor that has lost the bucket and does not know it."""
+    break_rule(patch, keeper, "reveals", lambda outcome: False)
