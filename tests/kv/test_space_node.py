@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from waltz_ray import compat
+from waltz_ray.client.aio import engine_of, next_client_id_of
 from waltz_ray.kv import messages as m
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.messages import FailCode, Op, Opcode, OpKind, Put, PutDone, Reply
@@ -53,7 +55,13 @@ class Actors:
             raise AssertionError(str(error))
 
         around = Surroundings(
-            SpaceLog(client.engine, client.next_client_id), states, confirm, ask, failed, SteadyClock(), time.monotonic
+            SpaceLog(engine_of(client), partial(next_client_id_of, client)),
+            states,
+            confirm,
+            ask,
+            failed,
+            SteadyClock(),
+            time.monotonic,
         )
         node = self.nodes[actor] = SpaceNode(actor, self.lease_s, 0.0, KeeperLimits(**limits), around)
         await node.start()

@@ -28,7 +28,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.records import Int32s, Int64s
 
-__all__ = ["AsyncWaltzClient"]
+__all__ = ["AsyncWaltzClient", "engine_of", "next_client_id_of"]
 
 T = TypeVar("T")
 
@@ -158,15 +158,6 @@ class AsyncWaltzClient(AsyncReads):
     def _directory(self) -> Directory:
         assert self._found is not None, "it has been found before it is started"
         return self._found[0]
-
-    @property
-    def engine(self) -> Engine:
-        """What the client is made of, for layers on the log, which wait for fates in ways of their own."""
-        return self._engine
-
-    async def next_client_id(self) -> int:
-        """A client ID nobody was ever given, for ``engine.follow``."""
-        return await asyncio.to_thread(self._directory.next_client_id)
 
     @property
     def _engine(self) -> Engine:
@@ -344,6 +335,16 @@ class AsyncWaltzClient(AsyncReads):
     def _ready_changed(self) -> None:
         self._ready.set()  # whoever waits is woken
         self._ready.clear()
+
+
+def engine_of(client: AsyncWaltzClient) -> Engine:
+    """What a started client is made of, for layers on the log, which wait for fates in ways of their own."""
+    return client._engine
+
+
+async def next_client_id_of(client: AsyncWaltzClient) -> int:
+    """A client ID nobody was ever given, for ``Engine.follow``."""
+    return await asyncio.to_thread(client._directory.next_client_id)
 
 
 def _arrived(address: Address) -> AsyncWaltzClient:

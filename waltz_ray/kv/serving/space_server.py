@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.api import Watch, ZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
@@ -76,7 +76,7 @@ class SpaceServer:
         self._registration: UnitRegistration | None = None
         self._watches: list[Watch] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._space_log = SpaceLog(client.engine, client.next_client_id)
+        self._space_log = SpaceLog(engine_of(client), partial(next_client_id_of, client))
         self.node: SpaceNode | None = None
         self.gateway: Gateway | None = None
         self.compactor: Compactor | None = None
