@@ -119,7 +119,7 @@ class SpaceUnits(Generic[U]):
                 await self._wait()
         finally:
             watch.cancel()
-            for task in [*self._tasks, *(task for _, task in self._probes.values())]:
+            for task in self._tasks:  # probes are among them
                 task.cancel()
 
     async def _wait(self) -> None:

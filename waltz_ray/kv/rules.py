@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from waltz_ray.kv import messages
 from waltz_ray.kv.messages import ABSENT, ANY_VERSION, FailCode, Op, OpKind, SetCommand
 from waltz_ray.kv.model import (
     MAX_MAP_NAME_BYTES,
@@ -240,7 +239,7 @@ def expected(op: Op, version: int) -> bool:
     return version == (NO_VERSION if op.expected == ABSENT else op.expected)
 
 
-def _foreign_set(command: messages.SetCommand, known: Known, now_ms: int) -> Record | Outcome:
+def _foreign_set(command: SetCommand, known: Known, now_ms: int) -> Record | Outcome:
     if collides(known.items_of_hash(command.map_hash, command.key_hash), command.name, now_ms):
         text = "another name has the same hash; nothing was changed"
         return Outcome(FailCode.COLLISION, NO_VERSION, text)

@@ -6,6 +6,7 @@ the number it has had from the start, so that it happens once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Generic, TypeVar
@@ -84,16 +85,16 @@ class KvJob:
             raise KvNotReady(f"{said}; nothing was changed, try again")
 
 
-class Errand(Generic[J]):
+class Errand(ABC, Generic[J]):
     """What jobs of one kind are: see the module."""
 
+    @abstractmethod
     def commands(self, jobs: Sequence[J], left_s: float) -> Iterator[tuple[Command, list[J]]]:
         """Commands for one actor, and which jobs are in each; ``left_s`` of the call's time is left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, jobs: Sequence[J], reply: Reply) -> None:
         """A reply that is no refusal of the whole command."""
-        raise NotImplementedError
 
     def missed(self, jobs: Iterable[J], reason: str) -> None:
         """There was no answer."""
