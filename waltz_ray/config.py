@@ -203,7 +203,8 @@ class ClientConfig:
     """How long a batch may wait for company when the wire is free. 0: the batch in flight is the only linger."""
 
     feed_credit_bytes: int = 8 * 1024 * 1024
-    """Feed frames a server may have on the way to this client per partition; a server keeps no more than 64 MiB."""
+    """Feed frames a server may have on the way to this client per partition; a server keeps no more than 64 MiB.
+    1: a frame at a time, so what is appended while the client is busy with one comes in one."""
 
     context_threads: int = 8
     """Threads that run transaction contexts."""
@@ -226,7 +227,7 @@ class ClientConfig:
         _require(self, "batch_bytes", 1, 1 << 30)
         _require(self, "batch_records", 1, 1_000_000)
         _require(self, "linger_ms", 0, 10_000)
-        _require(self, "feed_credit_bytes", 4096, 64 * 1024 * 1024)
+        _require(self, "feed_credit_bytes", 1, 64 * 1024 * 1024)
         _require(self, "context_threads", 1, 1024)
         _require(self, "mount_timeout_ms", 1, 3_600_000)
         _require(self, "request_timeout_ms", 1, 3_600_000)

@@ -21,6 +21,8 @@ from waltz_ray.kv.keeper_types import (
     TimePassed,
     UnitDrained,
     UnitStops,
+    WantFolded,
+    WantFolded,
 )
 from waltz_ray.kv.messages import FailCode, Opcode
 from waltz_ray.kv.model import BARRIER, Barrier, Expired, Set
@@ -127,7 +129,7 @@ def test_writes_of_one_hash_go_one_after_the_other_and_a_read_of_the_same_connec
 def test_what_the_log_refuses_is_decided_again_once_the_fold_has_what_was_in_the_way() -> None:
     owner = Owner()
     append = the_append(owner.ask(a_set(b"1")))
-    assert owner.keeper.step(RecordRefused(append.number, 0), NOW) == []
+    assert owner.keeper.step(RecordRefused(append.number, 0), NOW) == [WantFolded(0, 0)]
     again = the_append(owner.fold(BARRIER))
     assert again.record == append.record
     owner.keeper.step(RecordRefused(again.number, 1), NOW)
@@ -167,7 +169,7 @@ def test_only_the_owner_refuses_a_write_for_what_is_there() -> None:
     assert isinstance(asked, AskWhetherItStands)
     barrier = the_append(owner.keeper.step(StandsOrNot(asked.refusal, False), NOW))
     assert barrier.record == Barrier()
-    assert owner.keeper.step(RecordRefused(barrier.number, 0), NOW) == []
+    assert owner.keeper.step(RecordRefused(barrier.number, 0), NOW) == [WantFolded(0, 0)]
     owner.serving.serves = False
     assert owner.fold(BARRIER) == [Answer(1, m.TryElsewhere("there:1"))]
     owner.serving.serves = True

@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, Serving
+from waltz_ray.kv.keeper_types import Answer, AskSecondary, KeeperLimits, Serving, WantFolded
 from waltz_ray.kv.lines import PendingWrite
 from waltz_ray.kv.messages import Ack, FailCode
 from waltz_ray.kv.orders import Orders
@@ -108,6 +108,7 @@ class AskedForCopies:
             self._orders.fail(token, FailCode.TOO_MANY, "too many wait for this partition")
         else:
             heapq.heappush(self._waiting[partition], (transaction_id, token))
+            self._orders.effects.append(WantFolded(partition, transaction_id))
 
     def folded(self, partition: int, mark: int) -> None:
         """The partition's state has gone on."""

@@ -44,6 +44,7 @@ from waltz_ray.kv.keeper_types import (
     StandsOrNot,
     TimePassed,
     UnitStops,
+    WantFolded,
 )
 from waltz_ray.kv.lines import Call, Line, LineKey, PendingRead, PendingWrite, lock_code
 from waltz_ray.kv.messages import (
@@ -360,6 +361,7 @@ class Keeper:
             self.again(one)
         else:
             heapq.heappush(self._after_fold[partition], (transaction_id, self._orders.number(), one))
+            self._orders.effects.append(WantFolded(partition, transaction_id))
 
     def again(self, one: PendingWrite | PendingRead) -> None:
         """Decide, or read, once more what was held up."""

@@ -33,6 +33,7 @@ __all__ = [
     "TimePassed",
     "UnitDrained",
     "UnitStops",
+    "WantFolded",
 ]
 
 
@@ -233,4 +234,12 @@ class UnitDrained:
     unit: Unit
 
 
-Effect = AppendRecord | Answer | AnswerRead | AskWhetherItStands | AskSecondary | UnitDrained
+@value()
+class WantFolded:
+    """Something waits until the partition's state has ``transaction_id``: it should not be late."""
+
+    partition: int
+    transaction_id: int
+
+
+Effect = AppendRecord | Answer | AnswerRead | AskWhetherItStands | AskSecondary | UnitDrained | WantFolded

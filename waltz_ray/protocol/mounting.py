@@ -111,6 +111,8 @@ _MOUNT_IS_GONE = (
 )
 
 _SEND_WAITING = SendWaiting()
+_NONE: Int64s = np.zeros(0, dtype=np.int64)
+_NO_NUMBERS: Int32s = np.zeros(0, dtype=np.int32)
 
 _MOUNTED = (MountingState.READY, MountingState.MOUNTING)
 _MAY_RECOVER = (*_MOUNTED, MountingState.LOCATING)
@@ -400,6 +402,8 @@ class Mounting(Generic[Token]):
 
     def _on_records(self, message: FeedRecords, frame_bytes: int) -> Sequence[Effect[Token]]:
         batch = message.batch
+        if not self.monitor.pending:  # who only follows need not look whose records these are
+            return self._feed(batch, batch.first_id, _NONE, _NO_NUMBERS, frame_bytes)
         fields = batch.fields
         own = np.nonzero(fields["client_id"] == self.client_id)[0]
         return self._feed(batch, batch.first_id, own, fields["sequence_number"][own].astype(np.int32), frame_bytes)

@@ -15,7 +15,7 @@ from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
-from waltz_ray.config import KvConfig
+from waltz_ray.config import ClientConfig, KvConfig
 from waltz_ray.connecting import StoreDirectory
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 2.0
 _METRICS_INTERVAL_S = 5.0
+_CLIENT = ClientConfig(feed_credit_bytes=1)
+"""The next frame is sent when one is folded: it has all that was appended meanwhile (``serving/folding.py``)."""
 
 
 class KvActor:
@@ -163,7 +165,7 @@ class KvActor:
             return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
 
         assert self._zookeeper is not None
-        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport())
+        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(), config=_CLIENT)
         await client.start()
         server = SpaceServer(
             self._actor_id,

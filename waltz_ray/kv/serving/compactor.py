@@ -72,7 +72,7 @@ class Compactor:
     async def _write(self, partition: int) -> None:
         state = self._node.states[partition]
         begin = await self._append(partition, SnapshotBegin())
-        await self._until(lambda: state.mark >= begin)
+        await self._node.folded_to(partition, begin)
         under_way: set[asyncio.Future[int]] = set()
         for chunk in compaction.chunks(state.snapshot_items(), begin):
             if state.snapshot_begun != begin:
@@ -84,12 +84,8 @@ class Compactor:
                     one.result()
         await asyncio.gather(*under_way)
         end = await self._append(partition, SnapshotEnd(begin))
-        await self._until(lambda: state.mark >= end)
+        await self._node.folded_to(partition, end)
         self.snapshots += 1
-
-    async def _until(self, reached: Callable[[], bool]) -> None:
-        while not reached():
-            await self._node.next_fold()
 
     def _append(self, partition: int, record: Record) -> asyncio.Future[int]:
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()

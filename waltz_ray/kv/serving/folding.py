@@ -1,5 +1,9 @@
 """The feeds of a space folded into its projections, a bounded piece a turn of the loop.
 
+Each fold is a transaction of its own, which costs as much as some twenty records in it. So what comes is gathered for a
+moment, unless it says who owns what, somebody waits for it (``wanted``), it is much, or the state is not yet at the end
+of the log. Nobody reads a state without what is fresh (``lines.py``), so nobody sees that it is behind.
+
 What a crash leaves: states with their marks; the next start goes on behind these. A state whose next transaction was
 trimmed away is emptied and begins with the snapshot that the log begins with.
 """
@@ -23,12 +27,48 @@ from waltz_ray.protocol.records import RecordBatch
 __all__ = ["Folding"]
 
 _A_TURN = 500  # records: some milliseconds
+_GATHERED_S = 0.1
+_GATHERED_RECORDS = 250
+_GATHERED_BYTES = 256 << 10
 _AGAIN_S = 0.5
 _UNIT = Unit(0xF, 0)
 _OF_OWNERS = frozenset(
     encode_record(record)[0] for record in (Own(_UNIT, 0, "", 0), Release(_UNIT, 0, "", 0), SnapshotChunk(0, ()))
 )
 """The first bytes of records that may say who owns what."""
+
+
+class _Gathered:
+    """What has come of one partition and is not folded."""
+
+    __slots__ = ("frames", "owners", "records", "size_bytes", "wanted")
+
+    def __init__(self) -> None:
+        self.frames: deque[tuple[Subscription, tuple[RecordBatch, int], int]] = deque()
+        """Each with the first of its records that is not folded."""
+        self.records = 0
+        self.size_bytes = 0
+        self.owners = False
+        """It may say who owns what."""
+        self.wanted = -1
+        """Somebody waits for this transaction."""
+
+    @property
+    def presses(self) -> bool:
+        """Whether it is not to be gathered any longer."""
+        frames = self.frames
+        return (
+            self.owners
+            or self.records >= _GATHERED_RECORDS
+            or self.size_bytes >= _GATHERED_BYTES
+            or (bool(frames) and frames[0][1][0].first_id <= self.wanted)
+        )
+
+    def drop(self, subscription: Subscription) -> None:
+        """Forget the frames of one that has ended."""
+        self.frames = deque(frame for frame in self.frames if frame[0] is not subscription)
+        self.records = sum(len(batch) for _, (batch, _), _ in self.frames)
+        self.size_bytes = sum(batch.size_bytes for _, (batch, _), _ in self.frames)
 
 
 class Folding:
@@ -51,8 +91,10 @@ class Folding:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._subscriptions: list[Subscription] = []
-        self._frames: deque[tuple[Subscription, tuple[RecordBatch, int], int]] = deque()
+        self._gathered = {partition: _Gathered() for partition in states}
+        self._due: dict[int, None] = {}  # partitions that are folded in the next turns, in this order
         self._turn: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._ends: dict[int, int] | None = None  # where each partition ended when this began; None: it is caught up
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -66,9 +108,10 @@ class Folding:
     async def stop(self) -> None:
         """Fold nothing more. Idempotent."""
         self._stopped = True
-        if self._turn is not None:
-            self._turn.cancel()
-        self._frames.clear()
+        for handle in (self._turn, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._due.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,12 +151,37 @@ class Folding:
             return
         if isinstance(item, WaltzError):
             self._subscriptions.remove(subscription)
-            self._frames = deque(frame for frame in self._frames if frame[0] is not subscription)
+            for gathered in self._gathered.values():
+                gathered.drop(subscription)
             self._spawn(self._begin_anew(subscription, partitions, item))
             return
         batch, size = item
         assert isinstance(batch, RecordBatch), "a follower is fed records"
-        self._frames.append((subscription, (batch, size), 0))
+        gathered = self._gathered[batch.partition_id]
+        gathered.frames.append((subscription, (batch, size), 0))
+        gathered.records += len(batch)
+        gathered.size_bytes += batch.size_bytes
+        gathered.owners = gathered.owners or any(data[0] in _OF_OWNERS for data in batch.datas() if data)
+        if self._ends is not None or gathered.presses:
+            self._fold_soon(batch.partition_id)
+        elif self._later is None:
+            self._later = self._loop.call_later(_GATHERED_S, self._fold_all)
+
+    def wanted(self, partition: int, transaction_id: int) -> None:
+        """Somebody waits until the partition's state has this transaction: it is folded as soon as it comes."""
+        gathered = self._gathered[partition]
+        gathered.wanted = max(gathered.wanted, transaction_id)
+        if gathered.presses:
+            self._fold_soon(partition)
+
+    def _fold_all(self) -> None:
+        self._later = None
+        for partition, gathered in self._gathered.items():
+            if gathered.frames:
+                self._fold_soon(partition)
+
+    def _fold_soon(self, partition: int) -> None:
+        self._due[partition] = None
         if self._turn is None:
             self._turn = self._loop.call_soon(self._fold)
 
@@ -137,18 +205,20 @@ class Folding:
             self._failed(ProjectionFailed(f"a feed has ended: {task.exception()}"))
 
     def _fold(self) -> None:
+        """A piece of the partition whose turn it is."""
         self._turn = None
-        if self._stopped or not self._frames:
+        if self._stopped or not self._due:
             return
-        subscription, frame, start = self._frames.popleft()
-        batch = frame[0]
-        state = self._states[batch.partition_id]
-        begin = max(start, state.mark + 1 - batch.first_id) if state.mark >= 0 else start
-        end = min(len(batch), begin + _A_TURN)
-        records = [(batch.first_id + index, bytes(batch.data(index))) for index in range(begin, end)]
-        if end < len(batch):
-            self._frames.appendleft((subscription, frame, end))
-        if self._frames:
+        partition = next(iter(self._due))
+        del self._due[partition]
+        gathered, state = self._gathered[partition], self._states[partition]
+        owners = gathered.owners
+        records, used = self._next_piece(gathered, state.mark)
+        if gathered.frames:
+            self._due[partition] = None
+        else:
+            gathered.owners = False
+        if self._due:
             self._turn = self._loop.call_soon(self._fold)
         try:
             state.apply(records)
@@ -156,11 +226,33 @@ class Folding:
             self._stopped = True
             self._failed(error)
             return
-        if end == len(batch):
+        for subscription, frame in used:
             subscription.used(frame)
-        self._folded(batch.partition_id, any(data[0] in _OF_OWNERS for _, data in records))
+        self._folded(partition, owners)
         if self._ends is not None:
             self._look_whether_caught_up()
+
+    @staticmethod
+    def _next_piece(
+        gathered: _Gathered, mark: int
+    ) -> tuple[list[tuple[int, bytes]], list[tuple[Subscription, tuple[RecordBatch, int]]]]:
+        """Records behind ``mark``, and the frames that are done with them."""
+        records: list[tuple[int, bytes]] = []
+        used = []
+        while gathered.frames and len(records) < _A_TURN:
+            subscription, frame, start = gathered.frames.popleft()
+            batch = frame[0]
+            begin = max(start, mark + 1 - batch.first_id) if mark >= 0 else start
+            end = min(len(batch), begin + _A_TURN - len(records))
+            records += [(batch.first_id + index, bytes(batch.data(index))) for index in range(begin, end)]
+            if end < len(batch):
+                gathered.frames.appendleft((subscription, frame, end))
+                break
+            mark = max(mark, batch.last_id)
+            gathered.records -= len(batch)
+            gathered.size_bytes -= batch.size_bytes
+            used.append((subscription, frame))
+        return records, used
 
     def _look_whether_caught_up(self) -> None:
         """One that began in the midst of the log is whole only once a snapshot has ended."""

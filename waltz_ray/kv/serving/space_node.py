@@ -40,6 +40,7 @@ from waltz_ray.kv.keeper_types import (
     TimePassed,
     UnitDrained,
     UnitStops,
+    WantFolded,
 )
 from waltz_ray.kv.messages import Command, FailCode, FailInfo, Hashmasks, Reply
 from waltz_ray.kv.model import Own, Release
@@ -310,6 +311,8 @@ class SpaceNode:
                 self._spawn(self._ask_secondary(number, actor, partition, transaction_id))
             case UnitDrained(unit):
                 self._events.append(Drained(unit))
+            case WantFolded(partition, transaction_id):
+                self._folding.wanted(partition, transaction_id)
 
     def _own(self, order: OwnershipEffect[Unit]) -> None:
         match order:
@@ -365,6 +368,7 @@ class SpaceNode:
             self._put(event)
         else:
             heapq.heappush(self._after_fold[partition], (transaction_id, next(self._order), event))
+            self._folding.wanted(partition, transaction_id)
 
     # ---- folding
 
@@ -381,6 +385,12 @@ class SpaceNode:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    async def folded_to(self, partition: int, transaction_id: int) -> None:
+        """Return once the partition's state has it."""
+        self._folding.wanted(partition, transaction_id)
+        while self.states[partition].mark < transaction_id:
+            await self.next_fold()
 
     def next_fold(self) -> asyncio.Future[None]:
         """Done once something more has been folded."""
