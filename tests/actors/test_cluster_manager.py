@@ -9,12 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from waltz_ray import compat
 from waltz_ray.actors.cluster_manager import ManagerHost
-from waltz_ray.actors.endpoint_probe import probe_endpoint
+from waltz_ray.actors.endpoint_probe import GreetedProbe, probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.api import EphemeralNode
@@ -24,7 +25,6 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.protocol.placement import Assignment, Owner
 from waltz_ray.runtime.status import ClusterStatus, PartitionAssignment, ZooKeeperView
 
@@ -219,12 +219,13 @@ def test_the_view_is_what_zookeeper_says(rig: Rig) -> None:
 
 def test_a_probe_takes_a_wrong_suspicion_back() -> None:
     async def run(endpoint: Endpoint) -> None:
-        reports = asyncio.Queue[EndpointRefused | EndpointAnswered]()
-        probe = asyncio.create_task(probe_endpoint(3, endpoint, reports.put_nowait))
+        reports = asyncio.Queue[str]()
+        refused, answered = partial(reports.put_nowait, "refused"), partial(reports.put_nowait, "answered")
+        probe = asyncio.create_task(probe_endpoint(GreetedProbe, endpoint, refused, answered))
         async with compat.timeout(20):
-            assert await reports.get() == EndpointRefused(3, endpoint)
+            assert await reports.get() == "refused"
             with socket.create_server(endpoint):
-                assert await reports.get() == EndpointAnswered(3, endpoint)
+                assert await reports.get() == "answered"
                 probe.cancel()
                 await asyncio.wait([probe])
         assert reports.empty(), "each is reported once"

@@ -15,8 +15,9 @@ import pytest
 
 from tests.actors.test_cluster_manager import until
 from waltz_ray import compat
+from waltz_ray.actors.endpoint_probe import SilentProbe, probe_endpoint
 from waltz_ray.actors.layers import Layers
-from waltz_ray.actors.units import SpaceUnits, watch_endpoint
+from waltz_ray.actors.units import SpaceUnits
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.unit_store import UnitRegistration, UnitStore
@@ -124,18 +125,26 @@ def test_one_that_is_alone_after_the_settle_time_has_everything(rig: Rig) -> Non
     asyncio.run(run())
 
 
-def test_who_does_not_lead_changes_nothing_and_removes_nobody(rig: Rig) -> None:
+def test_who_does_not_lead_removes_nobody_and_later_does_not_forget(rig: Rig) -> None:
+    """A manager that leads only once an actor is dead (both were on one machine) removes it all the same; not one that
+    nobody could reach for a while."""
+
     async def run() -> None:
         rig.leading = False
-        dead, _ = rig.actor(0), rig.actor(1)
+        dead, flaky = rig.actor(0), rig.actor(1)
+        address = flaky.listener.getsockname()
         units = rig.units(rig.own_store(), settle_s=0.0)
         async with running(units.run()):
             await rig.soon(lambda: len(units._probes) == 2, "both are watched")
             dead.die()
-            await rig.soon(lambda: units._probes[0][1].done(), "its death is noticed")
-            assert (rig.primaries(), set(rig.store.members())) == ({}, {0, 1})
-            rig.leading = True
-            await rig.soon(lambda: sum(rig.primaries().values()) == 16, "it leads")
+            flaky.listener.close()
+            await rig.soon(lambda: set(units._refused) == {0, 1}, "their deaths are noticed")
+            with socket.create_server(address):
+                await rig.soon(lambda: set(units._refused) == {0}, "one lives")
+                assert (rig.primaries(), set(rig.store.members())) == ({}, {0, 1})
+                rig.leading = True
+                await rig.soon(lambda: rig.primaries() == {1: 16}, "it leads, and who is dead has nothing")
+                assert set(rig.store.members()) == {1}
 
     asyncio.run(run())
 
@@ -201,11 +210,17 @@ def test_units_of_every_kv_space_are_arranged_until_it_is_deleted(rig: Rig) -> N
 def test_only_a_refusal_is_proof_of_death() -> None:
     async def run() -> None:
         told: list[str] = []
+        refused = asyncio.Event()
+
+        def tell() -> None:
+            told.append("refused")
+            refused.set()
+
         listener = socket.create_server(("127.0.0.1", 0))
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
-        watching = asyncio.ensure_future(watch_endpoint(endpoint, lambda: told.append("refused")))
+        probing = asyncio.ensure_future(probe_endpoint(SilentProbe, endpoint, tell, lambda: None))
         async with compat.timeout(20):
             for _ in range(2):  # a broken connection is none: there is another one
                 connection, _ = await loop.sock_accept(listener)
@@ -214,7 +229,8 @@ def test_only_a_refusal_is_proof_of_death() -> None:
             assert told == []
             listener.close()
             connection.close()
-            await watching
+            await refused.wait()
+        probing.cancel()
         assert told == ["refused"]
 
     asyncio.run(run())

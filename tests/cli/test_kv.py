@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -85,15 +87,51 @@ def test_scanning(run: Run) -> None:
     assert "A" not in table
 
 
-def test_a_command_under_a_lock(run: Run, cluster: FakeKvCluster) -> None:
-    text = "import os, sys; sys.exit(3 if int(os.environ['WALTZ_LOCK_CODE']) > 0 else 4)"
-    assert run("lock", "leader", sys.executable, "-c", text)[0] == 3
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_a_command_under_a_lock(run: Run, cluster: FakeKvCluster, dashes: list[str]) -> None:
+    had = "int(os.environ['WALTZ_LOCK_CODE']) > 0 and sys.argv[1:] == ['--', 'x']"
+    text = f"import os, sys; sys.exit(3 if {had} else 4)"
+    assert run("lock", "--lease", "5", "leader", *dashes, sys.executable, "-c", text, "--", "x") == (3, "", "")
     assert cluster.state.locks == {}
-    assert run("lock", "leader", "/no/such/thing") == (
+    assert run("lock", "leader", *dashes, "/no/such/thing") == (
         1,
         "",
         "waltz: '/no/such/thing' cannot be run: No such file or directory\n",
     )
+    code, _, error = run("lock", "leader", *dashes, "--lease", "5")
+    assert code == 2
+    assert "options come before the lock's name" in error
+    code, _, error = run("lock", "leader", *dashes)
+    assert (code, "ommand" in error) == (2, True)
+    assert cluster.state.locks == {}
+    cluster.state.locks[b"leader"] = (7, time.monotonic() + 60)
+    taken = "waltz: lock 'leader' was not free within 0.1 s; wait for longer (wait=), or try again\n"
+    assert run("lock", "--wait", "0.1", "leader", *dashes, "true") == (1, "", taken)
+    cluster.state.locks.clear()
+
+
+def test_a_command_ended_by_a_signal_of_ours(run: Run, cluster: FakeKvCluster) -> None:
+    """SIGTERM is for it, and the lock is had until it has ended; the exit code is a shell's for it."""
+    text = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    assert run("lock", "leader", "--", sys.executable, "-c", text) == (128 + 15, "", "")
+    assert cluster.state.locks == {}
+
+
+def test_a_command_whose_lock_is_lost(run: Run, cluster: FakeKvCluster) -> None:
+    """It is ended, and the exit code says why whatever its own is."""
+    text = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+
+    def take_away() -> None:
+        cluster.state.locks[b"leader"] = (1 << 60, time.monotonic() + 60)
+
+    thief = threading.Timer(1.0, take_away)
+    thief.start()
+    code, _, error = run("lock", "--lease", "0.5", "leader", "--", sys.executable, "-c", text)
+    thief.join()
+    cluster.state.locks.clear()
+    first, second = error.splitlines()
+    assert (code, first) == (75, f"waltz: lock 'leader' was lost, so {sys.executable!r} is ended")
+    assert second.startswith("waltz: lock 'leader' was lost: somebody else has it, or it was freed; ")
 
 
 def test_who_serves_what(run: Run, cluster: FakeKvCluster) -> None:

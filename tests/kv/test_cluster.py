@@ -208,10 +208,12 @@ def test_o07_o42_o47_o48_a_killed_primary(cluster: RealCluster) -> None:
         cluster.kill(f"kv/{victim}")
         assert native.get(name) == 46
         assert time.monotonic() - killed_s < 10
-        while time.monotonic() < begin_s + 3.8:
-            assert native.get(name) == 46, "it is not its time yet"
-        while native.get(name) is not None:
-            assert time.monotonic() < begin_s + 7, "O42: it is over"
+        asked_s = time.monotonic()
+        while native.get(name) == 46:
+            assert asked_s < begin_s + 6, "O42: it is over"
+            asked_s = time.monotonic()
+        assert time.monotonic() > begin_s + 4, "it is not its time yet"
+        assert native.get(name) is None
         assert client.get_int(name) is None
         assert client.get_int(b"something else") == 47, "O48"
         assert client.lock(name, 60, 0) is None, "O47: it is had"

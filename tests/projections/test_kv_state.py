@@ -19,6 +19,7 @@ from tests.kv.plain_fold import assert_equal
 from tests.kv.walk import CLIENTS, Walk, check_walk
 from waltz_ray.errors import ProjectionFailed, StorageLocked
 from waltz_ray.kv.model import (
+    BARRIER,
     MAX_NAME_BYTES,
     Delete,
     Item,
@@ -26,9 +27,11 @@ from waltz_ray.kv.model import (
     Lock,
     LockHeld,
     Record,
+    RequestId,
     Set,
     SnapshotBegin,
     SnapshotChunk,
+    SnapshotEnd,
     Touch,
     Unlock,
 )
@@ -71,6 +74,19 @@ def test_a_walk_in_pieces(state: KvState) -> None:
         state.apply([(at, data)])
     assert_equal(state, walk.plain, CLIENTS, 200)
     assert list(state.snapshot_items()) == list(walk.whole.snapshot_items())
+
+
+def test_the_latest_time_of_a_decision_is_known(state: KvState) -> None:
+    """Also by who begins with a snapshot, to the minute."""
+    request = RequestId(5, 1, 0)
+    state.apply([(0, encode_record(Set(KEY, 4, b"", 0, b"", request, 240_007))), (1, encode_record(BARRIER))])
+    state.apply([(2, encode_record(Delete(KEY, at_ms=180_000)))])
+    assert state.newest_ms == 240_007
+    state.apply([(3, encode_record(SnapshotBegin()))])
+    chunk = encode_record(SnapshotChunk(3, tuple(state.snapshot_items())))
+    other = MemoryState()
+    other.apply([(3, encode_record(SnapshotBegin())), (4, chunk), (5, encode_record(SnapshotEnd(3)))])
+    assert other.newest_ms == 240_000
 
 
 def test_items_of_a_hash_are_at_most_two_and_none_of_its_neighbours(state: KvState) -> None:
@@ -156,11 +172,11 @@ def test_the_longest_names(state: KvState) -> None:
 
 def test_it_goes_on_after_closing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = in_file(tmp_path, "boot 1")
-    first.apply([(0, a_set(b"x"))])
+    first.apply([(0, encode_record(Set(KEY, 4, b"x", at_ms=77)))])
     first.close()
     assert (tmp_path / "stock" / "3.lmdb").is_file()
     again = in_file(tmp_path, "boot 2")
-    assert (again.mark, again.item(KEY)) == (0, Item(4, b"x", 0))
+    assert (again.mark, again.item(KEY), again.newest_ms) == (0, Item(4, b"x", 0), 77)
     again.close()
     assert caplog.messages == []
 

@@ -10,22 +10,22 @@ import asyncio
 from collections.abc import Callable
 
 from waltz_ray.net.backoff import Backoff
-from waltz_ray.net.connector import connect
+from waltz_ray.net.connector import Opening, connect
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.manager import EndpointAnswered, EndpointRefused
 from waltz_ray.wire.codec import BATCH_VERSION
 from waltz_ray.wire.framing import MAGIC_CLIENT
 
-__all__ = ["probe_endpoint"]
+__all__ = ["GreetedProbe", "SilentProbe", "probe_endpoint"]
 
 _CONNECT_TIMEOUT_S = 2.0
+_LIVED_S = 0.2
 _MAX_FRAME_BYTES = 1024  # a probe asks for nothing
 
 
-class _Held(GreetedStream):
-    """A client's connection on which nothing is asked for."""
+class GreetedProbe(GreetedStream):
+    """A client's connection to a server of the log, on which nothing is asked for."""
 
     def __init__(self) -> None:
         super().__init__(MAGIC_CLIENT, (BATCH_VERSION,), _MAX_FRAME_BYTES, "cluster-manager probe", Outgoing())
@@ -38,31 +38,59 @@ class _Held(GreetedStream):
         self.over.set()
 
 
+class SilentProbe(Opening):
+    """A connection on which nothing is said."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self._transport: asyncio.BaseTransport | None = None
+        self._aborted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        if self._aborted:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
+
+    def abort(self, why: str | Exception) -> None:
+        self._aborted = True
+        if self._transport is not None:
+            self._transport.close()
+
+
 async def probe_endpoint(
-    server_id: int, endpoint: Endpoint, report: Callable[[EndpointRefused | EndpointAnswered], None]
+    make: Callable[[], GreetedProbe | SilentProbe],
+    endpoint: Endpoint,
+    refused: Callable[[], object],
+    answered: Callable[[], object],
 ) -> None:
-    """Hold a connection until cancelled; ``report`` what is new, from the loop."""
-    refused = False
+    """Hold a connection until cancelled, which ``make`` makes; tell what is new, from the loop: that nobody listens
+    there, that somebody does so again."""
+    loop = asyncio.get_running_loop()
+    was_refused = False
     # Short at first: a dying process may still accept for a moment, between closing one socket and the next.
     pauses = Backoff()
     while True:
         try:
-            held = await connect(_Held, *endpoint, _CONNECT_TIMEOUT_S)
+            held = await connect(make, *endpoint, _CONNECT_TIMEOUT_S)
         except ConnectionRefusedError:
-            if not refused:
-                refused = True
-                report(EndpointRefused(server_id, endpoint))
+            if not was_refused:
+                was_refused = True
+                refused()
         except OSError:
             pass  # no proof of anything
         else:
-            if refused:
-                refused = False
-                report(EndpointAnswered(server_id, endpoint))
+            since_s = loop.time()
+            if was_refused:
+                was_refused = False
+                answered()
             try:
                 await held.over.wait()
             finally:
                 held.abort("the probe is over")
-            if held.version >= 0:
+            if loop.time() - since_s >= _LIVED_S:
                 pauses.reset()
                 continue  # it lived: see at once whether somebody still listens
         await asyncio.sleep(pauses.next_s())

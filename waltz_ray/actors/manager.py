@@ -18,17 +18,19 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from waltz_ray.actors.endpoint_probe import probe_endpoint
+from waltz_ray.actors.endpoint_probe import GreetedProbe, probe_endpoint
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.errors import CoordinationError, VersionConflict
-from waltz_ray.protocol.ids import NO_SESSION
+from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.manager import (
     AssignmentRead,
     AwaitSessions,
     Effect,
     Elected,
+    EndpointAnswered,
+    EndpointRefused,
     Event,
     FinishFailed,
     FinishSpaces,
@@ -200,7 +202,7 @@ class Manager:
                     log.warning("manager: the registration of server %d was not removed: %s", server_id, error)
             case Probe(server_id, endpoint):
                 self._stop_probe(server_id)
-                self.probes[server_id] = self._spawn(probe_endpoint(server_id, endpoint, self._put))
+                self.probes[server_id] = self._spawn(self._probe(server_id, endpoint))
             case StopProbe(server_id):
                 self._stop_probe(server_id)
             case FinishSpaces(partitions):
@@ -252,6 +254,11 @@ class Manager:
         return [p for p in partitions if self._store.roster(p)[0].last_published_session == NO_SESSION]
 
     # ---- probes -----------------------------------------------------------------------------------------
+
+    async def _probe(self, server_id: int, endpoint: Endpoint) -> None:
+        """Until cancelled."""
+        refused, answered = EndpointRefused(server_id, endpoint), EndpointAnswered(server_id, endpoint)
+        await probe_endpoint(GreetedProbe, endpoint, lambda: self._put(refused), lambda: self._put(answered))
 
     def _stop_probe(self, server_id: int) -> None:
         probe = self.probes.pop(server_id, None)

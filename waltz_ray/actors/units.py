@@ -12,69 +12,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from waltz_ray.actors.endpoint_probe import SilentProbe, probe_endpoint
 from waltz_ray.coordination.unit_store import UnitMember, UnitStore
 from waltz_ray.errors import CoordinationError, VersionConflict
-from waltz_ray.net.backoff import Backoff
-from waltz_ray.net.connector import Opening, connect
-from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import Splitting
 from waltz_ray.protocol.unit_manager import may_arrange, rearranged
 
-__all__ = ["SpaceUnits", "watch_endpoint"]
+__all__ = ["SpaceUnits"]
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_CONNECT_TIMEOUT_S = 2.0
 
 U = TypeVar("U", bound=Hashable)
-
-
-class _Held(Opening):
-    """A connection on which nothing is said."""
-
-    def __init__(self) -> None:
-        self.over = asyncio.Event()
-        self._transport: asyncio.BaseTransport | None = None
-        self._aborted = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        if self._aborted:
-            transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set()
-
-    def abort(self, why: str | Exception) -> None:
-        self._aborted = True
-        if self._transport is not None:
-            self._transport.close()
-
-
-async def watch_endpoint(endpoint: Endpoint, refused: Callable[[], None]) -> None:
-    """Hold a connection to ``endpoint``; ``refused`` is called, once, when nobody listens there any more.
-
-    A broken connection, silence, or a host that cannot be reached proves nothing: it is tried again, until cancelled.
-    """
-    pauses = Backoff()
-    while True:
-        try:
-            held = await connect(_Held, *endpoint, _CONNECT_TIMEOUT_S)
-        except ConnectionRefusedError:
-            refused()
-            return
-        except OSError:
-            pass  # no proof of anything
-        else:
-            try:
-                await held.over.wait()
-            finally:
-                held.abort("the probe is over")
-            pauses.reset()
-        await asyncio.sleep(pauses.next_s())
 
 
 class SpaceUnits(Generic[U]):
@@ -99,6 +52,7 @@ class SpaceUnits(Generic[U]):
         self._loop = asyncio.get_running_loop()
         self._members: dict[int, UnitMember] = {}
         self._probes: dict[int, tuple[str, asyncio.Task[None]]] = {}
+        self._refused: dict[int, str] = {}  # where nobody listens: actors and their incarnations
         self._changed = asyncio.Event()
         self._led_since: float | None = None
         self._settled = False
@@ -137,26 +91,35 @@ class SpaceUnits(Generic[U]):
             if actor not in members or members[actor].incarnation != incarnation:
                 task.cancel()
                 del self._probes[actor]
+                self._refused.pop(actor, None)
         for actor, member in members.items():
             if actor not in self._probes:
-                probe = self._spawn(watch_endpoint(member.endpoint, lambda a=actor, m=member: self._refused(a, m)))  # type: ignore[misc]
+                refused = partial(self._suspect, actor, member.incarnation)
+                answered = partial(self._refused.pop, actor, None)
+                probe = self._spawn(probe_endpoint(SilentProbe, member.endpoint, refused, answered))
                 self._probes[actor] = member.incarnation, probe
 
-    def _refused(self, actor: int, member: UnitMember) -> None:
-        if self._leading():
-            log.info("nobody listens at %s any more: the registration of actor %d is removed", member.endpoint, actor)
-            self._spawn(self._remove(actor, member.incarnation))
+    def _suspect(self, actor: int, incarnation: str) -> None:
+        self._refused[actor] = incarnation
+        self._changed.set()
 
-    async def _remove(self, actor: int, incarnation: str) -> None:
-        try:
-            await asyncio.to_thread(self._store.remove, actor, incarnation)
-        except CoordinationError as error:
-            log.warning("the registration of actor %d is not removed, its session will end: %s", actor, error)
+    async def _remove_refused(self) -> None:
+        """Also those that were refused while another led: he may have died of the same."""
+        for actor, incarnation in [*self._refused.items()]:
+            try:
+                await asyncio.to_thread(self._store.remove, actor, incarnation)
+            except CoordinationError as error:
+                log.warning("the registration of actor %d is not removed, its session will end: %s", actor, error)
+                continue
+            log.info("nobody listens any more where actor %d did: its registration is removed", actor)
+            if self._refused.get(actor) == incarnation:
+                del self._refused[actor]
 
     async def _look(self) -> None:
         if not self._leading():
             self._led_since, self._settled = None, False
             return
+        await self._remove_refused()
         if self._led_since is None:
             self._led_since = self._loop.time()
         present = [actor for actor, member in sorted(self._members.items()) if not member.leaving]

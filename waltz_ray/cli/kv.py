@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +139,9 @@ def scan(
 @_kv.command()
 def watch(
     prefix: Annotated[str, typer.Argument(help="What their names begin with.", show_default=False)] = "",
-    earliest: Annotated[bool, typer.Option("--earliest", help="From the first that the log still has.")] = False,
+    earliest: Annotated[
+        bool, typer.Option("--earliest", help="From the first record, or the snapshot in its place.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="End after so many; 0 = at Ctrl-C.")] = 0,
     in_map: MapOption = "",
     directory: DirOption = "",
@@ -173,10 +173,12 @@ def watch(
                 return
 
 
-@_kv.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_kv.command(context_settings={"allow_interspersed_args": False})
 def lock(
     name: NameArgument,
-    command: Annotated[list[str], typer.Argument(help="What is run while it is had.", show_default=False)],
+    command: Annotated[
+        list[str], typer.Argument(help="What is run while it is had; after -- or not.", show_default=False)
+    ],
     lease: Annotated[float, typer.Option(help="Seconds after which it is free if we vanish.")] = 10.0,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it.")] = 30.0,
     directory: DirOption = "",
@@ -185,14 +187,21 @@ def lock(
     zookeeper: ZooKeeperOption = "",
     space: KvSpaceOption = "kv",
 ) -> None:
-    """Run a command while a lock is had; its exit code. The lock's code is in WALTZ_LOCK_CODE. Options come first."""
-    with _open(directory, cluster, address, zookeeper, space) as client, client.lock(name, lease, wait) as held:
-        try:
-            done = subprocess.run(command, env={**os.environ, "WALTZ_LOCK_CODE": str(held.code)}, check=False)
-        except OSError as error:
-            raise InvalidInput(f"{command[0]!r} cannot be run: {error.strerror}") from error
-    if done.returncode:
-        raise typer.Exit(done.returncode)
+    """Run a command while a lock is had, which is renewed meanwhile: waltz kv lock [OPTIONS] NAME -- COMMAND.
+
+    The exit code is the command's. Its environment has the lock's code, a fencing token, as WALTZ_LOCK_CODE. If the
+    lock is lost the command is sent SIGTERM, and the exit code is 75. SIGTERM and SIGHUP are handed on to the command.
+    """
+    from waltz_ray.cli.under_lock import run_under
+
+    if command[0] == "--":
+        command = command[1:]
+    if not command or command[0].startswith("-"):
+        said = f"options come before the lock's name, and {command[0]!r} is no command" if command else "no command"
+        raise typer.BadParameter(f"{said}; waltz kv lock [OPTIONS] NAME -- COMMAND")
+    with _open(directory, cluster, address, zookeeper, space) as client:
+        code = run_under(client.lock(name, lease, wait), command)
+    raise typer.Exit(code)
 
 
 @_kv.command()

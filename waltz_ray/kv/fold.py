@@ -157,6 +157,7 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
         _end(tables)
     if isinstance(record, _ASKED_FOR):
         if record.at_ms:
+            tables.marks.newest_ms = max(tables.marks.newest_ms, record.at_ms)
             forget_idle(tables, record.at_ms)
         if record.request.client:
             remember(tables, record.request, transaction_id, record.at_ms)

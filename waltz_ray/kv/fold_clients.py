@@ -48,6 +48,7 @@ def merge_client(tables: Tables, key: bytes, data: bytes) -> None:
     stored = tables.get(Table.CLIENTS, key)
     if stored is not None and is_forgotten(said_minute, seen_of(stored)[1]):
         return
+    tables.marks.newest_ms = max(tables.marks.newest_ms, said_minute * _MINUTE_MS)
     settled = _seen(tables, key, said_settled, said_minute)
     for sequence, version in _REQUEST.iter_unpack(data[_ENTRY_HEAD:]):
         _add(tables, key, sequence, version, settled)

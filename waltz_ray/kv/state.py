@@ -73,6 +73,11 @@ class KvState(Protocol):
     def tail_bytes(self) -> int:
         """Of the log, but for chunks, from the begin of the last whole snapshot on; an abandoned one is none."""
 
+    @property
+    def newest_ms(self) -> int:
+        """The latest time at which a client's write was decided, milliseconds since 1970, 0: none. After a snapshot,
+        to the minute."""
+
     def item(self, key: ItemKey) -> Item | None:
         """Also if its deadline is over."""
 
@@ -164,6 +169,10 @@ class TableState(ABC):
     @property
     def tail_bytes(self) -> int:
         return self.tables.marks.tail_bytes
+
+    @property
+    def newest_ms(self) -> int:
+        return self.tables.marks.newest_ms
 
     def item(self, key: ItemKey) -> Item | None:
         value = self.tables.get(Table.ITEMS, item_key(key))

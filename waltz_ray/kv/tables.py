@@ -44,7 +44,7 @@ __all__ = [
     "unit_key",
 ]
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Rises with whatever makes another state of the same log: a projection of another version is folded anew."""
 
 
@@ -93,6 +93,8 @@ class FoldMarks:
     """The same from the begin of the open one on."""
     whole: bool = True
     """False after a beginning that was not the log's, until a snapshot has ended: much is not known yet."""
+    newest_ms: int = 0
+    """The latest time at which anything was decided, by the clocks of who decided it."""
 
 
 class Tables(Protocol):

@@ -18,7 +18,7 @@ from waltz_ray.projections.projection_file import ProjectionFile
 
 __all__ = ["LmdbState"]
 
-_MARKS = struct.Struct(">6q?")
+_MARKS = struct.Struct(">6q?q")
 _MARKS_KEY = b"marks"
 _NAMES: dict[int, bytes] = {table: table.name.lower().encode() for table in Table}
 

@@ -90,8 +90,9 @@ class AsyncKvClient(AsyncKvMap):
         """What becomes of items whose names begin with ``prefix``, as it is committed: ``async for event in watch``.
 
         An event is an ItemSet, ItemDeleted, ItemTouched or ItemExpired. Those of one item come in their order.
-        ``start``: "latest", from the time when it begins; "earliest", from the first there still is in the log, which a
-        compaction shortens; or an ID for each partition. ``async with`` ends it.
+        ``start``: "latest", from the time when it begins; an ID for each partition; or "earliest", from the first there
+        is in the log. What was compacted away comes as an ItemSet for each item that was left, before what follows.
+        ``async with`` ends it.
         """
         engine = self._started_engine()
         raw = name_bytes(map, "a map's name", MOST_MAP_NAME_BYTES)

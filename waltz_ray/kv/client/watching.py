@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import InvalidInput
+from waltz_ray.kv.client.beginnings import WatchBeginning
 from waltz_ray.kv.client.values import KvName, name_text, value_of
-from waltz_ray.kv.model import Delete, Expired, ItemKey, Set, Touch
+from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, Set, Touch
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import fnv1a_32
 
@@ -34,7 +35,10 @@ __all__ = [
 ]
 
 WatchStart = Literal["earliest", "latest"] | Mapping[int, int]
-"""Where a watch begins: a mapping has a transaction ID for each partition of the space."""
+"""Where a watch begins. "latest": with what is committed from then on. A mapping: with a transaction ID for each
+partition of the space. "earliest": with the first transaction of each partition; or, where the log of a partition
+begins with a snapshot, since what was before it is compacted away, with all the items that there were at its end, each
+as an ItemSet (of its last change, in the order of their versions), and then with what came after it."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,12 @@ def checked_start(start: WatchStart) -> WatchStart:
 
 
 class _Reader:
-    """Transactions of a kv space as the events that are asked for."""
+    """Transactions of a kv space as the events that are asked for; those of one partition in their order."""
 
-    def __init__(self, codec: Codec | None, map_name: bytes, prefix: bytes) -> None:
+    def __init__(self, codec: Codec | None, map_name: bytes, prefix: bytes, start: WatchStart) -> None:
         self._codec = codec
+        self._start = start
+        self._beginnings: dict[int, WatchBeginning | None] = {}  # of each partition, from its first transaction on
         self._map_hash = fnv1a_32(map_name) if map_name else 0
         self._prefix = prefix
 
@@ -104,19 +110,32 @@ class _Reader:
         """InvalidInput, DecodingFailed: its value cannot be read; WireError: it is none of a kv space."""
         record = decode_record(transaction.data)
         partition, version = transaction.partition_id, transaction.transaction_id
-        if isinstance(record, Expired):
+        if partition not in self._beginnings:
+            in_the_midst = self._start == "earliest" and version > 0
+            self._beginnings[partition] = WatchBeginning(self._wanted) if in_the_midst else None
+        beginning = self._beginnings[partition]
+        if beginning is not None:
+            items = beginning.items(version, record)
+            if items is not None:
+                self._beginnings[partition] = None
+                for key, item in items:
+                    yield self._set(key, item, partition)
+        elif isinstance(record, Expired):
             for key, expired in record.items:
                 if self._wanted(key):
                     yield ItemExpired(name_text(key.name), expired, partition)
         elif isinstance(record, Set | Delete | Touch) and self._wanted(record.key):
             name = name_text(record.key.name)
             if isinstance(record, Set):
-                value = value_of(self._codec, record.key.name, record.type, record.data, version, partition)
-                yield ItemSet(name, value, version, partition, record.deadline_ms)
+                yield self._set(record.key, Item(record.type, record.data, version, record.deadline_ms), partition)
             elif isinstance(record, Delete):
                 yield ItemDeleted(name, version, partition)
             else:
                 yield ItemTouched(name, version, partition, record.deadline_ms)
+
+    def _set(self, key: ItemKey, item: Item, partition: int) -> ItemSet:
+        value = value_of(self._codec, key.name, item.type, item.data, item.version, partition)
+        return ItemSet(name_text(key.name), value, item.version, partition, item.deadline_ms)
 
     def _wanted(self, key: ItemKey) -> bool:
         return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
@@ -131,7 +150,7 @@ class KvWatch(Iterator[ItemEvent]):
     def __init__(
         self, connect: Callable[[], WaltzClient], codec: Codec | None, map_name: bytes, prefix: bytes, start: WatchStart
     ) -> None:
-        self._reader = _Reader(codec, map_name, prefix)
+        self._reader = _Reader(codec, map_name, prefix, start)
         self._log = connect()
         try:
             self._feed: Follower = self._log.feed(None, start, follow=True)
@@ -180,7 +199,7 @@ class AsyncKvWatch:
         prefix: bytes,
         start: WatchStart,
     ) -> None:
-        self._reader = _Reader(codec, map_name, prefix)
+        self._reader = _Reader(codec, map_name, prefix, start)
         self._connect = connect
         self._engine = engine
         self._start = start

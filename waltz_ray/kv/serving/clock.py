@@ -23,7 +23,9 @@ class SteadyClock:
     """Milliseconds since 1970, without jumps: begins with the wall clock, goes with the monotonic one, and is drawn
     towards the wall clock by no more than 1 % of the time that passes. It never goes back.
 
-    Who sets the wall clock an hour ahead expires nothing at once; after four days it is as he wants it.
+    Who sets the wall clock an hour ahead expires nothing at once; after four days it is as he wants it. A wall clock
+    that is behind when it begins is put right by what has been decided already (``at_least``). One that is ahead then
+    cannot be told from one that has been stopped for long: it is believed.
     """
 
     def __init__(self, wall_ms: Callable[[], float] = _wall_ms, elapsed_s: Callable[[], float] = boot_s) -> None:
@@ -40,3 +42,9 @@ class SteadyClock:
         most = _LARGEST_DRIFT * passed_ms
         self._now_ms = freely + min(most, max(-most, self._wall_ms() - freely))
         return int(self._now_ms)
+
+    def at_least(self, now_ms: int) -> int:
+        """It is so late at least; by how much it was behind that, milliseconds."""
+        behind_ms = max(0, now_ms - self())
+        self._now_ms += behind_ms
+        return behind_ms

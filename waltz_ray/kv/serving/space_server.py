@@ -42,6 +42,8 @@ __all__ = ["SpaceServer"]
 
 log = logging.getLogger(__name__)
 
+_NOTABLE_MS = 2000
+
 
 class SpaceServer:
     """``client``: of this space, started, without callbacks; it is closed with this. ``directory``: of the projections,
@@ -86,6 +88,7 @@ class SpaceServer:
         """Listen, fold, register. ConfigError if the port is in use; ProjectionFailed, StorageLocked."""
         config = self._config
         states = await self._opened()
+        clock = SteadyClock()
         limits = KeeperLimits(
             max_value_bytes=config.max_value_bytes, fullwait_ms=config.fullwait_ms, backups=config.actors > 1
         )
@@ -95,7 +98,7 @@ class SpaceServer:
             confirm_members=self._confirm_members,
             ask_secondary=self._ask_secondary,
             failed=self._failed,
-            now_ms=SteadyClock(),
+            now_ms=clock,
             lease_clock=boot_s,
         )
         session_s, margin_s = config.session_ms / 1000, config.lease_margin_ms / 1000
@@ -109,6 +112,7 @@ class SpaceServer:
         await node.start()
         while not node.caught_up:
             await node.next_fold()
+        self._set(clock, states)
         await self._in_thread(self._register)
         self._spawn(self._keep_lease())
         self.compactor = Compactor(node, self._space_log, self._trim, config.compact_bytes)
@@ -166,6 +170,17 @@ class SpaceServer:
         )
 
     # ---- beginning
+
+    def _set(self, clock: SteadyClock, states: Mapping[int, LmdbState]) -> None:
+        """No earlier than anything that was decided before us: what has expired to somebody is not to come back."""
+        behind_ms = clock.at_least(max(state.newest_ms for state in states.values()))
+        if behind_ms > _NOTABLE_MS:
+            log.warning(
+                "kv/%d, space %s: this machine's clock is %d s behind what its log says; deadlines go by the log",
+                self._actor,
+                self.space.name,
+                behind_ms // 1000,
+            )
 
     async def _opened(self) -> dict[int, LmdbState]:
         open_one = partial(LmdbState, self._directory, self._client.cluster_key, self.space.name)
