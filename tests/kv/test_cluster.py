@@ -26,7 +26,7 @@ from waltz_ray.errors import InvalidInput
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-CONFIG = KvConfig(actors=1, fewest_buckets=12, fullwait_ms=6000, max_value_bytes=1 << 20, compact_bytes=128 * 1024)
+CONFIG = KvConfig(actors=1, fewest_buckets=12, fullwait_ms=6000, max_value_bytes=1 << 20, compact_bytes=2 << 20)
 
 
 @pytest.fixture(scope="module")
