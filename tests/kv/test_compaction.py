@@ -63,5 +63,5 @@ def test_overwriting_is_compacted_again_and_again_and_the_log_stays_short(items:
             log -= before
             snapshots += 1
     assert snapshots > 10
-    assert longest < max(2.7 * state.live_bytes, 2 * state.live_bytes + 1.1 * least)
+    assert longest < 2.2 * state.live_bytes + 1.05 * max(state.live_bytes / 2, least)
     assert written < 3.1 * user_bytes
