@@ -291,9 +291,9 @@ class KvConfig:
     outstanding: int = 4096
     """Commands of one connection that may be without an answer; at the limit nothing more is read from it."""
 
-    compact_bytes: int = 16 * 1024 * 1024
-    """A partition's live state is written anew, and the log before it dropped, when the log since the last time is
-    longer than this and than the live state."""
+    compact_bytes: int = 8 * 1024 * 1024
+    """Of a space, divided by its partitions: a partition's live state is written anew, and the log before it dropped,
+    when the log since the last time is longer than this and than half the live state."""
 
     def __post_init__(self) -> None:
         _require(self, "actors", 0, 999)

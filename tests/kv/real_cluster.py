@@ -5,12 +5,12 @@ What the log itself says of who had what (``claims``) is read from the log, by t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import waltz_ray
@@ -40,6 +40,14 @@ def until(condition: Callable[[], object], what: str, seconds: float = 40.0) -> 
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)  # polling interval, not synchronisation
+
+
+def _on_disk(*folders: Path) -> int:
+    found = 0
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # trimmed meanwhile
+            found += path.stat().st_blocks * 512
+    return found
 
 
 class RealCluster:
@@ -127,7 +135,7 @@ class RealCluster:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    @contextmanager
+    @contextlib.contextmanager
     def stopped(self, name: str) -> Iterator[int]:
         """SIGSTOP, and SIGCONT at the end."""
         pid = self.pid(name)
@@ -140,6 +148,14 @@ class RealCluster:
     def projection(self, actor: int) -> Path:
         """Where an actor keeps its projections."""
         return self.directory / f"kv-{actor}"
+
+    def replica_bytes(self) -> int:
+        """On the disk, of the partitions on the replica that has most."""
+        return max(_on_disk(*replica.glob("[0-9]*")) for replica in self.directory.glob("replica-*"))
+
+    def projection_bytes(self, actor: int) -> int:
+        """On the disk."""
+        return _on_disk(self.projection(actor))
 
     # ---- the log
 
@@ -184,7 +200,7 @@ def check_claims(claims: dict[int, list[tuple[int, Own | Release]]]) -> int:
     return count
 
 
-@contextmanager
+@contextlib.contextmanager
 def real_cluster(name: str, directory: Path, ray: str, kv: KvConfig, servers: int = 2) -> Iterator[RealCluster]:
     """Brought up; taken down at the end, whatever happened."""
     try:

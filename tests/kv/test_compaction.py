@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,14 +28,15 @@ def test_chunks_are_full_and_not_too_large(items: list[SnapshotItem]) -> None:
             assert sizes[at - 1] + 15 + len(first.key) + len(first.data) > 200
 
 
-def test_it_is_due_when_as_much_was_written_as_is_alive() -> None:
-    assert not is_due(live_bytes=500, tail_bytes=499, least_tail_bytes=100)
-    assert is_due(live_bytes=500, tail_bytes=500, least_tail_bytes=100)
+def test_it_is_due_when_half_as_much_was_written_as_is_alive() -> None:
+    assert not is_due(live_bytes=500, tail_bytes=249, least_tail_bytes=100)
+    assert is_due(live_bytes=500, tail_bytes=250, least_tail_bytes=100)
     assert not is_due(live_bytes=5, tail_bytes=99, least_tail_bytes=100)
     assert is_due(live_bytes=5, tail_bytes=100, least_tail_bytes=100)
 
 
-def test_overwriting_is_compacted_again_and_again_and_the_log_stays_short() -> None:
+@pytest.mark.parametrize(("items", "least"), [(50, 10_000), (500, 10_000)])
+def test_overwriting_is_compacted_again_and_again_and_the_log_stays_short(items: int, least: int) -> None:
     state, log, written = MemoryState(), 0, 0
 
     def append(data: bytes) -> int:
@@ -45,20 +47,21 @@ def test_overwriting_is_compacted_again_and_again_and_the_log_stays_short() -> N
         return state.mark
 
     user_bytes = longest = snapshots = 0
-    for n in range(5000):
-        key = ItemKey(0, n % 50, b"item %d" % (n % 50))
+    for n in range(10_000):
+        key = ItemKey(0, n % items, b"item %d" % (n % items))
         data = encode_record(Set(key, 4, bytes(100)))
         user_bytes += len(data) + 40
         append(data)
-        longest = max(longest, log)
-        if is_due(state.live_bytes, state.tail_bytes, 10_000):
+        if is_due(state.live_bytes, state.tail_bytes, least):
             snapshot = append(encode_record(SnapshotBegin()))
-            log = 42
+            before = log - 42
             for chunk in chunks(state.snapshot_items(), snapshot):
                 append(encode_record(chunk))
             append(encode_record(SnapshotEnd(snapshot)))
             assert state.last_snapshot == snapshot
+            longest = max(longest, log)
+            log -= before
             snapshots += 1
     assert snapshots > 10
-    assert longest < 3 * 10_000
-    assert written < 2.2 * user_bytes
+    assert longest < 2.2 * state.live_bytes + 1.05 * max(state.live_bytes / 2, least)
+    assert written < 3.1 * user_bytes

@@ -39,10 +39,16 @@ def test_the_newest_segments_that_fit_are_kept() -> None:
 
 
 def test_segments_are_a_part_of_what_is_kept_but_not_tiny() -> None:
-    assert trimming.segment_limits({}) == AS_USUAL == trimming.segment_limits({"compact": 1})
-    assert trimming.segment_limits({"retention_bytes": 4_000_000}) == SegmentLimits(1_000_000, None)
-    assert trimming.segment_limits({"retention_ms": 60_000}) == SegmentLimits(None, 15_000)
-    assert trimming.segment_limits({"retention_bytes": 0, "retention_ms": 0}) == SegmentLimits(16_384, 1_000)
+    def limits(log_bytes: int = 0, **settings: int) -> SegmentLimits:
+        assert trimming.closes_early(settings) == (trimming.segment_limits(settings, log_bytes) != AS_USUAL)
+        return trimming.segment_limits(settings, log_bytes)
+
+    assert limits() == limits(compact=0) == AS_USUAL
+    assert limits(retention_bytes=4_000_000) == SegmentLimits(1_000_000, None)
+    assert limits(retention_ms=60_000) == SegmentLimits(None, 15_000)
+    assert limits(retention_bytes=0, retention_ms=0) == SegmentLimits(16_384, 1_000)
+    assert limits(compact=1) == limits(log_bytes=4 << 20, compact=1) == SegmentLimits(256 * 1024, None)
+    assert limits(log_bytes=1 << 30, compact=1) == SegmentLimits(64 << 20, None)
 
 
 def test_a_policy_is_age_or_size_or_a_layers_own() -> None:

@@ -284,6 +284,23 @@ def test_a_replica_does_what_marks_and_settings_say() -> None:
     assert segments(disk)[-1] == 60, "the newest segment was old"
 
 
+def test_segments_of_a_space_that_is_compacted_are_a_small_part_of_what_there_is() -> None:
+    disk = FaultyDisk()
+    service = ReplicaService(create(disk, StorageConfig(preallocate_bytes=0, journal_bytes=0)))
+    log = service.store.partition(0)
+    log.open_session(1)
+    sizes: list[int] = []
+    for _ in range(16):
+        append(log, 4_000)
+        log.sync()
+        service.retain(keeping(compact=1), {})
+        sizes = [*log.segment_sizes().values()]
+        assert max(sizes) <= max(256 << 10, sum(sizes) // 16) + (256 << 10), "what comes between two looks is in it"
+    assert len(sizes) > 6
+    service.retain(keeping(compact=1), {0: log.last_id - 4_000})
+    assert sum(log.segment_sizes().values()) < 3 * (256 << 10)
+
+
 def test_what_is_gone_is_refused_by_name_with_the_last_id_that_went() -> None:
     service = served(FaultyDisk())
     service.retain(NOTHING, {0: 31})

@@ -77,7 +77,7 @@ class SimKvActor(Process):
             session_ms=session_ms,
             lease_margin_ms=int(0.12 * session_ms),
             fullwait_ms=1_000,
-            compact_bytes=random.choice([1024, 4096, 1 << 20]),
+            compact_bytes=part.space.count * random.choice([1024, 4096, 1 << 20]),
         )
         self.server: _SimSpaceServer | None = None
 

@@ -12,19 +12,21 @@ from collections.abc import Iterable, Iterator
 
 from waltz_ray.kv.model import SnapshotChunk, SnapshotItem
 
-__all__ = ["CHUNK_BYTES", "LEAST_TAIL_BYTES", "chunks", "is_due"]
+__all__ = ["CHUNK_BYTES", "chunks", "is_due"]
 
 CHUNK_BYTES = 256 * 1024
-LEAST_TAIL_BYTES = 64 << 20
-"""A shorter log is not worth it, however little of it is alive."""
 
 _ENTRY_BYTES = 15
 _CHUNK_HEAD_BYTES = 10
 
 
-def is_due(live_bytes: int, tail_bytes: int, least_tail_bytes: int = LEAST_TAIL_BYTES) -> bool:
-    """Has as much been written since the last whole snapshot as there is? So its cost stays in proportion to writes."""
-    return tail_bytes >= max(live_bytes, least_tail_bytes)
+def is_due(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
+    """Has half as much been written since the last whole snapshot as there is, and more than what is not worth it?
+
+    At the end of the next one the log has that tail and two snapshots: two and a half times what is alive, and what is
+    written meanwhile. Its cost stays in proportion to writes: two bytes for each that is written.
+    """
+    return tail_bytes >= max(live_bytes // 2, least_tail_bytes)
 
 
 def chunks(items: Iterable[SnapshotItem], snapshot: int, most_bytes: int = CHUNK_BYTES) -> Iterator[SnapshotChunk]:

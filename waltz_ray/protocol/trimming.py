@@ -15,6 +15,7 @@ __all__ = [
     "AS_USUAL",
     "SegmentLimits",
     "by_size",
+    "closes_early",
     "highest_mark",
     "policy_of",
     "raised_marks",
@@ -35,6 +36,9 @@ class SegmentLimits(NamedTuple):
 
 _SMALLEST_BYTES, _YOUNGEST_MS = 16 * 1024, 1_000  # however little is kept, a segment has something in it
 
+_COMPACTED_PIECES, _SMALLEST_COMPACTED_BYTES = 16, 256 * 1024
+"""Of a space that is compacted: nobody says how much is kept, so what there is counts. A segment costs some syncs."""
+
 AS_USUAL = SegmentLimits(None, None)
 
 
@@ -54,8 +58,15 @@ def raised_marks(
     return {p: mark for p, mark in allowed.items() if mark > marks.get(p, 0)}
 
 
-def segment_limits(settings: Mapping[str, int]) -> SegmentLimits:
-    """Of the segments of a space with these settings."""
+def closes_early(settings: Mapping[str, int]) -> bool:
+    """Are segments of a space with these settings closed before they are as long as usual?"""
+    return bool(settings.get("compact")) or "retention_bytes" in settings or "retention_ms" in settings
+
+
+def segment_limits(settings: Mapping[str, int], log_bytes: int) -> SegmentLimits:
+    """Of the segments of a space with these settings; ``log_bytes``: how much there is now of the partition."""
+    if settings.get("compact"):
+        return SegmentLimits(max(_SMALLEST_COMPACTED_BYTES, log_bytes // _COMPACTED_PIECES), None)
     most_bytes, age_ms = settings.get("retention_bytes"), settings.get("retention_ms")
     return SegmentLimits(
         None if most_bytes is None else max(_SMALLEST_BYTES, most_bytes // _PIECES),

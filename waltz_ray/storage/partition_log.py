@@ -623,15 +623,23 @@ class PartitionLog:
         ``most_bytes`` without them (None = no matter). In whole segments, as far as size goes. OutOfResources.
         """
         with self._lock:
-            segments, active, end_id = list(self._segments), self._active, self.last_id + 1
-        first_id = segments[0] if segments else end_id
+            end_id = self.last_id + 1
+            first_id = self._segments[0] if self._segments else end_id
         if oldest_ms is not None:
             first_id = max(first_id, self.times().first_id_at(oldest_ms))
-        if most_bytes is not None and segments and active is not None:
-            with enough_resources(self._folder):
-                closed = (self._size_of(segment_id) for segment_id in segments[:-1])
-                first_id = max(first_id, trimming.by_size(segments, [*closed, active.end], most_bytes))
+        sizes = {} if most_bytes is None else self.segment_sizes()
+        if most_bytes is not None and sizes:
+            first_id = max(first_id, trimming.by_size([*sizes], [*sizes.values()], most_bytes))
         return min(first_id, end_id)
+
+    def segment_sizes(self) -> dict[int, int]:
+        """The bytes of each segment, by its first ID, oldest first; none where none is active. OutOfResources."""
+        with self._lock:
+            segments, active = list(self._segments), self._active
+        if not segments or active is None:
+            return {}
+        with enough_resources(self._folder):
+            return {**{segment_id: self._size_of(segment_id) for segment_id in segments[:-1]}, segments[-1]: active.end}
 
     def _size_of(self, segment_id: int) -> int:
         path = segment_path(self._folder, segment_id)

@@ -111,10 +111,10 @@ class ReplicaService:
         now_ms = self.store.now_ms()
         served = set(self.store.served_ids)
         for space in table.present():
-            limit = trimming.segment_limits(space.settings)
-            for partition_id in served.intersection(space.partitions) if limit != trimming.AS_USUAL else ():
-                oldest_ms = None if limit.age_ms is None else now_ms - limit.age_ms
-                self.store.partition(partition_id).keep_small(limit.most_bytes, oldest_ms)
+            for partition_id in served.intersection(space.partitions) if trimming.closes_early(space.settings) else ():
+                log = self.store.partition(partition_id)
+                limit = trimming.segment_limits(space.settings, sum(log.segment_sizes().values()))
+                log.keep_small(limit.most_bytes, None if limit.age_ms is None else now_ms - limit.age_ms)
         for partition_id in served.intersection(marks):
             log = self.store.partition(partition_id)
             if log.first_id < marks[partition_id]:

@@ -1,14 +1,18 @@
-"""Writes the live state of a partition into its log anew, and lets go of the log before that (``kv/compaction.py``).
+"""Writes the live state of partitions into their logs anew, and lets go of the log before that (``kv/compaction.py``).
 
 Who owns the unit of the partition's number does it: one at a time, and if two did, the older snapshot is abandoned.
 Killed at any step it leaves a snapshot that has not ended, which changes nothing; or a whole one that nobody has
 trimmed to yet, which the next one does.
+
+Some partitions at once, for each waits for the log several times; their chunks share one bound, so that however many
+they are, clients' writes find no more before them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 from waltz_ray.errors import WaltzError
@@ -16,13 +20,16 @@ from waltz_ray.kv import compaction
 from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotEnd
 from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
 from waltz_ray.kv.serving.space_node import SpaceNode
+from waltz_ray.runtime.seldom import Seldom
 
 __all__ = ["Compactor"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 1.0
-_IN_FLIGHT = 4  # chunks
+_LOOK_S = 0.2
+_LOG_EVERY_S = 60.0
+_AT_ONCE = 8  # partitions
+_IN_FLIGHT = 8  # chunks of all of them
 
 
 class _GivenUp(Exception):
@@ -30,7 +37,7 @@ class _GivenUp(Exception):
 
 
 class Compactor:
-    """``trim``: raise a partition's trim mark to an ID; from any thread's view it may take a while."""
+    """``trim``: raise partitions' trim marks to these IDs; from any thread's view it may take a while."""
 
     def __init__(
         self,
@@ -46,49 +53,88 @@ class Compactor:
         self._trim = trim
         self._least = least_tail_bytes
         self._trimmed: dict[int, int] = {}
+        self._quiet = Seldom(_LOG_EVERY_S)
+        self._room = asyncio.Semaphore(_IN_FLIGHT)
+        self._writing: dict[int, asyncio.Task[None]] = {}  # by partition
+        self._trimming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for partition in self._node.states:
-                try:
-                    await self._look(partition)
-                except _GivenUp as error:
-                    log.info("partition %d is not compacted now: %s", partition, error)
-                except WaltzError as error:
-                    log.warning("partition %d cannot be compacted: %s", partition, error)
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                self._look()
+        finally:
+            for task in [*self._writing.values(), *([self._trimming] if self._trimming else [])]:
+                task.cancel()
 
-    async def _look(self, partition: int) -> None:
-        state = self._node.states[partition]
-        if not self._node.caught_up or self._node.unit_of(partition) is None:
+    def _look(self) -> None:
+        """Begin what is due: the longest tails first, and of all marks one write at a time."""
+        for partition in [partition for partition, task in self._writing.items() if task.done()]:
+            self._writing.pop(partition).result()
+        if not self._node.caught_up:
             return
-        if compaction.is_due(state.live_bytes, state.tail_bytes, self._least):
+        states = {partition: state for partition, state in self._node.states.items() if self._is_ours(partition)}
+        tails = {
+            partition: state.tail_bytes
+            for partition, state in states.items()
+            if partition not in self._writing and compaction.is_due(state.live_bytes, state.tail_bytes, self._least)
+        }
+        for partition in sorted(tails, key=lambda each: -tails[each])[: _AT_ONCE - len(self._writing)]:
+            self._writing[partition] = asyncio.ensure_future(self._compact(partition))
+        if self._trimming is not None:
+            if not self._trimming.done():
+                return
+            self._trimming.result()
+            self._trimming = None
+        marks = {partition: state.last_snapshot for partition, state in states.items()}
+        marks = {partition: mark for partition, mark in marks.items() if mark > self._trimmed.get(partition, -1)}
+        if marks:
+            self._trimming = asyncio.ensure_future(self._trim_to(marks))
+
+    def _is_ours(self, partition: int) -> bool:
+        return self._node.unit_of(partition) is not None
+
+    async def _compact(self, partition: int) -> None:
+        try:
             await self._write(partition)
-        if state.last_snapshot > self._trimmed.get(partition, -1):
-            await self._trim({partition: state.last_snapshot})
-            self._trimmed[partition] = state.last_snapshot
+        except _GivenUp as error:
+            log.info("partition %d is not compacted now: %s", partition, error)
+        except WaltzError as error:
+            log.warning("partition %d cannot be compacted: %s", partition, error)
+
+    async def _trim_to(self, marks: Mapping[int, int]) -> None:
+        try:
+            await self._trim(marks)
+        except WaltzError as error:
+            if self._quiet.due():
+                log.warning("the log before snapshots is not let go of: %s", error)
+        else:
+            self._trimmed.update(marks)
 
     async def _write(self, partition: int) -> None:
         state = self._node.states[partition]
         begin = await self._append(partition, SnapshotBegin())
         await self._node.folded_to(partition, begin)
-        under_way: set[asyncio.Future[int]] = set()
+        under_way: deque[asyncio.Future[int]] = deque()
         for chunk in compaction.chunks(state.snapshot_items(), begin):
             if state.snapshot_begun != begin:
                 raise _GivenUp("another snapshot was begun")
-            under_way.add(asyncio.ensure_future(self._append(partition, chunk)))
-            if len(under_way) >= _IN_FLIGHT:
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for one in done:
-                    one.result()
+            await self._room.acquire()
+            appended = self._append(partition, chunk)
+            appended.add_done_callback(lambda _: self._room.release())
+            under_way.append(appended)
+            while under_way and under_way[0].done():
+                under_way.popleft().result()
         await asyncio.gather(*under_way)
         end = await self._append(partition, SnapshotEnd(begin))
         await self._node.folded_to(partition, end)
         self.snapshots += 1
 
     def _append(self, partition: int, record: Record) -> asyncio.Future[int]:
+        """The record's ID; _GivenUp. It may be left alone."""
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        told.add_done_callback(lambda _: told.cancelled() or told.exception())  # looked at, for asyncio
         unit = self._node.unit_of(partition)
         if unit is None:
             told.set_exception(_GivenUp("its unit is somebody else's"))

@@ -115,7 +115,7 @@ class SpaceServer:
         self._set(clock, states)
         await self._in_thread(self._register)
         self._spawn(self._keep_lease())
-        self.compactor = Compactor(node, self._space_log, self._trim, config.compact_bytes)
+        self.compactor = Compactor(node, self._space_log, self._trim, config.compact_bytes // self.space.count)
         self._spawn(self.compactor.run())
 
     async def close(self) -> None:

@@ -1,0 +1,150 @@
+"""The compactor of an actor: partitions side by side, chunks bounded, the log before snapshots let go of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.kv.test_space_node import PARTITIONS, Actors, actors, put
+from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotChunk
+from waltz_ray.kv.serving import compactor as module
+from waltz_ray.kv.serving.compactor import Compactor
+from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
+from waltz_ray.kv.serving.space_node import SpaceNode
+
+
+class HesitantLog:
+    """A space's log that keeps back what it is told to."""
+
+    def __init__(self, log: SpaceLog) -> None:
+        self._log = log
+        self.keeps_back: Callable[[int, Record], bool] = lambda partition, record: False
+        self.kept: list[tuple[int, Record, AppendFates]] = []
+        self._calls: list[Callable[[], None]] = []
+
+    def append(self, partition: int, record: Record, mark: int, fates: AppendFates, **locks: Any) -> None:
+        def call() -> None:
+            self._log.append(partition, record, mark, fates, **locks)
+
+        if self.keeps_back(partition, record):
+            self.kept.append((partition, record, fates))
+            self._calls.append(call)
+        else:
+            call()
+
+    def let_go(self) -> None:
+        """Append all that was kept back."""
+        self.kept.clear()
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+
+class Compacting:
+    """An actor with items in all partitions, and its compactor, running."""
+
+    def __init__(self, space: Actors, node: SpaceNode) -> None:
+        self.space, self.node = space, node
+        self.log = HesitantLog(node._around.log)
+        self.trims: list[dict[int, int]] = []
+        log: Any = self.log
+        self.compactor = Compactor(node, log, self._trim, least_tail_bytes=10_000)
+
+    async def _trim(self, marks: Mapping[int, int]) -> None:
+        self.trims.append(dict(marks))
+
+    def trimmed(self) -> dict[int, int]:
+        return {partition: mark for marks in self.trims for partition, mark in marks.items()}
+
+    async def fill(self, size: int) -> None:
+        """32 items, about as many in each partition."""
+        await asyncio.gather(*(self.space.ask(0, put(b"%d" % n, bytes(size))) for n in range(32)))
+
+    def ended(self, *partitions: int) -> bool:
+        begins = [self.node.states[partition].last_snapshot for partition in partitions]
+        return min(begins) >= 0 and begins == [self.trimmed().get(partition) for partition in partitions]
+
+
+@asynccontextmanager
+async def compacting(size: int) -> AsyncIterator[Compacting]:
+    async with actors(1) as space:
+        space.arrange(lambda unit: (0, None))
+        await space.until(lambda: space.nodes[0].caught_up)
+        found = Compacting(space, space.nodes[0])
+        await found.fill(size)
+        task = asyncio.ensure_future(found.compactor.run())
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def test_every_partition_is_compacted_and_all_marks_are_raised_with_few_writes() -> None:
+    async def run() -> None:
+        async with compacting(4_000) as it:
+            await it.space.until(lambda: it.ended(*range(PARTITIONS)))
+            assert it.compactor.snapshots == PARTITIONS
+            assert len(it.trims) <= 2
+            assert all(state.tail_bytes < 1_000 for state in it.node.states.values())
+            await it.fill(4_000)
+            await it.space.until(lambda: it.compactor.snapshots == 2 * PARTITIONS and it.ended(*range(PARTITIONS)))
+
+    asyncio.run(run())
+
+
+def test_a_partition_whose_log_does_not_answer_keeps_no_other_waiting() -> None:
+    async def run() -> None:
+        async with compacting(4_000) as it:
+            it.log.keeps_back = lambda partition, record: partition == 1 and isinstance(record, SnapshotBegin)
+            await it.space.until(lambda: it.ended(0, 2, 3))
+            assert len(it.log.kept) == 1, "asked once"
+            it.log.let_go()
+            await it.space.until(lambda: it.ended(1))
+
+    asyncio.run(run())
+
+
+def test_what_is_under_way_is_bounded_for_all_partitions_together() -> None:
+    async def run() -> None:
+        async with compacting(200_000) as it:
+            it.log.keeps_back = lambda partition, record: isinstance(record, SnapshotChunk)
+            for _ in range(32 // module._IN_FLIGHT):
+                await it.space.until(lambda: len(it.log.kept) >= module._IN_FLIGHT)
+                await asyncio.sleep(0.02)
+                assert len(it.log.kept) == module._IN_FLIGHT
+                it.log.let_go()
+            await it.space.until(lambda: it.ended(*range(PARTITIONS)))
+
+    asyncio.run(run())
+
+
+def test_a_snapshot_of_which_a_chunk_may_be_lost_never_ends_and_another_is_begun() -> None:
+    async def run() -> None:
+        async with compacting(4_000) as it:
+            it.log.keeps_back = lambda partition, record: partition == 1 and isinstance(record, SnapshotChunk)
+            await it.space.until(lambda: bool(it.log.kept))
+            begun = it.node.states[1].snapshot_begun
+            assert begun >= 0
+            it.log.kept[0][2].set_exception(ConnectionError("nobody knows"))
+            it.log.keeps_back = lambda partition, record: False
+            await it.space.until(lambda: it.ended(1))
+            assert it.node.states[1].last_snapshot > begun
+
+    asyncio.run(run())
+
+
+def test_nothing_is_written_for_who_does_not_own_the_unit() -> None:
+    async def run() -> None:
+        async with actors(2) as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.until(lambda: space.nodes[1].caught_up)
+            second = Compacting(space, space.nodes[1])
+            await second.fill(4_000)
+            await space.until(lambda: all(state.tail_bytes > 10_000 for state in space.nodes[1].states.values()))
+            second.compactor._look()
+            assert not second.compactor._writing
+
+    asyncio.run(run())
