@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -144,6 +145,16 @@ def test_the_ninth_actor_leads_to_a_split_and_its_death_to_none() -> None:
     moved = sum(p.primary != eight.places[Unit(0xF, u.bucket & 0xF)].primary for u, p in nine.places.items())
     assert moved == 256 // 9
     assert arrange(BUCKETS, nine, range(8)).level == 0xFF
+
+
+def test_thousands_of_units_are_arranged_at_once() -> None:
+    """The leading manager does nothing else meanwhile."""
+    begin_s, table = time.process_time(), EMPTY
+    for who in ([0, 1], [0, 1, 2], [0, 2], range(5)):
+        table = arrange(BUCKETS, table, who, 200)
+        assert arrange(BUCKETS, table, who, 200) == table
+    assert table.level == 0xFFF
+    assert time.process_time() - begin_s < 4.0
 
 
 def test_a_space_of_many_partitions_begins_with_a_larger_mask() -> None:

@@ -176,18 +176,27 @@ def test_who_was_seen_and_is_no_more_has_gone() -> None:
     assert owner.machine.step(MembersSeen({0: "i"})) == [Take(A, "i", 5, ())]
 
 
-def test_a_coarser_unit_is_served_while_its_parts_are_taken_and_released() -> None:
+def test_a_coarser_unit_is_served_while_its_parts_are_released_and_then_taken() -> None:
     owner = owner_of_a()
-    effects = owner.table(UnitPlace(0, 6), OTHERS, UnitPlace(1, 7), OTHERS)
-    assert effects[0] == Take(A1, "i", 6, (A,))
-    assert isinstance(effects[1], StopServing)
-    assert effects[1].unit == A2
+    (stop,) = owner.table(UnitPlace(0, 6), OTHERS, UnitPlace(1, 7), OTHERS)
+    assert isinstance(stop, StopServing)
+    assert stop.unit == A2
     assert (owner.machine.held(A1), owner.machine.held(A2)) == (A, None)
-    assert owner.machine.step(Drained(A2)) == [ReleaseUnit(A2, "i", 5, A)]
-    owner.machine.step(ReleaseDone(A2))
-    owner.fold(A2, 0, "i", 5, True)
+    assert owner.machine.step(Drained(A2)) == [ReleaseUnit(A2, "i", 5, A)], "an OWN of A1 would have it refused"
+    assert owner.machine.step(ReleaseDone(A2)) == []
+    assert owner.fold(A2, 0, "i", 5, True) == [Take(A1, "i", 6, (A,))]
     owner.has(A1, 6)
     assert (owner.machine.held(A1), owner.machine.held(A2), owner.machine.level) == (A1, None, 4)
+
+
+def test_a_part_that_was_to_go_and_is_to_stay_holds_nothing_up() -> None:
+    """The table gives it back before it is drained."""
+    owner = owner_of_a()
+    owner.table(UnitPlace(0, 6), OTHERS, UnitPlace(1, 7), OTHERS)
+    assert owner.table(UnitPlace(0, 6), OTHERS, UnitPlace(0, 8), OTHERS) == []
+    assert owner.machine.step(Drained(A2)) == [Take(A2, "i", 8, (A,))]
+    owner.machine.step(TakeDone(A2, 2))
+    assert owner.fold(A2, 0, "i", 8) == [Serve(A2), Take(A1, "i", 6, (A,))]
 
 
 def test_the_parts_of_a_unit_are_taken_one_after_the_other() -> None:

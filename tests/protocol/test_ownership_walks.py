@@ -78,7 +78,7 @@ MUTATIONS = {
     "claims of one step told one after the other": Mutation(
         ownership_world, "tell_claims", one_after_the_other, range(950, 960)
     ),
-    "a lost release is no release": Mutation(ownership_world, "after_a_lost_release", ReleaseRefused, range(375, 376)),
+    "a lost release is no release": Mutation(ownership_world, "after_a_lost_release", ReleaseRefused, range(238, 239)),
     "nobody has to let go": Mutation(ownership_rules, "must_let_go", lambda *_: False),
 }
 

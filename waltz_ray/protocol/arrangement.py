@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable
-from typing import Generic, TypeVar
+from heapq import heappop, heappush
+from typing import Generic, NamedTuple, TypeVar
 
 from waltz_ray.protocol.ownership_types import Splitting, UnitPlace, UnitTable
 
@@ -71,12 +72,40 @@ def arrange(
     return UnitTable(table.level, places)
 
 
+class _Pile(NamedTuple):
+    """Units that differ in nothing that matters to who gives one away: their primary (or secondary), whether the
+    table before had it so, and their secondary (or primary)."""
+
+    holder: int | None
+    stays: bool
+    other: int | None
+
+
+class _Piles:
+    """Units, by their numbers, in piles: thousands are looked at as a few. In ``tops`` the lowest of each is first."""
+
+    def __init__(self) -> None:
+        self.tops: dict[_Pile, list[int]] = {}
+
+    def put(self, pile: _Pile, number: int) -> None:
+        heappush(self.tops.setdefault(pile, []), number)
+
+    def take(self, pile: _Pile) -> int:
+        """The lowest number of it."""
+        numbers = self.tops[pile]
+        number = heappop(numbers)
+        if not numbers:
+            del self.tops[pile]
+        return number
+
+
 class _Arranging(Generic[U]):
     """``table`` under change."""
 
     def __init__(self, table: UnitTable[U], actors: list[int]) -> None:
         self.before = table.places
         self.units = list(table.places)
+        self.numbers = {unit: number for number, unit in enumerate(self.units)}
         self.actors = actors
         there = set(actors)
         self.primary: dict[U, int | None] = {}
@@ -101,21 +130,28 @@ class _Arranging(Generic[U]):
             if self.primary[unit] is None:
                 self._give(unit, min(self.actors, key=lambda actor: load[actor]))
                 load[self.primary[unit]] += 1
+        piles = _Piles()
+        for number, unit in enumerate(self.units):
+            piles.put(self._pile_of_primary(unit), number)
         while True:
             light, heaviest = self._ends(load)
             if load[heaviest] - load[light] <= 1:
                 return
-            movable = [unit for unit in self.units if load[self.primary[unit]] - load[light] > 1]
-            unit = min(movable, key=lambda unit: self._price(unit, light, load))
+            unit = self.units[piles.take(self._to_be_moved(piles, light, load))]
             load[self.primary[unit]] -= 1
             load[light] += 1
             self._give(unit, light)
+            piles.put(self._pile_of_primary(unit), self.numbers[unit])
 
-    def _price(self, unit: U, light: int, load: Counter[int | None]) -> tuple[bool, int, bool]:
-        """What it costs to move a primary: one that stayed until now is one more that moves; who has more should give
-        before who has less; and one may be cold."""
-        stays = self.before[unit].primary == self.primary[unit]
-        return stays, -load[self.primary[unit]], self.secondary[unit] != light
+    def _pile_of_primary(self, unit: U) -> _Pile:
+        primary = self.primary[unit]
+        return _Pile(primary, self.before[unit].primary == primary, self.secondary[unit])
+
+    def _to_be_moved(self, piles: _Piles, light: int, load: Counter[int | None]) -> _Pile:
+        """The primaries that cost the least to move: one that stayed until now is one more that moves; who has more
+        should give before who has less; and one may be cold."""
+        movable = [pile for pile in piles.tops if load[pile.holder] - load[light] > 1]
+        return min(movable, key=lambda pile: (pile.stays, -load[pile.holder], pile.other != light, piles.tops[pile][0]))
 
     def _give(self, unit: U, actor: int | None) -> None:
         """A new primary; if that was the secondary, the old primary is warm, and takes its place."""
@@ -139,31 +175,42 @@ class _Arranging(Generic[U]):
                 self.secondary[unit] = found
                 load[found] += 1
                 pairs[primary, found] += 1
+        piles = _Piles()
+        for number, unit in enumerate(self.units):
+            piles.put(self._pile_of_secondary(unit), number)
         while True:
             light, heavy = self._ends(load)
             if load[heavy] - load[light] <= 1:
                 return
-            self._shift(heavy, light)
+            self._shift(piles, heavy, light)
             load[heavy], load[light] = load[heavy] - 1, load[light] + 1
 
-    def _shift(self, heavy: int, light: int) -> None:
+    def _pile_of_secondary(self, unit: U) -> _Pile:
+        secondary = self.secondary[unit]
+        return _Pile(secondary, self.before[unit].secondary == secondary, self.primary[unit])
+
+    def _shift(self, piles: _Piles, heavy: int, light: int) -> None:
         """One secondary less for ``heavy`` and one more for ``light``: by way of a third where it cannot be its."""
-        if self._move_secondary(heavy, light):
+        if self._move_secondary(piles, heavy, light):
             return
         for third in self.actors:
-            if third not in (heavy, light) and self._movable(third, light) and self._move_secondary(heavy, third):
-                moved = self._move_secondary(third, light)
+            passes_on = third not in (heavy, light) and self._movable(piles, third, light)
+            if passes_on and self._move_secondary(piles, heavy, third):
+                moved = self._move_secondary(piles, third, light)
                 assert moved
                 return
         raise AssertionError(f"no secondary can go from actor {heavy} to {light}")
 
-    def _movable(self, source: int, target: int) -> list[U]:
-        return [u for u in self.units if self.secondary[u] == source and self.primary[u] != target]
+    def _movable(self, piles: _Piles, source: int, target: int) -> list[_Pile]:
+        return [pile for pile in piles.tops if pile.holder == source and pile.other != target]
 
-    def _move_secondary(self, source: int, target: int) -> bool:
-        movable = self._movable(source, target)
+    def _move_secondary(self, piles: _Piles, source: int, target: int) -> bool:
+        movable = self._movable(piles, source, target)
         if movable:
-            self.secondary[min(movable, key=lambda unit: self.before[unit].secondary == source)] = target
+            number = piles.take(min(movable, key=lambda pile: (pile.stays, piles.tops[pile][0])))
+            unit = self.units[number]
+            self.secondary[unit] = target
+            piles.put(self._pile_of_secondary(unit), number)
         return bool(movable)
 
     # ----

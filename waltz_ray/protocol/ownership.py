@@ -159,6 +159,7 @@ class OwnershipMachine(Generic[U]):
         self._split: set[U] = set()  # of which a finer one was owned
         self._level = splitting.first()
         self._touched: list[U] = []  # whose claims the last step has changed
+        self._chains: dict[U, list[U]] = {}  # what ``rules.chain`` has said: a table has thousands of units
 
     # ---- questions
 
@@ -170,7 +171,7 @@ class OwnershipMachine(Generic[U]):
     def held(self, unit: U) -> U | None:
         """The unit whose read lock our writes to ``unit`` carry: itself or a coarser one. None: it is not ours, no
         command of it may be begun. ``unit`` is of ``level``, or finer."""
-        for each in rules.chain(self._splitting, unit):
+        for each in self._chain(unit):
             if self._is_stopped(each):
                 return None
             if each in self.claims:
@@ -209,7 +210,7 @@ class OwnershipMachine(Generic[U]):
     def place(self, unit: U) -> UnitPlace | None:
         """What the table says of a unit of its level, or finer."""
         places = {} if self.table is None else self.table.places
-        return next((places[each] for each in rules.chain(self._splitting, unit) if each in places), None)
+        return next((places[each] for each in self._chain(unit) if each in places), None)
 
     def secondary(self, unit: U) -> int | None:
         """Who should keep a warm copy of the unit."""
@@ -267,14 +268,14 @@ class OwnershipMachine(Generic[U]):
                 look = self._ended(unit)
             case ReleaseRefused(unit):
                 del self._work[unit]
-                effects, look = self._release(unit), self._under(unit)
+                effects, look = self._release(unit), self._near(unit)
             case ReleaseLost(unit):
                 del self._work[unit]
-                effects, look = self._release(unit, gone_for_good=True), self._under(unit)
+                effects, look = self._release(unit, gone_for_good=True), self._near(unit)
             case Drained(unit):
                 if unit in self._draining:
-                    effects, look = self._release(unit), self._under(unit)
-        for unit in list(look):
+                    effects, look = self._release(unit), self._near(unit)
+        for unit in sorted(look, key=self._may_be_kept):  # others wait for what goes: see _take
             effects += self._look_at(unit)
         return [*effects, ConfirmMembers()] if self._view.asks() else effects
 
@@ -291,7 +292,7 @@ class OwnershipMachine(Generic[U]):
         before = self.held(unit)
         self.claims[unit] = claim
         self._touched.append(unit)
-        self._split.update(rules.chain(self._splitting, unit)[1:])
+        self._split.update(self._chain(unit)[1:])
         self._level = max(self._level, self._splitting.level(unit))
         effects: list[OwnershipEffect[U]] = []
         if rules.is_ours(claim, self.actor, self._own):
@@ -319,8 +320,7 @@ class OwnershipMachine(Generic[U]):
         """An OWN or a RELEASE is not under way any more: what is to be looked at, now."""
         locked = self._work.pop(unit).locked
         self._locked.difference_update(locked)
-        waited = [each for coarse in locked for each in sorted(self._waiting.pop(coarse, ()), key=self._order)]
-        return [*self._under(unit), *waited]
+        return self._near(unit)
 
     # ---- what follows
 
@@ -329,7 +329,7 @@ class OwnershipMachine(Generic[U]):
         place = None if self.table is None else self.table.places.get(unit)
         if place is None or unit in self._split or not self._caught_up:
             return []
-        if any(each in self._work or each in self._draining for each in rules.chain(self._splitting, unit)):
+        if any(each in self._work or each in self._draining for each in self._chain(unit)):
             return []
         claimed, claim = self._claimed(unit)
         if place.primary == self.actor:
@@ -350,7 +350,11 @@ class OwnershipMachine(Generic[U]):
             return []
         coarser = rules.locked_with(self._splitting, unit, claimed)
         in_the_way = [each for each in coarser if each in self._locked]
-        if in_the_way:  # an OWN of ours: only one of the two could be done
+        if not in_the_way:
+            in_the_way = [each for each in coarser[-1:] if each == claimed and self._parts_go(each)]
+        if in_the_way:
+            # An OWN of ours: only one of the two could be done. Or RELEASEs: each OWN would have them all refused, and
+            # nobody serves their units meanwhile; this one is served as it was.
             self._waiting.setdefault(in_the_way[0], set()).add(unit)
             return []
         self._locked.update(coarser)
@@ -372,7 +376,7 @@ class OwnershipMachine(Generic[U]):
 
     def _claimed(self, unit: U) -> tuple[U | None, UnitClaim | None]:
         """What the log says last of a unit, and of which: itself or a coarser one."""
-        for each in rules.chain(self._splitting, unit):
+        for each in self._chain(unit):
             claim = self.claims.get(each)
             if claim is not None:
                 return each, claim
@@ -382,6 +386,28 @@ class OwnershipMachine(Generic[U]):
 
     def _all(self) -> Iterable[U]:
         return () if self.table is None else self.table.places
+
+    def _chain(self, unit: U) -> list[U]:
+        found = self._chains.get(unit)
+        if found is None:
+            found = self._chains[unit] = rules.chain(self._splitting, unit)
+        return found
+
+    def _may_be_kept(self, unit: U) -> bool:
+        place = None if self.table is None else self.table.places.get(unit)
+        return place is not None and place.primary == self.actor
+
+    def _parts_go(self, coarse: U) -> bool:
+        """Whether units in it are being released."""
+        return any(self._is_stopped(each) for each in self._under(coarse))
+
+    def _near(self, unit: U) -> list[U]:
+        """What may go on when nothing of the unit is under way any more: itself, and what has waited for that."""
+        found = self._under(unit)
+        for coarse in self._chain(unit)[1:]:
+            if coarse in self._waiting and coarse not in self._locked and not self._parts_go(coarse):
+                found += sorted(self._waiting.pop(coarse), key=self._order)
+        return found
 
     def _under(self, unit: U) -> list[U]:
         """The unit, if it is of the table's level, or those in it that are."""

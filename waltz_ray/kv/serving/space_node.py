@@ -82,6 +82,8 @@ __all__ = ["Announcer", "KvMember", "SpaceNode", "Surroundings"]
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_ANNOUNCE_S = 0.1
+"""Between two announcements: a split changes thousands of units, and each is the sum of them all."""
 _LOST_S = 1.0
 """After an OWN or RELEASE of which nobody knows the fate: then the log is away."""
 
@@ -148,6 +150,9 @@ class SpaceNode:
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Reply], None]] = {}
         self._announced: Hashmasks | None = None
+        self._announcing: asyncio.TimerHandle | None = None
+        self._announced_s = -_ANNOUNCE_S
+        self._changes: dict[str, list[Unit]] = defaultdict(list)  # how -> the units, for the log
         self._after_fold: dict[int, list[tuple[int, int, OwnershipEvent[Unit]]]] = defaultdict(list)
         self._order = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,8 +171,9 @@ class SpaceNode:
     async def close(self) -> None:
         """Serve nothing any more; what waits is told so."""
         self.leaving = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for timer in (self._ticker, self._announcing):
+            if timer is not None:
+                timer.cancel()
         await self._folding.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -280,12 +286,19 @@ class SpaceNode:
                         for effect in self.keeper.step(event, self._around.now_ms()):
                             self._keep(effect)
                     else:
-                        orders = self.ownership.step(event)
-                        self._held.clear()
-                        for order in orders:
-                            self._own(order)
+                        self._step_ownership(event)
         finally:
             self._busy = False
+
+    def _step_ownership(self, event: OwnershipEvent[Unit]) -> None:
+        orders = self.ownership.step(event)
+        if not isinstance(event, LeaseConfirmed):  # it comes all the time, and says nothing of units
+            self._held.clear()
+            self._announce_soon()
+        for order in orders:
+            self._own(order)
+        if any(isinstance(order, Serve) for order in orders):
+            self._events.append(Rearranged())
 
     def _keep(self, effect: Effect) -> None:
         match effect:
@@ -325,13 +338,10 @@ class SpaceNode:
                 fates = (lambda t: ReleaseDone(unit)), ReleaseRefused(unit), ReleaseLost(unit)
                 self._append_owners(unit, released, *fates, read=(held,))
             case Serve(unit):
-                log.info("kv/%d serves %s", self.actor, unit)
-                self._events.append(Rearranged())
-                self._announce_soon()
+                self._changes["served"].append(unit)
             case StopServing(unit, reason):
-                log.info("kv/%d serves %s no more: %s", self.actor, unit, reason)
+                self._changes[f"served no more: {reason}"].append(unit)
                 self._events.append(UnitStops(unit))
-                self._announce_soon()
             case ConfirmMembers():
                 self._spawn(self._confirm_members())
 
@@ -432,10 +442,16 @@ class SpaceNode:
         self._put(SecondaryAnswered(number, has))
 
     def _announce_soon(self) -> None:
-        self._loop.call_soon(self._announce)
+        if self._announcing is None and not self.leaving:
+            self._announcing = self._loop.call_at(self._announced_s + _ANNOUNCE_S, self._announce)
 
     def _announce(self) -> None:
-        """What is served here has changed, perhaps by many units at once: said once."""
+        """What is served here may have changed, perhaps by many units at once: said once."""
+        self._announcing, self._announced_s = None, self._loop.time()
+        changes, self._changes = self._changes, defaultdict(list)
+        for how, units in changes.items():
+            others = f" and {len(units) - 1} more" if len(units) > 1 else ""
+            log.info("kv/%d: %s%s %s", self.actor, units[0], others, how)
         masks = self.hashmasks()
         if masks != self._announced and self.gateway is not None and not self.leaving:
             self._announced = masks
@@ -443,7 +459,6 @@ class SpaceNode:
 
     def _tick(self) -> None:
         self._put(TimePassed())
-        self._announce()
         self._ticker = self._loop.call_later(_TICK_S, self._tick)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
