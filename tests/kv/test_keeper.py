@@ -22,7 +22,6 @@ from waltz_ray.kv.keeper_types import (
     UnitDrained,
     UnitStops,
     WantFolded,
-    WantFolded,
 )
 from waltz_ray.kv.messages import FailCode, Opcode
 from waltz_ray.kv.model import BARRIER, Barrier, Expired, Set
