@@ -12,7 +12,7 @@ from waltz_ray.kv.model import Delete, ItemKey, RequestId, Set
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.state import MemoryState
 
-TEETH_SEEDS = 200
+TEETH_SEEDS = 400
 
 
 @pytest.mark.parametrize("seed", range(60))

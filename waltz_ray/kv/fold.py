@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-from waltz_ray.kv.fold_clients import forget_idle, merge_client, remember
+from waltz_ray.kv.fold_clients import Clients, last_write_ms
 from waltz_ray.kv.fold_entries import put_item, put_lock, put_owner, remove
 from waltz_ray.kv.model import (
     Delete,
@@ -158,9 +158,9 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
     if isinstance(record, _ASKED_FOR):
         if record.at_ms:
             tables.marks.newest_ms = max(tables.marks.newest_ms, record.at_ms)
-            forget_idle(tables, record.at_ms)
+            tables.marks.live_bytes += tables.clients.forget_idle(record.at_ms)
         if record.request.client:
-            remember(tables, record.request, transaction_id, record.at_ms)
+            tables.marks.live_bytes += tables.clients.remember(record.request, transaction_id, record.at_ms)
 
 
 def _touch(tables: Tables, transaction_id: int, record: Touch) -> None:
@@ -226,6 +226,7 @@ def _begin(tables: Tables, transaction_id: int) -> None:
         marks.live_bytes = 0
         for table in Table:
             tables.clear(table)
+        tables.clients = Clients()
         return
     tables.clear(Table.TOMBSTONES)
     tables.clear(Table.DEFERRED)
@@ -242,7 +243,8 @@ def _restore(tables: Tables, entry: SnapshotItem) -> None:
     """What a chunk says of one entry."""
     table, key, data, version = entry
     if table == Table.CLIENTS:
-        merge_client(tables, key, data)
+        tables.marks.live_bytes += tables.clients.merge(key, data)
+        tables.marks.newest_ms = max(tables.marks.newest_ms, last_write_ms(data))
         return
     place = _place(table, key)
     deferred = tables.get(Table.DEFERRED, place)

@@ -3,26 +3,29 @@
 Of each client: what it has *settled*, the minute of its last write by the clock of the records, and the version of each
 write that is not settled. It is forgotten ten minutes after its last write. It is not kept in the items: another write
 of the same item would take it away, between a write and its repetition.
+
+All of it is in memory, for every write asks and changes it; who keeps it in a file writes what ``taken_changes`` says.
 """
 
 from __future__ import annotations
 
+import heapq
 import struct
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
 
 from waltz_ray.kv.model import RequestId
-from waltz_ray.kv.tables import Table, Tables, changed_at, client_key, minutes_key, number, seen_of, seen_value
 
-__all__ = ["FORGOTTEN_MINUTES", "client_entry", "forget_idle", "is_forgotten", "is_settled", "merge_client", "remember"]
+__all__ = ["FORGOTTEN_MINUTES", "Clients", "client_key", "is_forgotten", "is_settled", "last_write_ms"]
 
 FORGOTTEN_MINUTES = 10
 """After its last write a client's requests are remembered so long, and for up to a minute more."""
 
 _MINUTE_MS = 60_000
 _CLIENT_BYTES, _REQUEST_BYTES = 24, 16
-_SEQUENCE = struct.Struct(">Q")
+_KEY = struct.Struct(">Q")
+_HEAD = struct.Struct(">QQ")  # settled, minute
 _REQUEST = struct.Struct(">Qq")
-_ENTRY_HEAD = 16
+_NEVER = 1 << 64
 
 
 def is_forgotten(minute: int, now_minute: int) -> bool:
@@ -35,85 +38,132 @@ def is_settled(sequence: int, settled: int) -> bool:
     return sequence < settled
 
 
-def remember(tables: Tables, request: RequestId, version: int, at_ms: int) -> None:
-    """A write of a client got ``version``."""
-    key = client_key(request.client)
-    settled = _seen(tables, key, request.settled, at_ms // _MINUTE_MS)
-    _add(tables, key, request.sequence, version, settled)
+def last_write_ms(entry: bytes) -> int:
+    """When a client has written last, to the minute; milliseconds since 1970."""
+    minute: int = _HEAD.unpack_from(entry)[1]
+    return minute * _MINUTE_MS
 
 
-def merge_client(tables: Tables, key: bytes, data: bytes) -> None:
-    """What a chunk has of a client, ``data`` of ``client_entry``; it may have been forgotten and have come back."""
-    said_settled, said_minute = seen_of(data)
-    stored = tables.get(Table.CLIENTS, key)
-    if stored is not None and is_forgotten(said_minute, seen_of(stored)[1]):
-        return
-    tables.marks.newest_ms = max(tables.marks.newest_ms, said_minute * _MINUTE_MS)
-    settled = _seen(tables, key, said_settled, said_minute)
-    for sequence, version in _REQUEST.iter_unpack(data[_ENTRY_HEAD:]):
-        _add(tables, key, sequence, version, settled)
+def client_key(client: int) -> bytes:
+    """What a client's entry is found under; in the order of the numbers."""
+    return _KEY.pack(client)
 
 
-def client_entry(tables: Tables, key: bytes, value: bytes) -> bytes:
-    """What a chunk says of the client who has ``value`` in CLIENTS: that, and sequence and version of each request."""
-    requests = (known[8:] + version for known, version in _requests(tables, key))
-    return b"".join((value, *requests))
+class _Client:
+    """What is known of one; ``requests``: sequence -> version, and ``sequences``: a heap of these."""
+
+    __slots__ = ("minute", "requests", "sequences", "settled")
+
+    def __init__(self, settled: int, minute: int) -> None:
+        self.settled = settled
+        self.minute = minute
+        self.requests: dict[int, int] = {}
+        self.sequences: list[int] = []
 
 
-def forget_idle(tables: Tables, now_ms: int) -> None:
-    """Forget who has not written for long."""
-    while True:
-        first = next(iter(tables.under(Table.IDLE, b"", 1)), None)
-        if first is None or not is_forgotten(_SEQUENCE.unpack_from(first[0])[0], now_ms // _MINUTE_MS):
-            return
-        key = first[0][8:]
-        tables.delete(Table.IDLE, first[0])
-        tables.delete(Table.CLIENTS, key)
-        tables.marks.live_bytes -= _CLIENT_BYTES
-        for known, _ in list(_requests(tables, key)):
-            _drop(tables, known)
+class Clients:
+    """Of one partition. ``entries``: (key, entry) of all, as ``taken_changes`` has said them."""
+
+    def __init__(self, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._known: dict[int, _Client] = {}
+        self._changed: set[int] = set()
+        self._oldest = _NEVER  # no client's last write was in an earlier minute
+        for key, entry in entries:
+            self._merge(key, entry)
+        self._changed.clear()
+
+    # ---- looking
+
+    def request(self, client: int, sequence: int) -> int | None:
+        """The version that this write got; None: it is not known, or settled, or forgotten."""
+        known = self._known.get(client)
+        return None if known is None else known.requests.get(sequence)
+
+    def settled(self, client: int) -> int:
+        """All its writes below this one have their answers; 0: it is not known."""
+        known = self._known.get(client)
+        return 0 if known is None else known.settled
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Key and entry of each client, in their order: what a chunk says of it. They may change meanwhile."""
+        for client in sorted(self._known):
+            if (known := self._known.get(client)) is not None:
+                yield client_key(client), _entry(known)
+
+    def taken_changes(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Key and entry, None for one that was forgotten, of each that has changed since the last time."""
+        changed, self._changed = self._changed, set()
+        for client in sorted(changed):
+            known = self._known.get(client)
+            yield client_key(client), None if known is None else _entry(known)
+
+    # ---- changing; each says by how many bytes the state has grown
+
+    def remember(self, request: RequestId, version: int, at_ms: int) -> int:
+        """A write of a client got ``version``."""
+        client, sequence, settled = request
+        grown = self._seen(client, settled, at_ms // _MINUTE_MS)
+        return grown + self._add(self._known[client], sequence, version)
+
+    def merge(self, key: bytes, entry: bytes) -> int:
+        """What a chunk has of a client; it may have been forgotten and have come back."""
+        known = self._known.get(_KEY.unpack(key)[0])
+        if known is not None and is_forgotten(_HEAD.unpack_from(entry)[1], known.minute):
+            return 0
+        return self._merge(key, entry)
+
+    def forget_idle(self, now_ms: int) -> int:
+        """Forget who has not written for long."""
+        now_minute = now_ms // _MINUTE_MS
+        if not is_forgotten(self._oldest, now_minute):
+            return 0
+        grown = 0
+        for client in [client for client, known in self._known.items() if is_forgotten(known.minute, now_minute)]:
+            grown -= _CLIENT_BYTES + _REQUEST_BYTES * len(self._known.pop(client).requests)
+            self._changed.add(client)
+        self._oldest = min((known.minute for known in self._known.values()), default=_NEVER)
+        return grown
+
+    def _merge(self, key: bytes, entry: bytes) -> int:
+        (client,) = _KEY.unpack(key)
+        settled, minute = _HEAD.unpack_from(entry)
+        grown = self._seen(client, settled, minute)
+        known = self._known[client]
+        for sequence, version in _REQUEST.iter_unpack(entry[_HEAD.size :]):
+            grown += self._add(known, sequence, version)
+        return grown
+
+    def _seen(self, client: int, settled: int, minute: int) -> int:
+        """Raise what is known of a client."""
+        self._changed.add(client)
+        known = self._known.get(client)
+        if known is None:
+            self._known[client] = _Client(settled, minute)
+            self._oldest = min(self._oldest, minute)
+            return _CLIENT_BYTES
+        known.minute = max(known.minute, minute)
+        if settled <= known.settled:
+            return 0
+        known.settled = settled
+        before, sequences = len(known.requests), known.sequences
+        while sequences and is_settled(sequences[0], settled):
+            del known.requests[heapq.heappop(sequences)]
+        return _REQUEST_BYTES * (len(known.requests) - before)
+
+    @staticmethod
+    def _add(known: _Client, sequence: int, version: int) -> int:
+        if is_settled(sequence, known.settled):
+            return 0
+        stored = known.requests.get(sequence)
+        if stored is None:
+            known.requests[sequence] = version
+            heapq.heappush(known.sequences, sequence)
+            return _REQUEST_BYTES
+        if version < stored:
+            known.requests[sequence] = version
+        return 0
 
 
-def _requests(tables: Tables, key: bytes) -> takewhile[tuple[bytes, bytes]]:
-    return takewhile(lambda entry: entry[0][:8] == key, tables.seek(Table.REQUESTS, key))
-
-
-def _seen(tables: Tables, key: bytes, settled: int, minute: int) -> int:
-    """Raise what is known of a client; what it has settled now."""
-    stored = tables.get(Table.CLIENTS, key)
-    if stored is None:
-        old_settled, old_minute = 0, -1
-        tables.marks.live_bytes += _CLIENT_BYTES
-    else:
-        old_settled, old_minute = seen_of(stored)
-    settled, minute = max(settled, old_settled), max(minute, old_minute)
-    if settled > old_settled and stored is not None:
-        some = takewhile(
-            lambda entry: is_settled(_SEQUENCE.unpack_from(entry[0], 8)[0], settled), _requests(tables, key)
-        )
-        for known, _ in list(some):
-            _drop(tables, known)
-    if (settled, minute) != (old_settled, old_minute):
-        tables.put(Table.CLIENTS, key, seen_value(settled, minute))
-    if minute != old_minute:
-        if stored is not None:
-            tables.delete(Table.IDLE, minutes_key(old_minute, key))
-        tables.put(Table.IDLE, minutes_key(minute, key), b"")
-    return settled
-
-
-def _add(tables: Tables, key: bytes, sequence: int, version: int, settled: int) -> None:
-    if is_settled(sequence, settled):
-        return
-    known = key + _SEQUENCE.pack(sequence)
-    stored = tables.get(Table.REQUESTS, known)
-    if stored is None:
-        tables.marks.live_bytes += _REQUEST_BYTES
-    elif changed_at(stored) <= version:
-        return
-    tables.put(Table.REQUESTS, known, number(version))
-
-
-def _drop(tables: Tables, known: bytes) -> None:
-    tables.delete(Table.REQUESTS, known)
-    tables.marks.live_bytes -= _REQUEST_BYTES
+def _entry(known: _Client) -> bytes:
+    requests = [_REQUEST.pack(sequence, version) for sequence, version in sorted(known.requests.items())]
+    return b"".join((_HEAD.pack(known.settled, known.minute), *requests))

@@ -225,6 +225,14 @@ _REQUEST_IDS = struct.Struct(">QQQ")
 
 
 def _read_set(source: RecordReader) -> Set:
+    data = source.data
+    if len(data) >= _FULL_SET.size and data[2] == _ALL:  # nearly all there are: half the time of reading its parts
+        _, _, _, client, sequence, settled, at_ms, map_hash, key_hash, length = _FULL_SET.unpack_from(data)
+        source.position = _FULL_SET.size
+        key = ItemKey(map_hash, key_hash, source.name(source.take(length)))
+        kind, deadline_ms, map_length = source.unpack(_ITEM)
+        map_name = source.take(map_length)
+        return Set(key, kind, source.rest(), deadline_ms, map_name, RequestId(client, sequence, settled), at_ms)
     request, at_ms = source.request()
     key = source.key()
     kind, deadline_ms, length = source.unpack(_ITEM)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from waltz_ray.errors import ProjectionFailed, WireError
 from waltz_ray.kv.fold import fold
-from waltz_ray.kv.fold_clients import client_entry
+from waltz_ray.kv.fold_clients import Clients
 from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership, Record, SnapshotBegin, SnapshotChunk, SnapshotItem
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import Unit
@@ -25,7 +25,6 @@ from waltz_ray.kv.tables import (
     Table,
     Tables,
     changed_at,
-    client_key,
     item_key,
     item_key_of,
     item_of,
@@ -34,8 +33,6 @@ from waltz_ray.kv.tables import (
     lock_of,
     name_key,
     ownership_of,
-    request_key,
-    seen_of,
     unit_key,
 )
 
@@ -147,32 +144,42 @@ class TableState(ABC):
         """Do ``apply_records`` with these, in one transaction."""
 
     @property
+    @abstractmethod
+    def clients(self) -> Clients:
+        """To look at."""
+
+    @property
+    @abstractmethod
+    def marks(self) -> FoldMarks:
+        """To look at."""
+
+    @property
     def mark(self) -> int:
-        return self.tables.marks.mark
+        return self.marks.mark
 
     @property
     def whole(self) -> bool:
-        return self.tables.marks.whole
+        return self.marks.whole
 
     @property
     def snapshot_begun(self) -> int:
-        return self.tables.marks.begun
+        return self.marks.begun
 
     @property
     def last_snapshot(self) -> int:
-        return self.tables.marks.ended
+        return self.marks.ended
 
     @property
     def live_bytes(self) -> int:
-        return self.tables.marks.live_bytes
+        return self.marks.live_bytes
 
     @property
     def tail_bytes(self) -> int:
-        return self.tables.marks.tail_bytes
+        return self.marks.tail_bytes
 
     @property
     def newest_ms(self) -> int:
-        return self.tables.marks.newest_ms
+        return self.marks.newest_ms
 
     def item(self, key: ItemKey) -> Item | None:
         value = self.tables.get(Table.ITEMS, item_key(key))
@@ -214,12 +221,10 @@ class TableState(ABC):
         return None if value is None else ownership_of(value)
 
     def request(self, client: int, sequence: int) -> int | None:
-        value = self.tables.get(Table.REQUESTS, request_key(client, sequence))
-        return None if value is None else changed_at(value)
+        return self.clients.request(client, sequence)
 
     def settled(self, client: int) -> int:
-        value = self.tables.get(Table.CLIENTS, client_key(client))
-        return 0 if value is None else seen_of(value)[0]
+        return self.clients.settled(client)
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[ItemKey, int]]:
         found = []
@@ -263,20 +268,23 @@ class TableState(ABC):
             self.keep(records)
 
     def snapshot_items(self) -> Iterator[SnapshotItem]:
-        for table in (Table.OWNERS, Table.LOCKS, Table.CLIENTS, Table.ITEMS):
-            key = b""
-            while page := self._page(table, key):
-                yield from page
-                key = page[-1].key + b"\0"
+        for table in (Table.OWNERS, Table.LOCKS):
+            yield from self._entries(table)
+        for client, entry in self.clients.entries():
+            yield SnapshotItem(Table.CLIENTS, client, entry, self.mark)
+        yield from self._entries(Table.ITEMS)
+
+    def _entries(self, table: Table) -> Iterator[SnapshotItem]:
+        key = b""
+        while page := self._page(table, key):
+            yield from page
+            key = page[-1].key + b"\0"
 
     def _page(self, table: Table, start: bytes) -> list[SnapshotItem]:
         found: list[SnapshotItem] = []
         size = 0
         for key, value in islice(self.tables.seek(table, start), self.page_entries):
-            if table is Table.CLIENTS:
-                found.append(SnapshotItem(table, key, client_entry(self.tables, key, value), self.mark))
-            else:
-                found.append(SnapshotItem(table, key, value[CHANGED_BYTES:], changed_at(value)))
+            found.append(SnapshotItem(table, key, value[CHANGED_BYTES:], changed_at(value)))
             size += len(value)
             if size >= _PAGE_BYTES:
                 break
@@ -302,6 +310,7 @@ class _MemoryTables:
 
     def __init__(self) -> None:
         self.marks = FoldMarks()
+        self.clients = Clients()
         self._entries: dict[int, dict[bytes, bytes]] = {table: {} for table in Table}
         self._sorted: dict[int, list[bytes]] = {}
 
@@ -344,6 +353,14 @@ class MemoryState(TableState):
     @property
     def tables(self) -> Tables:
         return self._tables
+
+    @property
+    def clients(self) -> Clients:
+        return self._tables.clients
+
+    @property
+    def marks(self) -> FoldMarks:
+        return self._tables.marks
 
     def keep(self, records: list[tuple[int, int, Record]]) -> None:
         apply_records(self._tables, records)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from waltz_ray.kv.fold_clients import Clients
 from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership
 from waltz_ray.kv.routing import Unit
 
@@ -22,7 +23,6 @@ __all__ = [
     "Table",
     "Tables",
     "changed_at",
-    "client_key",
     "item_deadline",
     "item_key",
     "item_key_of",
@@ -33,18 +33,14 @@ __all__ = [
     "lock_name",
     "lock_of",
     "lock_value",
-    "minutes_key",
     "name_key",
     "number",
     "owner_value",
     "ownership_of",
-    "request_key",
-    "seen_of",
-    "seen_value",
     "unit_key",
 ]
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 """Rises with whatever makes another state of the same log: a projection of another version is folded anew."""
 
 
@@ -58,17 +54,14 @@ class Table(enum.IntEnum):
     OWNERS = 3
     """Mask, bucket -> the unit's owner."""
     CLIENTS = 4
-    """Client -> settled, the minute of its last write. In a chunk what is of it in REQUESTS follows."""
+    """Client -> settled, the minute of its last write, and sequence and version of what is not settled; as
+    ``fold_clients.py`` has it in memory."""
     NAMES = 5
     """Map hash, name -> hashes of items that have them: one, but for writers who hash oddly."""
     DEADLINES = 6
     """Deadline, key in ITEMS -> nothing."""
     LOCK_DEADLINES = 7
     """Deadline, key in LOCKS -> nothing."""
-    REQUESTS = 8
-    """Client, sequence -> the ID of its write."""
-    IDLE = 9
-    """The minute of its last write, client -> nothing."""
     TOMBSTONES = 10
     """While a snapshot is open: table, key -> the transaction that has removed it."""
     DEFERRED = 11
@@ -98,9 +91,10 @@ class FoldMarks:
 
 
 class Tables(Protocol):
-    """Ordered tables of bytes, and marks, as one transaction sees and changes them."""
+    """Ordered tables of bytes, marks, and what is known of clients, as one transaction sees and changes them."""
 
     marks: FoldMarks
+    clients: Clients
 
     def get(self, table: int, key: bytes, /) -> bytes | None: ...
 
@@ -118,10 +112,8 @@ class Tables(Protocol):
     def clear(self, table: int, /) -> None: ...
 
 
-_ULONG = struct.Struct(">Q")
 _LONG = struct.Struct(">q")
 _TWO_INTS = struct.Struct(">II")
-_TWO_ULONGS = struct.Struct(">QQ")
 _ITEM = struct.Struct(">qBQB")
 _LOCK = struct.Struct(">qQQ")
 _OWNER = struct.Struct(">qqIQB")
@@ -207,30 +199,3 @@ def owner_value(changed: int, owner: Ownership) -> bytes:
 def ownership_of(value: bytes) -> Ownership:
     _, version, actor, epoch, released = _OWNER.unpack_from(value)
     return Ownership(actor, value[_OWNER.size :].decode(), epoch, version, bool(released))
-
-
-# ---- clients
-
-
-def client_key(client: int) -> bytes:
-    return _ULONG.pack(client)
-
-
-def request_key(client: int, sequence: int) -> bytes:
-    return _TWO_ULONGS.pack(client, sequence)
-
-
-def minutes_key(minute: int, client: bytes) -> bytes:
-    """Of IDLE."""
-    return _ULONG.pack(minute) + client
-
-
-def seen_value(settled: int, minute: int) -> bytes:
-    """Of CLIENTS."""
-    return _TWO_ULONGS.pack(settled, minute)
-
-
-def seen_of(value: bytes) -> tuple[int, int]:
-    """Settled, minute; without what a chunk has behind them."""
-    settled, minute = _TWO_ULONGS.unpack_from(value)
-    return settled, minute

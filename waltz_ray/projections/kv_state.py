@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 import lmdb
 
 from waltz_ray.errors import ProjectionFailed
+from waltz_ray.kv.fold_clients import Clients
 from waltz_ray.kv.model import Record
 from waltz_ray.kv.state import TableState, apply_records
 from waltz_ray.kv.tables import FOLD_VERSION, FoldMarks, Table, Tables
@@ -26,18 +27,23 @@ _NAMES: dict[int, bytes] = {table: table.name.lower().encode() for table in Tabl
 class _LmdbTables:
     """As one transaction sees them."""
 
-    def __init__(self, transaction: lmdb.Transaction, databases: Mapping[int, Any], marks: FoldMarks) -> None:
+    def __init__(
+        self, transaction: lmdb.Transaction, databases: Mapping[int, Any], marks: FoldMarks, clients: Clients
+    ) -> None:
         self.marks = marks
+        self.clients = clients
         self._transaction = transaction
         self._databases = databases
         self._cursors: dict[int, lmdb.Cursor] = {}  # one is made anew in twice the time it takes to look
-        self._get, self._put, self._delete = transaction.get, transaction.put, transaction.delete
+        self._get: Callable[..., Any] = transaction.get
+        self._put, self._delete = transaction.put, transaction.delete
 
     def get(self, table: int, key: bytes, /) -> bytes | None:
-        return cast("bytes | None", self._get(key, None, self._databases[table]))
+        found: bytes | None = self._get(key, None, self._databases[table])
+        return found
 
     def put(self, table: int, key: bytes, value: bytes, /) -> None:
-        self._put(key, value, db=self._databases[table])
+        self._put(key, value, True, True, False, self._databases[table])
 
     def delete(self, table: int, key: bytes, /) -> None:
         self._delete(key, db=self._databases[table])
@@ -82,24 +88,44 @@ class LmdbState(TableState):
         path = directory / space / f"{partition}.lmdb"
         self._file = ProjectionFile(path, identity, _NAMES.values(), boot)
         self._looked_at: _LmdbTables | None = None
+        self._marks = FoldMarks()
+        self._clients = Clients()
         self._begin()
 
     @property
     def tables(self) -> Tables:
         if self._looked_at is None:
-            self._looked_at = _LmdbTables(self._file.reading(), self._databases, self._marks)
+            self._looked_at = _LmdbTables(self._file.reading(), self._databases, self._marks, self._clients)
         return self._looked_at
 
+    @property
+    def clients(self) -> Clients:
+        return self._clients
+
+    @property
+    def marks(self) -> FoldMarks:
+        return self._marks
+
     def keep(self, records: list[tuple[int, int, Record]]) -> None:
-        def change(transaction: lmdb.Transaction) -> FoldMarks:
-            tables = _LmdbTables(transaction, self._databases, copy(self._marks))
+        clients: Clients | None = self._clients
+
+        def change(transaction: lmdb.Transaction) -> tuple[FoldMarks, Clients]:
+            nonlocal clients
+            known = self._kept_clients(transaction) if clients is None else clients
+            clients = None  # half changed, if this is called again
+            tables = _LmdbTables(transaction, self._databases, copy(self._marks), known)
             apply_records(tables, records)
+            for key, entry in tables.clients.taken_changes():
+                if entry is None:
+                    tables.delete(Table.CLIENTS, key)
+                else:
+                    tables.put(Table.CLIENTS, key, entry)
             transaction.put(_MARKS_KEY, _MARKS.pack(*vars(tables.marks).values()), db=self._file.database(b"meta"))
-            return tables.marks
+            return tables.marks, tables.clients
 
         self._looked_at = None
         try:
-            self._marks = self._file.write(change)
+            self._marks, self._clients = self._file.write(change)
         except ProjectionFailed as error:
             raise ProjectionFailed(
                 f"{self.label}, transactions {records[0][0]} to {records[-1][0]}: {error}"
@@ -116,5 +142,10 @@ class LmdbState(TableState):
 
     def _begin(self) -> None:
         self._databases = {table: self._file.database(name) for table, name in _NAMES.items()}
-        found = self._file.reading().get(_MARKS_KEY, db=self._file.database(b"meta"))
+        transaction = self._file.reading()
+        found = transaction.get(_MARKS_KEY, db=self._file.database(b"meta"))
         self._marks = FoldMarks() if found is None else FoldMarks(*_MARKS.unpack(found))
+        self._clients = self._kept_clients(transaction)
+
+    def _kept_clients(self, transaction: lmdb.Transaction) -> Clients:
+        return Clients(cast("Iterable[tuple[bytes, bytes]]", transaction.cursor(self._databases[Table.CLIENTS])))
