@@ -60,7 +60,7 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS, KV) for seed in range(options.seeds // 10)]
+        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS, KV, KV | TRIMS) for seed in range(options.seeds // 10)]
     if options.processes < 2:
         yield from map(one_seed, seeds)
         return

@@ -46,8 +46,9 @@ class Trimming:
     # ---- what is done -----------------------------------------------------------------------------------------
 
     def trim(self) -> bool:
-        """Somebody raises a mark to what is committed, or less."""
-        partition_id = self.random.choice(self.world.living())
+        """Somebody raises a mark to what is committed, or less; not where ``waltz trim`` refuses."""
+        compacted = self.world.kv.space.partitions if self.world.kv is not None else ()
+        partition_id = self.random.choice([p for p in self.world.living() if p not in compacted])
         committed_id = max(self.world.history.committed[partition_id], default=-1)
         if committed_id < 0:
             return False
