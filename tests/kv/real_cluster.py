@@ -20,13 +20,14 @@ from waltz_ray.config import ClusterConfig, KvConfig
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.unit_store import UnitStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterNotFound
+from waltz_ray.errors import ClusterNotFound, VersionConflict
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.ray_lookup import MANAGER
 from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import Unit, coarser, fnv1a_32
+from waltz_ray.protocol.arrangement import split
 from waltz_ray.protocol.ownership_types import UnitTable
 from waltz_ray.runtime.status import KvSpaceStatus
 
@@ -64,6 +65,17 @@ class RealCluster:
     def grow(self, actors: int) -> None:
         """So many kv actors are wanted from now on."""
         LayerStore(self._client, self.name).raise_actors("kv", actors)
+
+    def split(self) -> None:
+        """All buckets at once, as the manager does it when actors have too few."""
+        while True:
+            table, version = self.units.table()
+            assert table is not None
+            try:
+                self.units.set_table(split(BucketSplitting(self.partitions), table), version)
+                return
+            except VersionConflict:
+                continue  # the manager has just written it
 
     def table(self) -> UnitTable[Unit]:
         found, _ = self.units.table()

@@ -36,16 +36,17 @@ def cluster(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-def foreign(cluster: RealCluster, updates: bool = True) -> ForeignClient:
-    return ForeignClient(min(cluster.servers().values()), "doc", updates, patience_s=40.0)
+def foreign(cluster: RealCluster, updates: bool = True, dialect: str = "doc") -> ForeignClient:
+    return ForeignClient(min(cluster.servers().values()), dialect, updates, patience_s=40.0)
 
 
 class OldClient(threading.Thread):
     """A client that never learns of a larger mask. It writes and reads its keys, over and over."""
 
-    def __init__(self, cluster: RealCluster, keys: int) -> None:
+    def __init__(self, cluster: RealCluster, keys: int, dialect: str) -> None:
         super().__init__(name="old client")
-        self.client = foreign(cluster, updates=False)
+        self.client = foreign(cluster, updates=False, dialect=dialect)
+        self.mask = self.client.mask
         self.names = [b"key %d" % n for n in range(keys)]
         self.wrong: list[str] = []
         self.values: dict[bytes, int] = {}
@@ -75,11 +76,11 @@ class OldClient(threading.Thread):
         self.join()
 
 
-def split_under_load(cluster: RealCluster, keys: int, mask: int) -> None:
-    """From one actor to three."""
-    old = OldClient(cluster, keys)
+def split_under_load(cluster: RealCluster, keys: int, mask: int, dialect: str = "doc") -> None:
+    """From one actor to three. No call waits for longer than five seconds."""
+    old = OldClient(cluster, keys, dialect)
     old.start()
-    added = 0
+    added, longest_s = 0, 0.0
     with kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
         try:
             native.add("counter")
@@ -89,8 +90,9 @@ def split_under_load(cluster: RealCluster, keys: int, mask: int) -> None:
                 grown = threading.Thread(target=cluster.wait_served, args=(actors, 120.0))
                 grown.start()
                 while grown.is_alive():
-                    added += 1
+                    added, begin_s = added + 1, time.monotonic()
                     assert native.add("counter") == added
+                    longest_s = max(longest_s, time.monotonic() - begin_s)
                     table = cluster.table()
                     assert [unit.bucket for unit in sorted(table.places)] == list(range(table.level + 1)), "O04"
                     assert all(place.primary != place.secondary for place in table.places.values()), "O04"
@@ -98,10 +100,12 @@ def split_under_load(cluster: RealCluster, keys: int, mask: int) -> None:
         finally:
             old.end()
     assert old.wrong == []
+    assert longest_s < 5.0
     for name in old.names:
         old.see(name)
     assert old.wrong == []
-    assert (old.client.mask, len(old.client.table)) == (0xF, 16), "it has learned"
+    assert old.client.mask == old.mask < mask, "it has learned"
+    assert len(old.client.table) == old.mask + 1
     old.client.close()
     assert cluster.table().level == mask
     assert check_claims(cluster.claims()) > mask
@@ -274,6 +278,10 @@ async def kills(cluster: RealCluster, seed: int, rounds: list[str], keys: int = 
 
 def one_round(cluster: RealCluster, what: str, seed: int, random: Random) -> None:
     time.sleep(random.uniform(0.2, 0.6))
+    if what.startswith("split"):
+        cluster.split()
+        time.sleep(random.uniform(0.0, 0.4))
+        what = what.removeprefix("split, ")
     if what.startswith(("stop", "kill")):
         verb, whom = what.split()
         name = f"kv/{cluster.primary(b'key %d 0' % seed)}" if whom == "primary" else whom
@@ -284,7 +292,8 @@ def one_round(cluster: RealCluster, what: str, seed: int, random: Random) -> Non
                 time.sleep(random.uniform(2.0, 4.0))
         cluster.wait_served(3, 100.0)
     else:
-        raise AssertionError(what)
+        assert what == "look"
+        cluster.wait_served(3, 100.0)
 
 
 def test_kills_leave_a_linearizable_history(cluster: RealCluster) -> None:
@@ -300,6 +309,18 @@ def test_o50_the_manager_is_not_needed_to_find_things(cluster: RealCluster) -> N
         assert client.set_int(b"without", 1).opcode == 1
         assert client.get_int(b"without") == 1
     cluster.wait_served(3)
+
+
+def test_o17_the_largest_mask_under_clients(cluster: RealCluster) -> None:
+    """0xFF to 0xFFF, while clients record."""
+    cluster.split()
+    assert asyncio.run(kills(cluster, 2, ["look"])) > 10
+    assert cluster.table().level == 0xFFF
+    with foreign(cluster) as client:
+        for server in client.servers:
+            client.connect(server)
+        assert (client.mask, "" in client.table) == (0xFFF, False)
+    check_claims(cluster.claims())
 
 
 def overwrite(cluster: RealCluster, keys: int, rounds: int) -> None:
@@ -352,3 +373,32 @@ def test_many_kills(cluster: RealCluster, seed: int) -> None:
     random.shuffle(rounds)
     assert asyncio.run(kills(cluster, seed, rounds)) > 1000
     check_claims(cluster.claims())
+
+
+@pytest.fixture
+def wide(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """It speaks as servers of 2012 did, and its masks grow with each actor."""
+    config = KvConfig(actors=1, fewest_buckets=200, dialect="2012")
+    with real_cluster("kvwide", tmp_path_factory.mktemp("kvwide"), ray_head, config) as running:
+        running.wait_served(1)
+        yield running
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_10_000_keys_while_the_largest_mask_comes(wide: RealCluster) -> None:
+    """O17 in the dialect 2012: one actor has 0xFF from the start, the third one leads to 0xFFF."""
+    split_under_load(wide, 10_000, 0xFFF, "2012")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("verbs", [("kill", "stop"), ("stop", "kill")])
+def test_kills_inside_splits(ray_head: str, tmp_path_factory: pytest.TempPathFactory, verbs: tuple[str, str]) -> None:
+    """A primary is killed, or stopped until its buckets have moved and woken, while 0xF becomes 0xFF, then 0xFFF."""
+    with real_cluster("kvsplit", tmp_path_factory.mktemp("kvsplit"), ray_head, KvConfig(actors=3)) as running:
+        running.wait_served(3)
+        for seed, verb in enumerate(verbs):
+            assert asyncio.run(kills(running, seed, [f"split, {verb} primary", "look"])) > 20
+        assert running.table().level == 0xFFF
+        assert check_claims(running.claims()) > 0xFFF

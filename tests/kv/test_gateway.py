@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -124,6 +125,23 @@ def test_o24_in_dialect_2012_one_by_one() -> None:
             (120, struct.pack(">III", 0xF, 3, 1)),
         ]
         assert len({each.message_id for each in told[1:]}) == 4
+
+
+def test_in_dialect_2012_our_own_clients_are_told_at_once() -> None:
+    """D16: thousands of buckets one by one, each with its ack, are for those who know nothing else."""
+    port = DictPort(Hashmasks(0xF, ((0xB, 0),)))
+    with RunningGateway(port, "2012") as running, Peer(running.port) as old, Peer(running.port) as native:
+        port.members = ["a:1", "bbb:2"]
+        native.send(11, 1, struct.pack(">H", 3000))
+        native.send(10, 2)
+        assert [each.opcode for each in native.messages(4)] == [1, 1, 100, 110]
+        old.send(10, 1)
+        assert [each.opcode for each in old.messages(4)] == [1, 100, 100, 120]
+        for instance in (0, 1):  # first all of the mask 0xFF that is here, and what 0xB had and is not; then changes
+            masks = Hashmasks(0xFF, tuple((bucket, instance) for bucket in range(20)))
+            running.call(partial(running.gateway.announce, masks))
+        assert [each.opcode for each in native.messages(17)] == [110, *[120] * 15, 110]
+        assert [each.opcode for each in old.messages(20 + 15 + 20)] == [120] * 55
 
 
 def test_o24_elsewhere_while_nobody_is_accepted(running: RunningGateway, peer: Peer) -> None:
@@ -296,6 +314,7 @@ def test_what_has_changed() -> None:
     many = Hashmasks(0xFF, tuple((bucket, 0) for bucket in range(100)))
     other = Hashmasks(0xFF, tuple((bucket, 1) for bucket in range(1, 101)))
     assert changes(many, other) == [other, Hashmask(0xFF, 0, -1)]
+    assert len(changes(many, other, 100)) == 101
     finer = Hashmasks(0xFF, tuple((bucket, 0) for bucket in range(256) if bucket & 0xF == 1 and bucket != 0x51))
     assert changes(Hashmasks(0xF, ((1, 0),)), finer) == [finer, Hashmask(0xFF, 0x51, -1)]
 

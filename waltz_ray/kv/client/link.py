@@ -91,7 +91,7 @@ class KvLink(Stream[KvFrame]):
 
     async def greet(self) -> None:
         """Hello, and whether it knows our commands. ConnectionError: it does not, or takes no clients."""
-        hello, native = self.ask(KvHello()), self.ask(Capabilities(_NATIVE))
+        native, hello = self.ask(Capabilities(_NATIVE)), self.ask(KvHello())  # so that what it has comes as one message
         if not isinstance(said := await hello, Ack):
             raise ConnectionRefusedError(f"{self.server} takes no clients just now: {_words(said)}")
         if not isinstance(said := await native, Ack):

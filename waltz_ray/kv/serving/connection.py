@@ -16,6 +16,7 @@ from functools import partial
 
 from waltz_ray.errors import BadPayload, InvalidInput, InvariantBroken
 from waltz_ray.kv.messages import (
+    Capabilities,
     Command,
     FailCode,
     FailInfo,
@@ -87,14 +88,14 @@ class PortState:
         self._last_connection_id += 1
         return self._last_connection_id
 
-    def encoded(self, command: ServerList | Hashmasks) -> list[tuple[int, int, bytes]]:
-        """(message ID, opcode, frame) of what says it in this port's dialect."""
-        return [self.frame_of(part) for part in announcement(command, self.dialect)]
+    def encoded(self, command: ServerList | Hashmasks, dialect: Dialect) -> list[tuple[int, int, bytes]]:
+        """(message ID, opcode, frame) of what says it in a dialect."""
+        return [self.frame_of(part, dialect) for part in announcement(command, dialect)]
 
-    def frame_of(self, command: Command) -> tuple[int, int, bytes]:
+    def frame_of(self, command: Command, dialect: Dialect = "doc") -> tuple[int, int, bytes]:
         """(message ID, opcode, frame) of a command of ours."""
         message_id = self.next_message_id()
-        frame = encode_command(message_id, command, self.dialect)
+        frame = encode_command(message_id, command, dialect)
         return message_id, int.from_bytes(frame[:2], "big"), frame
 
 
@@ -109,6 +110,8 @@ class KvConnection(Stream[KvFrame]):
         self.connection_id = shared.next_connection_id()
         self.greeted = False
         """It has said hello, and hears what changes."""
+        self.dialect: Dialect = shared.dialect
+        """In which it hears that: who asked whether we know our own commands need not be told things one by one."""
         self.outstanding = 0
         """Commands that the node has not answered."""
         self.stirred = True
@@ -210,6 +213,8 @@ class KvConnection(Stream[KvFrame]):
             assert not isinstance(command, SecondaryHas)
             if isinstance(command, NewServer):
                 self._server = command.server
+            elif isinstance(command, Capabilities) and command.opcode == Opcode.PUT:
+                self.dialect = "doc"
             self._reply(opcode, message_id, courtesy(opcode, command))
 
     def _on_reply(self, message_id: int) -> None:
@@ -309,13 +314,14 @@ class KvConnection(Stream[KvFrame]):
             self._ask(frames)
 
     def _tell_everything(self) -> None:
-        self._ask(self._shared.encoded(ServerList(tuple(self._port.servers()))))
-        self._ask(self._shared.encoded(self._port.hashmasks()))
+        self._ask(self._shared.encoded(ServerList(tuple(self._port.servers())), self.dialect))
+        self._ask(self._shared.encoded(self._port.hashmasks(), self.dialect))
 
     def _ask(self, frames: list[tuple[int, int, bytes]]) -> None:
-        for message_id, opcode, frame in frames:
+        for message_id, opcode, _ in frames[-_ASKED:]:
             self._asked[message_id] = opcode
-            self.send_bytes(frame)
+        if frames:
+            self.send_bytes(b"".join([frame for _, _, frame in frames]))
         while len(self._asked) > _ASKED:
             del self._asked[next(iter(self._asked))]
 

@@ -72,15 +72,15 @@ class _Gathered:
 
 
 class Folding:
-    """``folded(partition, owners)`` after each piece: whether it had records of owners; ``caught_up()`` once every
-    partition has been at its end; ``failed`` when a state cannot be kept: then it has stopped.
+    """``folded(partition, owners)`` after each piece: its records that may say who owns what; ``caught_up()`` once
+    every partition has been at its end; ``failed`` when a state cannot be kept: then it has stopped.
     """
 
     def __init__(
         self,
         log: SpaceLog,
         states: Mapping[int, KvState],
-        folded: Callable[[int, bool], None],
+        folded: Callable[[int, Sequence[bytes]], None],
         caught_up: Callable[[], None],
         failed: Callable[[ProjectionFailed], None],
     ) -> None:
@@ -228,7 +228,7 @@ class Folding:
             return
         for subscription, frame in used:
             subscription.used(frame)
-        self._folded(partition, owners)
+        self._folded(partition, [data for _, data in records if data[0] in _OF_OWNERS] if owners else ())
         if self._ends is not None:
             self._look_whether_caught_up()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable, Sequence
 
 from waltz_ray import compat
 from waltz_ray.kv.messages import Hashmask, Hashmasks, ServerList
@@ -88,24 +89,28 @@ class Gateway:
     def announce(self, masks: Hashmasks) -> None:
         """What this actor has now: what is different from the last time is told to who said hello."""
         before, self._announced = self._announced, masks
-        frames = [
-            frame
-            for command in changes(before, masks)
-            for frame in (
-                self._shared.encoded(command) if isinstance(command, Hashmasks) else [self._shared.frame_of(command)]
-            )
-        ]
-        self._tell(frames)
+        self._tell(lambda dialect: changes(before, masks, _ONE_BY_ONE if dialect == "doc" else len(masks.buckets)))
 
     def announce_servers(self) -> None:
         """The members have changed."""
-        self._tell(self._shared.encoded(ServerList(tuple(self._shared.port.servers()))))
+        servers = ServerList(tuple(self._shared.port.servers()))
+        self._tell(lambda dialect: [servers])
 
-    def _tell(self, frames: list[tuple[int, int, bytes]]) -> None:
-        if frames:
-            with self.outgoing:
-                for connection in self._shared.connections.values():
-                    connection.tell(frames)
+    def _tell(self, commands: Callable[[Dialect], Sequence[ServerList | Hashmasks | Hashmask]]) -> None:
+        """What is to be told in a dialect; it is encoded once for all who hear that."""
+        frames: dict[Dialect, list[tuple[int, int, bytes]]] = {}
+        with self.outgoing:
+            for connection in self._shared.connections.values():
+                dialect = connection.dialect
+                if dialect not in frames:
+                    frames[dialect] = [
+                        frame for command in commands(dialect) for frame in self._frames(command, dialect)
+                    ]
+                connection.tell(frames[dialect])
+
+    def _frames(self, command: ServerList | Hashmasks | Hashmask, dialect: Dialect) -> list[tuple[int, int, bytes]]:
+        shared = self._shared
+        return [shared.frame_of(command)] if isinstance(command, Hashmask) else shared.encoded(command, dialect)
 
     # ---- for operators ----------------------------------------------------------------------------------
 
@@ -125,10 +130,11 @@ class Gateway:
         return self._shared.room.used + self._shared.frames_room.used
 
 
-def changes(before: Hashmasks | None, now: Hashmasks) -> list[Hashmasks | Hashmask]:
+def changes(before: Hashmasks | None, now: Hashmasks, one_by_one: int = _ONE_BY_ONE) -> list[Hashmasks | Hashmask]:
     """What tells a client that knows ``before`` about ``now``: first what is here, then what is here no more.
 
-    Under a larger mask that is everything, and the finer buckets of what was here and is not.
+    Under a larger mask that is everything, and the finer buckets of what was here and is not. ``one_by_one``: so many
+    buckets that are new here are told as a hashmask each; more as all there are.
     """
     if before is None:
         return [now]
@@ -140,6 +146,6 @@ def changes(before: Hashmasks | None, now: Hashmasks) -> list[Hashmasks | Hashma
     told: list[Hashmasks | Hashmask] = [
         Hashmask(now.mask, bucket, instance) for bucket, instance in now.buckets if old.get(bucket) != instance
     ]
-    if len(told) > _ONE_BY_ONE:
+    if len(told) > one_by_one:
         told = [now]
     return [*told, *(Hashmask(now.mask, bucket, -1) for bucket in old if bucket not in here)]

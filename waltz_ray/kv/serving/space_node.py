@@ -45,6 +45,7 @@ from waltz_ray.kv.keeper_types import (
 from waltz_ray.kv.messages import Command, FailCode, FailInfo, Hashmasks, Reply
 from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
 from waltz_ray.kv.serving.clock import boot_s
 from waltz_ray.kv.serving.folding import Folding
@@ -147,6 +148,7 @@ class SpaceNode:
         self._events: deque[Event | OwnershipEvent[Unit]] = deque()
         self._busy = False
         self._held: dict[int, Unit | None] = {}  # by bucket under the finest mask: what ``ownership.held`` has said
+        self._hosted: Hashmasks | None = None  # None: to be found out
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Reply], None]] = {}
         self._announced: Hashmasks | None = None
@@ -216,8 +218,10 @@ class SpaceNode:
         return tuple(each.server for _, each in sorted(self.members.items()))
 
     def hashmasks(self) -> Hashmasks:
-        hosted = self.ownership.hosted()
-        return Hashmasks(self.mask, tuple((unit.bucket, instance) for unit, instance in hosted))
+        if self._hosted is None:
+            hosted = self.ownership.hosted()
+            self._hosted = Hashmasks(self.mask, tuple([(unit.bucket, instance) for unit, instance in hosted]))
+        return self._hosted
 
     def accepting(self) -> str:
         if not self.leaving:
@@ -294,6 +298,7 @@ class SpaceNode:
         orders = self.ownership.step(event)
         if not isinstance(event, LeaseConfirmed):  # it comes all the time, and says nothing of units
             self._held.clear()
+            self._hosted = None
             self._announce_soon()
         for order in orders:
             self._own(order)
@@ -382,11 +387,9 @@ class SpaceNode:
 
     # ---- folding
 
-    def _folded(self, partition: int, of_owners: bool) -> None:
-        if of_owners:
-            self._tell_claims(
-                Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)
-            )
+    def _folded(self, partition: int, owners: Sequence[bytes]) -> None:
+        if owners:
+            self._tell_claims(self._named(partition, owners))
         mark, waiting = self.states[partition].mark, self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
             self._events.append(heapq.heappop(waiting)[2])
@@ -401,6 +404,16 @@ class SpaceNode:
         self._folding.wanted(partition, transaction_id)
         while self.states[partition].mark < transaction_id:
             await self.next_fold()
+
+    def _named(self, partition: int, owners: Sequence[bytes]) -> Iterable[Unit]:
+        """The units that such records name; a snapshot's are not looked for: all of the partition."""
+        units: dict[Unit, None] = {}
+        for data in owners:
+            record = decode_record(data)
+            if not isinstance(record, Own | Release):
+                return [Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)]
+            units[record.unit] = None
+        return units
 
     def next_fold(self) -> asyncio.Future[None]:
         """Done once something more has been folded."""
