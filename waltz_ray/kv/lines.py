@@ -99,6 +99,10 @@ class Fresh:
         self.version = -1
 
 
+_NOTHING = Fresh()
+"""Of every line that has nothing fresh; never changed."""
+
+
 class Line:
     """One hash; also a ``rules.Known``."""
 
@@ -112,7 +116,7 @@ class Line:
         """On its way to the log, or waiting to be decided again."""
         self.waiting: deque[PendingWrite] = deque()
         """For the lock."""
-        self.fresh = Fresh()
+        self.fresh = _NOTHING
 
     @property
     def idle(self) -> bool:
@@ -168,6 +172,8 @@ class Line:
         if version <= self.state.mark:
             return  # the feed was faster
         fresh = self.fresh
+        if fresh is _NOTHING:
+            fresh = Fresh()
         match record:
             case Set(key, kind, data, deadline_ms, map_name):
                 fresh.items[key] = Item(kind, data, version, deadline_ms, map_name)
@@ -189,11 +195,12 @@ class Line:
                 fresh.requests[request.client, request.sequence] = version
                 fresh.settled[request.client] = max(request.settled, fresh.settled.get(request.client, 0))
         fresh.version = version
+        self.fresh = fresh
 
     def folded(self) -> None:
         """The state has gone on: what is fresh no longer is forgotten."""
         if 0 <= self.fresh.version <= self.state.mark:
-            self.fresh = Fresh()
+            self.fresh = _NOTHING
 
 
 def lock_code(version: int, random: int) -> int:

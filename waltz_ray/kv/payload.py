@@ -37,19 +37,21 @@ class PayloadReader:
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         """The values of a fixed layout."""
-        if layout.size > self.left:
-            raise BadPayload(f"{layout.size} bytes are needed at byte {self._position}, {self.left} are left")
-        values = layout.unpack_from(self._payload, self._position)
-        self._position += layout.size
+        start = self._position
+        try:
+            values = layout.unpack_from(self._payload, start)
+        except struct.error:
+            raise BadPayload(f"{layout.size} bytes are needed at byte {start}, {self.left} are left") from None
+        self._position = start + layout.size
         return values
 
     def take(self, size: int) -> bytes:
         """So many bytes."""
         start = self._position
-        if size > self.left:
-            raise BadPayload(f"a length of {size} at byte {start}, where {self.left} bytes are left")
-        self._position = start + size
-        return self._payload[start : self._position]
+        end = self._position = start + size
+        if end > len(self._payload):
+            raise BadPayload(f"a length of {size} at byte {start}, where {len(self._payload) - start} bytes are left")
+        return self._payload[start:end]
 
     def string(self) -> bytes:
         """A string of the document. A negative length is one of 2 GiB and more, which is not there either."""

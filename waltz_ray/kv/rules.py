@@ -216,20 +216,30 @@ def _repeated(what: What, known: Known, version: int) -> Outcome:
 
 def _native(write: NativeWrite, request: RequestId, known: Known, now_ms: int) -> Record | Outcome:
     key, op = write.key, write.op
+    if op.kind == OpKind.SET and op.expected == ANY_VERSION and not write.map_name:  # whatever is there
+        return _set_of(write, request, now_ms)
     item = visible(known.item(key), now_ms)
     if item is not None and not same_map(item, write.map_name):
         return Outcome(FailCode.COLLISION, NO_VERSION, "another map has the same hash and an item of this name")
     version = NO_VERSION if item is None else item.version
     if not expected(op, version):
         return Outcome(FailCode.CONFLICT, version)
-    deadline_ms = now_ms + op.expires_ms if op.expires_ms else 0
     if op.kind == OpKind.SET:
-        return Set(key, op.type, op.data, deadline_ms, write.map_name, request, now_ms)
+        return _set_of(write, request, now_ms)
     if item is None:
         return Outcome(FailCode.MISSING)
     if op.kind == OpKind.DELETE:
         return Delete(key, request, now_ms)
-    return Touch(key, deadline_ms, request, now_ms)
+    return Touch(key, _deadline(op, now_ms), request, now_ms)
+
+
+def _set_of(write: NativeWrite, request: RequestId, now_ms: int) -> Set:
+    op = write.op
+    return Set(write.key, op.type, op.data, _deadline(op, now_ms), write.map_name, request, now_ms)
+
+
+def _deadline(op: Op, now_ms: int) -> int:
+    return now_ms + op.expires_ms if op.expires_ms else 0
 
 
 def expected(op: Op, version: int) -> bool:

@@ -36,7 +36,9 @@ class SteadyClock:
 
     def __call__(self) -> int:
         at_s = self._elapsed_s()
-        passed_ms = max(0.0, 1000 * (at_s - self._at_s))
+        passed_ms = 1000 * (at_s - self._at_s)
+        if passed_ms < 1:  # every command asks
+            return int(self._now_ms)
         self._at_s = at_s
         freely = self._now_ms + passed_ms
         most = _LARGEST_DRIFT * passed_ms
