@@ -293,6 +293,8 @@ class KvEngine:
         """Wait for all of them, until then by the loop's clock."""
         timer = self._loop.call_at(end_s, _too_late, asked)
         try:
+            if len(asked) == 1:
+                return [await asked[0]]
             return [await each for each in asked]
         finally:
             timer.cancel()
@@ -306,12 +308,18 @@ class ByteRoom:
         self._taken = 0
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def take(self, size: int) -> None:
-        """Wait until there is room for ``size`` bytes, and have it; ``give_back`` them."""
+    def take_at_once(self, size: int) -> bool:
+        """Have room for ``size`` bytes, if there is some just now; ``give_back`` them."""
         while self._line and self._line[0][1].cancelled():
             self._line.popleft()
-        if not self._line and (not self._taken or self._taken + size <= self._most):
-            self._taken += size
+        if self._line or (self._taken and self._taken + size > self._most):
+            return False
+        self._taken += size
+        return True
+
+    async def take(self, size: int) -> None:
+        """Wait until there is room for ``size`` bytes, and have it."""
+        if self.take_at_once(size):
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((size, waiter))
