@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from waltz_ray.kv import answers
 from waltz_ray.kv.copies import AskedForCopies, SecondCopies
 from waltz_ray.kv.expiry import Expiry
+from waltz_ray.kv.intake import CommandIntake
 from waltz_ray.kv.keeper_types import (
     Answer,
     Asked,
@@ -46,44 +47,26 @@ from waltz_ray.kv.keeper_types import (
     UnitStops,
     WantFolded,
 )
-from waltz_ray.kv.lines import Call, Line, LineKey, PendingRead, PendingWrite, lock_code
+from waltz_ray.kv.lines import Line, LineKey, PendingRead, PendingWrite, lock_code
+from waltz_ray.kv.lock_waiting import LockWaiting
 from waltz_ray.kv.messages import (
-    Command,
     FailCode,
-    Get,
-    GetMany,
-    LockCommand,
-    LockNative,
     Put,
-    Renew,
-    ScanCommand,
-    SecondaryHas,
-    SetCommand,
     TryElsewhere,
-    UnlockCommand,
-    UnlockNative,
 )
-from waltz_ray.kv.model import BARRIER, NOBODYS, ItemKey, Lock, Record, RequestId
+from waltz_ray.kv.model import BARRIER, Lock, Record
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.reading import Reads
-from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
+from waltz_ray.kv.routing import Unit, partition_of
 from waltz_ray.kv.rules import (
-    Acquire,
-    Give,
-    NativeWrite,
     Outcome,
-    Prolong,
     Waits,
     decide,
-    is_free,
-    refused_size,
     reveals,
 )
 from waltz_ray.kv.state import KvState
 
 __all__ = ["Keeper"]
-
-_LOCKS = -1  # in place of a map's hash
 
 
 class _Flight:
@@ -139,8 +122,6 @@ class Keeper:
         random16: Callable[[], int],
     ) -> None:
         """``states``: of the partitions that are projected here; it may change."""
-        self.commands = 0
-        """That have come."""
         self._partitions = partitions
         self._states = states
         self._serving = serving
@@ -148,7 +129,6 @@ class Keeper:
         self._random16 = random16
         self._orders = Orders(partitions)
         self._lines: dict[LineKey, Line] = {}
-        self._with_waiters: dict[LineKey, Line] = {}  # and lines that had some a moment ago
         self._fresh: dict[int, list[tuple[int, LineKey]]] = defaultdict(list)
         self._after_fold: dict[int, list[tuple[int, int, PendingWrite | PendingRead]]] = defaultdict(list)
         self._parked: list[PendingWrite | PendingRead] = []
@@ -156,13 +136,15 @@ class Keeper:
         self._copies = SecondCopies(self._orders, serving, limits, self._end)
         self._asked_for = AskedForCopies(self._orders, states, limits)
         self._expiry = Expiry(self._orders, states, serving)
+        self._locks = LockWaiting(self._orders, limits, self._end)
+        self._intake = CommandIntake(self._orders, limits, self._reads, self._asked_for, self._begin, self._end)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take in one fact; the orders that follow from it."""
         self._orders.now_ms = now_ms
         match event:
             case Asked(token, connection, command):
-                self._asked(token, connection, command)
+                self._intake.asked(token, connection, command)
             case RecordCommitted(number, transaction_id):
                 self._orders.committed(number, transaction_id)
             case RecordRefused(number, transaction_id):
@@ -192,98 +174,16 @@ class Keeper:
     @property
     def waiting(self) -> int:
         """Commands that wait for something else than the log."""
-        return len(self._parked) + len(self._copies) + sum(len(line.waiting) for line in self._with_waiters.values())
+        return len(self._parked) + len(self._copies) + len(self._locks)
+
+    @property
+    def commands(self) -> int:
+        """That have come."""
+        return self._intake.commands
 
     def expect_backups(self, expected: bool) -> None:
         """The cluster has grown: whether it is to have secondaries from now on."""
         self._copies.expected = expected
-
-    # ---- commands
-
-    def _asked(self, token: int, connection: int, command: Command) -> None:
-        self.commands += 1
-        match command:
-            case Get() | GetMany() | ScanCommand():
-                self._reads.begin(token, connection, command)
-            case SetCommand():
-                self._set(token, connection, command)
-            case Put():
-                self._put(token, connection, command)
-            case LockCommand(name, lease_s, wait_s):
-                self._lock(token, connection, command, (name, 1000 * lease_s, 1000 * wait_s), NOBODYS)
-            case LockNative(name, client, sequence, settled, lease_ms, wait_ms):
-                request = RequestId(client, sequence, settled)
-                self._lock(token, connection, command, (name, lease_ms, wait_ms), request)
-            case UnlockCommand(name, code):
-                self._of_lock(token, connection, command, Give(name, code), NOBODYS)
-            case UnlockNative(name, client, sequence, settled, code):
-                self._of_lock(token, connection, command, Give(name, code), RequestId(client, sequence, settled))
-            case Renew(name, client, sequence, settled, code, lease_ms):
-                if not self._lease_is_bad(token, lease_ms):
-                    request = RequestId(client, sequence, settled)
-                    self._of_lock(token, connection, command, Prolong(name, code, lease_ms), request)
-            case SecondaryHas(partition, transaction_id):
-                self._asked_for.asked(token, partition, transaction_id)
-            case _:
-                text = f"{type(command).__name__} is nothing to ask of the data"
-                self._orders.fail(token, FailCode.BAD_REQUEST, text)
-
-    def _set(self, token: int, connection: int, command: SetCommand) -> None:
-        if command.expires_s < 0:
-            text = f"expires is a number of seconds from now, 0 = never, not {command.expires_s}"
-            self._orders.fail(token, FailCode.BAD_REQUEST, text)
-            return
-        why = refused_size(command.name, b"", command.data, self._limits.max_value_bytes)
-        if why:
-            self._orders.fail(token, FailCode.TOO_LONG, why)
-            return
-        call = Call(token, connection, command, 1, command.fullwait)
-        self._begin(PendingWrite(call, 0, command, NOBODYS, (command.map_hash, command.key_hash)))
-
-    def _put(self, token: int, connection: int, put: Put) -> None:
-        count = len(put.ops)
-        if not 0 < count <= self._limits.max_batch:
-            text = f"a batch has 1 to {self._limits.max_batch} entries, not {count}"
-            self._orders.fail(token, FailCode.BAD_REQUEST, text)
-            return
-        call = Call(token, connection, put, count, put.fullwait)
-        map_hash = fnv1a_32(put.map_name) if put.map_name else 0
-        for index, op in enumerate(put.ops):
-            key = ItemKey(map_hash, fnv1a_32(op.name), op.name)
-            request = RequestId(put.client, put.sequence + index, put.settled) if put.client else NOBODYS
-            write = PendingWrite(call, index, NativeWrite(key, op, put.map_name), request, (map_hash, key.hash))
-            why = refused_size(op.name, put.map_name, op.data, self._limits.max_value_bytes)
-            if why:
-                self._end(write, Outcome(FailCode.TOO_LONG, text=why))
-            elif op.expires_ms < 0:
-                self._end(write, Outcome(FailCode.BAD_REQUEST))
-            else:
-                self._begin(write)
-
-    def _lock(
-        self, token: int, connection: int, command: Command, asked: tuple[bytes, int, int], request: RequestId
-    ) -> None:
-        name, lease_ms, wait_ms = asked
-        if not self._lease_is_bad(token, lease_ms):
-            what = Acquire(name, lease_ms, self._orders.now_ms + max(0, wait_ms))
-            self._of_lock(token, connection, command, what, request)
-
-    def _lease_is_bad(self, token: int, lease_ms: int) -> bool:
-        bad = not 0 < lease_ms <= self._limits.most_lease_ms
-        if bad:
-            text = f"a lease has 1 to {self._limits.most_lease_ms} milliseconds, not {lease_ms}"
-            self._orders.fail(token, FailCode.BAD_REQUEST, text)
-        return bad
-
-    def _of_lock(
-        self, token: int, connection: int, command: Command, what: Acquire | Give | Prolong, request: RequestId
-    ) -> None:
-        why = refused_size(what.name, b"", b"", self._limits.max_value_bytes)
-        if why:
-            self._orders.fail(token, FailCode.TOO_LONG, why)
-            return
-        call = Call(token, connection, command, 1, False)
-        self._begin(PendingWrite(call, 0, what, request, (_LOCKS, fnv1a_32(what.name))))
 
     # ---- writes
 
@@ -324,7 +224,7 @@ class Keeper:
         elif isinstance(decided, Outcome):
             self._end(write, decided)
         elif isinstance(decided, Waits):
-            self._wait_for_lock(line, write)
+            self._locks.wait(line, write)
         else:
             line.flying = write
             self._orders.append(_Flight(self, line, write, decided), unit, decided)
@@ -345,7 +245,7 @@ class Keeper:
             heapq.heappush(self._fresh[partition_of(write.key_hash, self._partitions)], (version, line.key))
         code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
         self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
-        self._lock_may_be_free(line)
+        self._locks.may_be_free(line)
         self._advance(line)
 
     def write_lost(self, line: Line, write: PendingWrite, reason: str) -> None:
@@ -447,36 +347,11 @@ class Keeper:
             self.again(heapq.heappop(waiting)[2])
         self._asked_for.folded(partition, mark)
 
-    # ---- locks
-
-    def _wait_for_lock(self, line: Line, write: PendingWrite) -> None:
-        if len(line.waiting) >= self._limits.waiting:
-            self._end(write, Outcome(FailCode.TOO_MANY, text="too many wait for this lock"))
-        else:
-            line.waiting.append(write)
-            self._with_waiters[line.key] = line
-
-    def _lock_may_be_free(self, line: Line) -> None:
-        """Who waits longest comes next, before what has come meanwhile."""
-        for write in line.waiting:
-            if is_free(line.lock(_wanted(write).name), self._orders.now_ms):
-                line.waiting.remove(write)
-                line.queue.appendleft(write)
-                return
-
-    def _lines_that_have_waiters(self) -> list[Line]:
-        self._with_waiters = {key: line for key, line in self._with_waiters.items() if line.waiting}
-        return [*self._with_waiters.values()]
-
     # ---- time, and who has gone
 
     def _time_passed(self) -> None:
         self._try_parked()
-        for line in self._lines_that_have_waiters():
-            for write in [write for write in line.waiting if _wanted(write).until_ms <= self._orders.now_ms]:
-                line.waiting.remove(write)
-                line.queue.append(write)  # it is decided for the last time
-            self._lock_may_be_free(line)
+        for line in self._locks.time_passed():
             self._advance(line)
         self._copies.time_passed()
         self._expiry.time_passed()
@@ -487,21 +362,13 @@ class Keeper:
         Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones.
         """
         self._parked = [one for one in self._parked if _connection_of(one) != connection]
-        for line in self._lines_that_have_waiters():
-            for write in [write for write in line.waiting if write.call.connection == connection]:
-                line.waiting.remove(write)
+        for line in self._locks.left(connection):
             if line.idle:
                 del self._lines[line.key]
         for line in self._lines.values():
             for one in [*line.queue, line.flying]:
                 if isinstance(one, PendingWrite) and one.call.connection == connection:
                     one.call.abandoned = True
-
-
-def _wanted(write: PendingWrite) -> Acquire:
-    """The lock that a waiting write waits for."""
-    assert isinstance(write.what, Acquire)
-    return write.what
 
 
 def _connection_of(one: PendingWrite | PendingRead) -> int:
