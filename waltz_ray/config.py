@@ -253,8 +253,9 @@ class KvConfig:
     """What is spoken with foreign clients: "doc", as the document says, or "2012", as servers of that year did."""
 
     session_ms: int = 1_500
-    """ZooKeeper session time-out of an actor: after this a hung one's buckets move. A killed one is noticed at once.
-    Three ticks of the embedded ZooKeeper; the server may agree to more, never to less than two ticks."""
+    """ZooKeeper session time-out of an actor: after this, and up to a tick of ZooKeeper (250 ms of the embedded one), a
+    hung one's buckets move. A killed one is noticed at once. The server may agree to more, never to less than two
+    ticks, the embedded one to no less than a second."""
 
     lease_margin_ms: int = 300
     """How much earlier than the session a lease to read ends: clocks that run at different speeds (a tenth of the

@@ -224,6 +224,30 @@ def test_a_scan_goes_on_while_buckets_move(cluster: FakeKvCluster, kv: Any, monk
     assert found == NAMES
 
 
+def test_who_has_been_silent_for_long_is_left_when_another_has_his_buckets(
+    cluster: FakeKvCluster, make: MakeKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover is not longer by the time that one who is just busy is given."""
+    monkeypatch.setattr("waltz_ray.kv.client.link._DOUBTED_S", 0.8)
+    kv = make()
+    kv.set("ann", 1)
+    owner, bucket = cluster.owner(b"ann"), fnv1a_32(b"ann") & 15
+    cluster.actors[owner].pause()
+    moved_s = 0.0
+
+    def move() -> None:
+        nonlocal moved_s
+        moved_s = time.monotonic()
+        cluster.move(bucket, (owner + 1) % 3)
+
+    timer = threading.Timer(0.9, move)
+    timer.start()
+    kv.set("ann", 2)
+    assert 0 < time.monotonic() - moved_s < 0.6
+    timer.join()
+    cluster.actors[owner].wake()
+
+
 def test_a_scan_is_not_whole_without_a_bucket(cluster: FakeKvCluster, kv: Any) -> None:
     kv.set_many(dict.fromkeys(NAMES, 1))
     cluster.move(5, -1)

@@ -44,6 +44,7 @@ __all__ = ["Answer", "KvLink", "KvPeer", "LinkHome", "Missed"]
 _CONNECT_S = 3.0  # until it is open and greeted
 _SILENCE_S = 1.5  # with something outstanding: then a ping; after as long again it is given up
 _DOUBTED_S = 0.3  # the same where what it had is another's by now
+_UNREAD_S = 0.1  # for what has come already, if we were busy ourselves, and for the answer to a ping
 _UINT32 = 0xFFFFFFFF
 _NATIVE = Opcode.PUT  # who knows this one knows all of ours
 
@@ -85,6 +86,7 @@ class KvLink(Stream[KvFrame]):
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._last_id = 0
         self._heard = False  # anything, since the last look
+        self._silent_since_s = 0.0  # since when something is outstanding and nothing has come
         self._pinged = False
         self._look: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
@@ -103,6 +105,8 @@ class KvLink(Stream[KvFrame]):
         if self.ended:
             answer.set_result(Missed.LOST)
             return answer
+        if not self._asked:
+            self._silent_since_s = self._loop.time()
         self._last_id = self._last_id % _UINT32 + 1
         self._asked[self._last_id] = answer
         self.send_bytes(encode_command(self._last_id, command))
@@ -113,15 +117,17 @@ class KvLink(Stream[KvFrame]):
 
     def doubt(self) -> None:
         """Somebody else has what this actor had: perhaps it has moved, perhaps this actor hangs. Then what it has been
-        asked had better go to the other, so it has to say something soon."""
-        if self._asked and self._doubt is None and not self.ended:
-            self._ping()
-            self._doubt = self._loop.call_later(_DOUBTED_S, self._still_doubted)
+        asked had better go to the other, so it has to have said something lately, or to do so soon."""
+        if not self._asked or self._doubt is not None or self.ended:
+            return
+        silent_s = self._loop.time() - self._silent_since_s
+        self._ping()
+        self._doubt = self._loop.call_later(max(_UNREAD_S, _DOUBTED_S - silent_s), self._still_doubted)
 
     # ---- Stream
 
     def on_frame(self, frame: KvFrame) -> None:
-        self._heard = True
+        self._heard, self._silent_since_s = True, self._loop.time()
         if self._doubt is not None:
             self._doubt.cancel()
             self._doubt = None

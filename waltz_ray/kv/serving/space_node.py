@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import secrets
+import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _ANNOUNCE_S = 0.1
-"""Between two announcements: a split changes thousands of units, and each is the sum of them all."""
+_ANNOUNCE_PART = 0.1
+"""Of the time is spent on announcements at the most, unless they are so long apart: a split changes thousands of units,
+and each announcement is the sum of them all."""
 _LOST_S = 1.0
 """After an OWN or RELEASE of which nobody knows the fate: then the log is away."""
 
@@ -153,7 +156,7 @@ class SpaceNode:
         self._answers: dict[int, Callable[[Reply], None]] = {}
         self._announced: Hashmasks | None = None
         self._announcing: asyncio.TimerHandle | None = None
-        self._announced_s = -_ANNOUNCE_S
+        self._announce_at_s = 0.0  # not before
         self._changes: dict[str, list[Unit]] = defaultdict(list)  # how -> the units, for the log
         self._after_fold: dict[int, list[tuple[int, int, OwnershipEvent[Unit]]]] = defaultdict(list)
         self._order = itertools.count()
@@ -456,11 +459,11 @@ class SpaceNode:
 
     def _announce_soon(self) -> None:
         if self._announcing is None and not self.leaving:
-            self._announcing = self._loop.call_at(self._announced_s + _ANNOUNCE_S, self._announce)
+            self._announcing = self._loop.call_at(self._announce_at_s, self._announce)
 
     def _announce(self) -> None:
         """What is served here may have changed, perhaps by many units at once: said once."""
-        self._announcing, self._announced_s = None, self._loop.time()
+        self._announcing, begin_s = None, time.monotonic()  # the loop's clock stands still within a turn
         changes, self._changes = self._changes, defaultdict(list)
         for how, units in changes.items():
             others = f" and {len(units) - 1} more" if len(units) > 1 else ""
@@ -469,6 +472,8 @@ class SpaceNode:
         if masks != self._announced and self.gateway is not None and not self.leaving:
             self._announced = masks
             self.gateway.announce(masks)
+        took_s = time.monotonic() - begin_s
+        self._announce_at_s = self._loop.time() + min(_ANNOUNCE_S, took_s / _ANNOUNCE_PART)
 
     def _tick(self) -> None:
         self._put(TimePassed())
