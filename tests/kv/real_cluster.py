@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import waltz_ray
 from waltz_ray.actors.supervision import ask, kv_name
@@ -35,12 +36,16 @@ __all__ = ["SPACE", "RealCluster", "check_claims", "real_cluster", "until"]
 
 SPACE = "kv"
 
+T = TypeVar("T")
 
-def until(condition: Callable[[], object], what: str, seconds: float = 40.0) -> None:
+
+def until(condition: Callable[[], T], what: str, seconds: float = 40.0) -> T:
+    """What it is when it is true."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)  # polling interval, not synchronisation
+    return found
 
 
 def _on_disk(*folders: Path) -> int:
@@ -106,6 +111,15 @@ class RealCluster:
             return None
         status: KvSpaceStatus | None = found.spaces.get(SPACE)
         return status
+
+    def trouble(self, actor: int) -> str:
+        """Why it does not serve what it should, as ``waltz status`` has it; "" if it does."""
+        try:
+            found = ask(self.name, kv_name(actor), "status", 2.0)
+        except ClusterNotFound as error:
+            return str(error)
+        assert (found.reason == "") == found.serving
+        return str(found.reason)
 
     def wait_served(self, actors: int, seconds: float = 60.0) -> None:
         """Until so many actors serve all buckets as the table says, each with a lease."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import resource
 import shutil
 import struct
 import threading
@@ -20,7 +23,9 @@ import pytest
 from tests.kv.foreign_client import ForeignClient, fnv, string
 from tests.kv.real_cluster import RealCluster, check_claims, real_cluster, until
 from tests.kv.recording import Recorder
+from tests.projections.test_kv_state import damage
 from waltz_ray import kv
+from waltz_ray.cli import main
 from waltz_ray.config import KvConfig
 from waltz_ray.errors import InvalidInput
 
@@ -31,7 +36,7 @@ CONFIG = KvConfig(actors=1, fewest_buckets=12, fullwait_ms=6000, max_value_bytes
 
 @pytest.fixture(scope="module")
 def cluster(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    with real_cluster("kvreal", tmp_path_factory.mktemp("kvreal"), ray_head, CONFIG) as running:
+    with real_cluster(f"kvreal-{os.getpid()}", tmp_path_factory.mktemp("kvreal"), ray_head, CONFIG) as running:
         running.wait_served(1)
         yield running
 
@@ -136,6 +141,22 @@ def test_o02_to_o16_a_new_client_knows_all_buckets(cluster: RealCluster) -> None
         assert fnv(b"something") & 0xFF == 0x6B
         assert client.set_int(b"something", 45).opcode == 1
         assert (client.get_int(b"something"), client.get_type(b"something"), client.elsewhere) == (45, 2, 0)
+
+
+def test_it_is_measured(cluster: RealCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """``waltz bench kv``, on this cluster, from the command line to what it prints."""
+    with pytest.raises(SystemExit) as leaving:
+        main(["bench", "kv", "--cluster", cluster.name, "--runs", "1", "--seconds", "0.05", "--json"])
+    said = capsys.readouterr()
+    assert leaving.value.code == 0, said.err
+    found = json.loads(said.out)
+    assert found["benchmark"] == "kv"
+    measured = {(row["system"], row["case"]): row for row in found["rows"]}
+    cases = {"set, 1 outstanding", "set, 64 clients with 1 each", "get, 1 outstanding", "get, pipelined"}
+    cases |= {"set_many(100)", "the log's append, 1 outstanding"}
+    assert measured.keys() == {("waltz_ray", case) for case in cases}
+    assert all(row["rate"] > 0 and row["p50_us"] > 0 for row in measured.values())
+    assert {"set by the log's append, p50", "get, p50 by 0.3 ms"} < found["ratios"].keys()
 
 
 def test_o06_a_secondary_sends_on_while_the_primary_lives(cluster: RealCluster) -> None:
@@ -348,6 +369,47 @@ def overwrite(cluster: RealCluster, keys: int, rounds: int) -> None:
 
 def test_overwritten_data_goes_and_a_lost_projection_comes_back(cluster: RealCluster) -> None:
     overwrite(cluster, 3000, 6)
+
+
+def test_a_damaged_projection_is_folded_anew(cluster: RealCluster) -> None:
+    """Random bytes over a third of the pages of each file, while nobody has it open."""
+    names = [f"damaged {n}" for n in range(2000)]
+    with kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
+        native.set_many(dict.fromkeys(names, b"value" * 20))
+        files = sorted(cluster.projection(0).rglob("*.lmdb"))
+        assert len(files) == 16
+        for seed, path in enumerate(files):
+            damage(path, seed)  # its process has the one before open, its successor has this
+        cluster.kill("kv/0")
+        cluster.wait_served(3, 100.0)
+        native.set_many(dict.fromkeys(names, b"new" * 20))  # comes upon the damage, if the start has not
+        until(lambda: not cluster.trouble(0), "what was damaged is folded anew")
+        cluster.wait_served(3, 100.0)
+        assert native.get_many(names) == dict.fromkeys(names, b"new" * 20)
+        assert native.count("damaged ") == len(names)
+
+
+def test_an_actor_whose_disk_is_full_says_so_and_others_serve(cluster: RealCluster) -> None:
+    """Its files cannot grow; it serves again soon after they can."""
+    names = [f"full {n}" for n in range(500)]
+    with kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
+        native.set_many(dict.fromkeys(names, b"small"))
+        pid = cluster.pid("kv/0")
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
+        native.set_many(dict.fromkeys(names, b"large" * 1000))
+        found = until(lambda: cluster.trouble(0), "it says what is wrong")
+        assert "cannot be" in found
+        assert "disk" in found
+        until(lambda: set(cluster.servers()) == {1, 2}, "it has left")
+        native.set_many(dict.fromkeys(names, b"again" * 1000))
+        assert native.get_many(names) == dict.fromkeys(names, b"again" * 1000)
+        assert cluster.trouble(0)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        cluster.wait_served(3, 100.0)
+        assert cluster.trouble(0) == ""
+        assert cluster.pid("kv/0") == pid
+        assert native.get_many(names) == dict.fromkeys(names, b"again" * 1000)
 
 
 @pytest.mark.long

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
+
 from waltz_ray import compat
 from waltz_ray.client.aio import engine_of, next_client_id_of
+from waltz_ray.errors import ProjectionFailed
 from waltz_ray.kv import messages as m
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.messages import FailCode, Op, Opcode, OpKind, Put, PutDone, Reply
@@ -38,6 +41,8 @@ class Actors:
     owners: dict[Unit, UnitPlace] = field(default_factory=dict)
     clients: list[Any] = field(default_factory=list)
     lease_s: float = 1000.0
+    failures: list[str] = field(default_factory=list)
+    fails: bool = False
 
     async def add(self, actor: int, **limits: Any) -> SpaceNode:
         client = await self.cluster.connect_async()
@@ -52,7 +57,8 @@ class Actors:
             return isinstance(reply, m.Ack)
 
         def failed(error: Exception) -> None:
-            raise AssertionError(str(error))
+            self.failures.append(str(error))
+            assert self.fails, str(error)
 
         around = Surroundings(
             SpaceLog(engine_of(client), partial(next_client_id_of, client)),
@@ -359,5 +365,41 @@ def test_what_a_lost_connection_has_left_behind_is_not_begun() -> None:
             await space.until(lambda: len(node.hashmasks().buckets) == 16)
             assert await space.ask(0, get(b"a")) == m.Fail()
             assert answers == []
+
+    asyncio.run(run())
+
+
+def test_a_projection_that_cannot_be_read_ends_it_with_a_reason() -> None:
+    """Who asks is refused, nothing waits for a fold that does not come, it is told once; the other one goes on."""
+
+    async def run() -> None:
+        async with actors() as found:
+            found.fails = True
+            found.arrange(lambda unit: (unit.bucket % 2, 1 - unit.bucket % 2))
+            node = found.nodes[0]
+            await found.until(lambda: sum(len(each.ownership.hosted()) for each in found.nodes.values()) == 32)
+            name, fresh, *_ = (b"%d" % n for n in range(99) if fnv1a_32(b"%d" % n) % 2 == 0)
+            other = next(b"%d" % n for n in range(99) if fnv1a_32(b"%d" % n) % 2 == 1)
+            assert isinstance(await found.ask(0, put(name, b"x")), PutDone)
+            waiting = asyncio.ensure_future(node.folded_to(0, 1 << 40))
+            await asyncio.sleep(0)
+
+            def damaged(*_: object) -> None:
+                raise ProjectionFailed("projection a.lmdb is damaged")
+
+            for state in node.states.values():
+                assert isinstance(state, MemoryState)
+                state.tables.get = damaged  # type: ignore[method-assign]
+                state.tables.under = damaged  # type: ignore[method-assign,assignment]
+            node.submit(1, get(fresh), lambda reply: None)
+            refused = await found.ask(0, put(name, b"z"))
+            assert isinstance(refused, m.FailInfo)
+            assert (refused.code, refused.text) == (FailCode.NO_ROOM, "projection a.lmdb is damaged")
+            with pytest.raises(ProjectionFailed):
+                await waiting
+            with pytest.raises(ProjectionFailed):
+                await node.next_fold()
+            assert found.failures == ["projection a.lmdb is damaged"]
+            assert isinstance(await found.ask(1, put(other, b"x")), PutDone)
 
     asyncio.run(run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import resource
 import shutil
 import signal
@@ -295,6 +296,43 @@ def test_what_cannot_be_believed_is_begun_anew(
     state.apply([(0, a_set(b"x"))])
     state.close()
     assert json.loads((tmp_path / "stock/3.json").read_text())["clean"] is True
+
+
+def damage(path: Path, seed: int) -> None:
+    """Random bytes over a third of its pages, but for those that say where the others are."""
+    chance, data = random.Random(seed), bytearray(path.read_bytes())
+    for page in range(2, len(data) // 4096):
+        if chance.random() < 0.3:
+            data[page * 4096 : (page + 1) * 4096] = chance.randbytes(4096)
+    path.with_suffix(".new").write_bytes(data)
+    path.with_suffix(".new").replace(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("use", ["read", "find", "apply"])
+def test_damage_that_is_met_later_ends_it_and_then_it_is_begun_anew(tmp_path: Path, seed: int, use: str) -> None:
+    def record(at: int) -> bytes:
+        return encode_record(Set(ItemKey(0, at, b"%d" % at), 4, bytes(100), 1 << 50))
+
+    before = in_file(tmp_path)
+    before.apply((at, record(at)) for at in range(3000))
+    before.close()
+    damage(tmp_path / "stock/3.lmdb", seed)
+    state = in_file(tmp_path)
+    uses: dict[str, Callable[[], object]] = {
+        "read": lambda: list(state.items()),
+        "find": lambda: [state.items_of_hash(0, at) for at in range(3000)],
+        "apply": lambda: state.apply((at, record(at % 3000)) for at in range(3000, 6000)),
+    }
+    if state.mark == 2999:  # else it was noticed at once
+        with pytest.raises(ProjectionFailed, match=r"3\.lmdb is damaged: .*; it is removed and folded anew"):
+            uses[use]()
+        state.close()
+        assert not (tmp_path / "stock/3.lmdb").exists()
+        state = in_file(tmp_path)
+    assert (state.mark, list(state.items())) == (-1, [])
+    state.apply([(0, record(0))])
+    state.close()
 
 
 def test_a_second_opener_is_refused(tmp_path: Path) -> None:

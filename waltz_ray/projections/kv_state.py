@@ -28,18 +28,27 @@ class _LmdbTables:
     """As one transaction sees them."""
 
     def __init__(
-        self, transaction: lmdb.Transaction, databases: Mapping[int, Any], marks: FoldMarks, clients: Clients
+        self,
+        transaction: lmdb.Transaction,
+        databases: Mapping[int, Any],
+        marks: FoldMarks,
+        clients: Clients,
+        damaged: Callable[[lmdb.Error], ProjectionFailed],
     ) -> None:
         self.marks = marks
         self.clients = clients
         self._transaction = transaction
         self._databases = databases
+        self._damaged = damaged
         self._cursors: dict[int, lmdb.Cursor] = {}  # one is made anew in twice the time it takes to look
         self._get: Callable[..., Any] = transaction.get
         self._put, self._delete = transaction.put, transaction.delete
 
     def get(self, table: int, key: bytes, /) -> bytes | None:
-        found: bytes | None = self._get(key, None, self._databases[table])
+        try:
+            found: bytes | None = self._get(key, None, self._databases[table])
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
         return found
 
     def put(self, table: int, key: bytes, value: bytes, /) -> None:
@@ -49,19 +58,25 @@ class _LmdbTables:
         self._delete(key, db=self._databases[table])
 
     def seek(self, table: int, key: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._transaction.cursor(self._databases[table])
-        if cursor.set_range(key):
-            yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())  # no memoryviews: ``buffers`` is off
+        try:
+            cursor = self._transaction.cursor(self._databases[table])
+            if cursor.set_range(key):
+                yield from cast("Iterator[tuple[bytes, bytes]]", cursor.iternext())  # no memoryviews: not ``buffers``
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
 
     def under(self, table: int, prefix: bytes, limit: int, /) -> list[tuple[bytes, bytes]]:
-        cursor = self._cursors.get(table)
-        if cursor is None:
-            cursor = self._cursors[table] = self._transaction.cursor(self._databases[table])
         found: list[tuple[bytes, bytes]] = []
-        there = cursor.set_range(prefix)
-        while there and (key := cast(bytes, cursor.key())).startswith(prefix):
-            found.append((key, cast(bytes, cursor.value())))
-            there = len(found) < limit and cursor.next()
+        try:
+            cursor = self._cursors.get(table)
+            if cursor is None:
+                cursor = self._cursors[table] = self._transaction.cursor(self._databases[table])
+            there = cursor.set_range(prefix)
+            while there and (key := cast(bytes, cursor.key())).startswith(prefix):
+                found.append((key, cast(bytes, cursor.value())))
+                there = len(found) < limit and cursor.next()
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
         return found
 
     def clear(self, table: int, /) -> None:
@@ -90,12 +105,17 @@ class LmdbState(TableState):
         self._looked_at: _LmdbTables | None = None
         self._marks = FoldMarks()
         self._clients = Clients()
-        self._begin()
+        try:
+            self._begin()
+        except (lmdb.Error, struct.error):  # it was opened, and more cannot be read of it
+            self.reset()
 
     @property
     def tables(self) -> Tables:
         if self._looked_at is None:
-            self._looked_at = _LmdbTables(self._file.reading(), self._databases, self._marks, self._clients)
+            self._looked_at = _LmdbTables(
+                self._file.reading(), self._databases, self._marks, self._clients, self._file.damaged
+            )
         return self._looked_at
 
     @property
@@ -113,7 +133,7 @@ class LmdbState(TableState):
             nonlocal clients
             known = self._kept_clients(transaction) if clients is None else clients
             clients = None  # half changed, if this is called again
-            tables = _LmdbTables(transaction, self._databases, copy(self._marks), known)
+            tables = _LmdbTables(transaction, self._databases, copy(self._marks), known, self._file.damaged)
             apply_records(tables, records)
             for key, entry in tables.clients.taken_changes():
                 if entry is None:

@@ -11,7 +11,9 @@ beside it names the boot in which it is being written, and says whether it was c
     <name>.lock   flock, as long as somebody has it open; never removed
 
 A file of another identity (cluster, partition, version of the fold ...), of an earlier boot and not clean, or which
-LMDB does not take, is removed and begun anew: that costs time, never data. Nothing here knows what is in the tables.
+LMDB does not take, is removed and begun anew: that costs time, never data. So is one in which LMDB comes upon a page
+that is none of its own, after it was opened: it is removed when it is closed. What LMDB cannot see is not seen (it has
+no checksums): bits of a value that have turned over on the disk. Nothing here knows what is in the tables.
 """
 
 from __future__ import annotations
@@ -38,6 +40,17 @@ _FIRST_MAP_BYTES = 64 << 20
 _META = b"meta"
 _IDENTITY = b"identity"
 
+_DAMAGES = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.PanicError,
+    lmdb.BadTxnError,  # of a transaction that has met one of the others
+    lmdb.CursorFullError,
+    lmdb.PageFullError,
+    lmdb.IncompatibleError,
+)
+
 
 def boot_id() -> str:
     """Names the time that this machine has been up."""
@@ -58,6 +71,7 @@ class ProjectionFile:
         self._names = tuple(databases)
         self._boot = boot_id() if boot is None else boot
         self._reading: lmdb.Transaction | None = None
+        self._damaged = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked()
@@ -92,10 +106,19 @@ class ProjectionFile:
                         return change(transaction)
                 except lmdb.MapFullError:
                     self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+        except _DAMAGES as error:
+            raise self.damaged(error) from error
         except lmdb.Error as error:
             raise ProjectionFailed(
                 f"projection {self.path} cannot be written: {error}; it stays as it was: make room on that disk"
             ) from error
+
+    def damaged(self, error: lmdb.Error) -> ProjectionFailed:
+        """What to raise for an error of reading. Nothing in the file is believed any more: ``close`` removes it."""
+        self._damaged = True
+        return ProjectionFailed(
+            f"projection {self.path} is damaged: {error}; it is removed and folded anew, from the log"
+        )
 
     def empty(self) -> None:
         """Forget everything."""
@@ -108,6 +131,10 @@ class ProjectionFile:
         """Sync, and say that it may be believed after the machine has gone down, too."""
         self._end_reading()
         try:
+            if self._damaged:
+                self._environment.close()
+                self._remove("it is damaged")
+                return
             self._environment.sync(True)
             os.truncate(self.path, max(self.path.stat().st_size, self._wanted_bytes()))
             self._environment.close()

@@ -147,8 +147,11 @@ class KvActor:
         """Serve each kv space there is, and none that was deleted."""
         while True:
             self._changed.clear()
+            failed = any(server.failure for server in self._servers.values())
             for name in [name for name in self._servers if name not in self._wanted or self._servers[name].failure]:
                 await self._servers.pop(name).close()
+            if failed:
+                await asyncio.sleep(_AGAIN_S)  # room is not made at once
             try:
                 for space in list(self._wanted.values()):
                     if space.name not in self._servers:
@@ -157,7 +160,8 @@ class KvActor:
             except (WaltzError, OSError) as error:
                 self._failure = f"space {space.name}: {error}"
                 log.error("kv/%d: %s", self._actor_id, self._failure)
-                asyncio.get_running_loop().call_later(_AGAIN_S, self._changed.set)
+                await asyncio.sleep(_AGAIN_S)
+                self._changed.set()
             await self._changed.wait()
 
     async def _open(self, space: Space) -> None:
@@ -187,6 +191,6 @@ class KvActor:
         self._servers[space.name] = server
 
     def _projection_failed(self, error: ProjectionFailed) -> None:
-        """Others serve meanwhile; it is opened anew."""
+        """It leaves at once, so that others serve; a while later it is opened anew."""
         self._failure = str(error)
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._changed.set)
+        self._changed.set()

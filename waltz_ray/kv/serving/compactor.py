@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import ProjectionFailed, WaltzError
 from waltz_ray.kv import compaction
 from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotEnd
 from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
@@ -100,6 +100,8 @@ class Compactor:
             await self._write(partition)
         except _GivenUp as error:
             log.info("partition %d is not compacted now: %s", partition, error)
+        except ProjectionFailed as error:
+            self._node.projection_failed(error)
         except WaltzError as error:
             log.warning("partition %d cannot be compacted: %s", partition, error)
 

@@ -222,13 +222,13 @@ class Folding:
             self._turn = self._loop.call_soon(self._fold)
         try:
             state.apply(records)
+            for subscription, frame in used:
+                subscription.used(frame)
+            self._folded(partition, [data for _, data in records if data[0] in _OF_OWNERS] if owners else ())
         except ProjectionFailed as error:
             self._stopped = True
             self._failed(error)
             return
-        for subscription, frame in used:
-            subscription.used(frame)
-        self._folded(partition, [data for _, data in records if data[0] in _OF_OWNERS] if owners else ())
         if self._ends is not None:
             self._look_whether_caught_up()
 

@@ -164,7 +164,7 @@ class SpaceNode:
         self._ticker: asyncio.TimerHandle | None = None
         self._failure = ""
         self._fold_waiters: list[asyncio.Future[None]] = []
-        self._folding = Folding(around.log, self.states, self._folded, self._has_caught_up, self._projection_failed)
+        self._folding = Folding(around.log, self.states, self._folded, self._has_caught_up, self.projection_failed)
 
     async def start(self) -> None:
         """Say what the states know, and go on from there."""
@@ -287,13 +287,15 @@ class SpaceNode:
         self._busy = True
         try:
             with self.outgoing:
-                while self._events:
+                while self._events and not self._failure:
                     event = self._events.popleft()
                     if isinstance(event, _OF_KEEPER):
                         for effect in self.keeper.step(event, self._around.now_ms()):
                             self._keep(effect)
                     else:
                         self._step_ownership(event)
+        except ProjectionFailed as error:
+            self.projection_failed(error)
         finally:
             self._busy = False
 
@@ -419,8 +421,11 @@ class SpaceNode:
         return units
 
     def next_fold(self) -> asyncio.Future[None]:
-        """Done once something more has been folded."""
+        """Done once something more has been folded. ProjectionFailed if nothing more will be."""
         waiter: asyncio.Future[None] = self._loop.create_future()
+        if self._failure:
+            waiter.set_exception(ProjectionFailed(self._failure))
+            return waiter
         self._fold_waiters.append(waiter)
         return waiter
 
@@ -438,8 +443,15 @@ class SpaceNode:
         self.caught_up = True
         self._put(FoldCaughtUp(), Rearranged())
 
-    def _projection_failed(self, error: ProjectionFailed) -> None:
+    def projection_failed(self, error: ProjectionFailed) -> None:
+        """Nothing more can be read or folded: everybody is refused until this is closed. Only the first is told."""
+        if self._failure:
+            return
         self._failure = str(error)
+        waiters, self._fold_waiters = self._fold_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
         self._around.failed(error)
 
     # ---- others

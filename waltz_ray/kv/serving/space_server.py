@@ -184,7 +184,15 @@ class SpaceServer:
 
     async def _opened(self) -> dict[int, LmdbState]:
         open_one = partial(LmdbState, self._directory, self._client.cluster_key, self.space.name)
-        return {partition: open_one(partition, number) for partition, number in enumerate(self.space.partitions)}
+        states: dict[int, LmdbState] = {}
+        try:
+            for partition, number in enumerate(self.space.partitions):
+                states[partition] = open_one(partition, number)
+        except BaseException:
+            for state in states.values():
+                state.close()
+            raise
+        return states
 
     def _new_gateway(self, node: SpaceNode) -> Gateway:
         config = self._config
