@@ -87,8 +87,8 @@ smoke: $(STAMP)
 retention: $(STAMP)
 	$(BIN)/waltz bench retention --minutes $(if $(filter command line,$(origin MINUTES)),$(MINUTES),3) $(ARGS)
 
-# Key/value actors, servers, replicas and the manager of a real cluster stopped and killed under recording clients; 10,000
-# keys overwritten. Ten minutes and more.
+# Key/value actors, servers, replicas and the manager of a real cluster stopped and killed under recording clients, also inside
+# splits; 10,000 keys overwritten, and written while masks grow to 0xFFF. A quarter of an hour and more.
 kv-kills: $(STAMP)
 	$(BIN)/pytest -W error -m long tests/kv/test_cluster.py $(ARGS)
 

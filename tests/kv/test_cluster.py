@@ -10,6 +10,7 @@ import contextlib
 import json
 import resource
 import shutil
+import socketserver
 import struct
 import threading
 import time
@@ -20,14 +21,17 @@ from random import Random
 import pytest
 from waltz_bench.cluster import Waltz
 
-from tests.kv.foreign_client import ForeignClient, fnv, string
+from tests.kv.foreign_client import HEADER, ForeignClient, fnv, string
 from tests.kv.real_cluster import RealCluster, check_claims, real_cluster, until
 from tests.kv.recording import Recorder
 from tests.projections.test_kv_state import damage
 from waltz_ray import kv
+from waltz_ray.actors.supervision import ask, kv_name
 from waltz_ray.cli import main
 from waltz_ray.config import KvConfig
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, KvLockTaken
+from waltz_ray.kv.routing import Unit
+from waltz_ray.protocol.ids import Endpoint
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -447,7 +451,7 @@ def test_many_kills(cluster: RealCluster, seed: int) -> None:
     check_claims(cluster.claims())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def wide(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """It speaks as servers of 2012 did, and its masks grow with each actor."""
     config = KvConfig(actors=1, fewest_buckets=200, dialect="2012")
@@ -459,8 +463,53 @@ def wide(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_10_000_keys_while_the_largest_mask_comes(wide: RealCluster) -> None:
-    """O17 in the dialect 2012: one actor has 0xFF from the start, the third one leads to 0xFFF."""
-    split_under_load(wide, 10_000, 0xFFF, "2012")
+    """O15, O17 in the dialect 2012: one actor has 0xFF from the start, the third one leads to 0xFFF. Then a client that
+    knows 0xFF only finds what a killed primary had at the secondary of the larger mask."""
+    with foreign(wide, updates=False, dialect="2012") as old:
+        split_under_load(wide, 10_000, 0xFFF, "2012")
+        assert old.set_int(b"something", 45).opcode == 1
+        successor = wide.secondary(b"something")
+        wide.kill(f"kv/{wide.primary(b'something')}")
+        assert old.get_int(b"something") == 45
+        assert wide.primary(b"something") == successor
+        assert old.mask == 0xFF
+    wide.wait_served(3, 100.0)
+
+
+@pytest.mark.long
+def test_a_client_of_2012_and_all_that_it_says(wide: RealCluster) -> None:
+    """O24, O35 to O47, D16: whatever the mask has become; a native client sees the same."""
+    name = b"something else"
+    with foreign(wide, dialect="2012") as client, kv.connect(wide.name, zookeeper=wide.zookeeper) as native:
+        for server in [*client.servers]:
+            client.connect(server)
+        servers, table = wide.servers(), wide.table()
+        owners = [servers[place.primary or 0] for _, place in sorted(table.places.items())]
+
+        def knows_all() -> bool:
+            for server in client.open.values():
+                server.drain()
+            return client.table == owners
+
+        until(knows_all, "each bucket was told, one by one", 10.0)
+        assert client.mask == table.level
+        assert client.set_int(name, -7).opcode == 1
+        assert (client.get_int(name), client.get_type(name), native.get(name)) == (-7, 2, -7)
+        assert client.set_long(name, 1 << 40, map_hash=3).opcode == 1
+        assert (client.get_long(name, map_hash=3), client.get_int(name)) == (1 << 40, -7)
+        assert client.set_string(name, b"a\0b", fullwait=1).opcode == 1
+        assert (client.get_string(name), native.get(name)) == (b"a\0b", b"a\0b")
+        code = client.lock(name, 30, 0)
+        assert code is not None
+        with pytest.raises(KvLockTaken):
+            native.lock(name, wait=0).acquire()
+        assert client.unlock(name, code)
+        assert client.set_int(name, 1, expires=1).opcode == 1
+        until(lambda: client.get_int(name) is None, "it has expired", 5.0)
+        native.set_many({f"many {n}": n for n in range(500)})
+        assert native.count("many ") == 500
+        assert all(client.get_long(b"many %d" % n) == n for n in range(0, 500, 50))
+        assert client.elsewhere == 0
 
 
 @pytest.mark.long
@@ -474,3 +523,50 @@ def test_kills_inside_splits(ray_head: str, tmp_path_factory: pytest.TempPathFac
             assert asyncio.run(kills(running, seed, [f"split, {verb} primary", "look"])) > 20
         assert running.table().level == 0xFFF
         assert check_claims(running.claims()) > 0xFFF
+
+
+class Member(socketserver.ThreadingTCPServer):
+    """Somebody who is registered as an actor, acks whatever he is told and remembers it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), MemberConnection)
+        self.told: list[tuple[int, bytes]] = []
+
+
+class MemberConnection(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, Member)
+        while len(header := self.rfile.read(12)) == 12:
+            opcode, replied_to, message_id, size = HEADER.unpack(header)
+            payload = self.rfile.read(size)
+            if not replied_to:
+                self.server.told.append((opcode, payload))
+                self.wfile.write(HEADER.pack(1, opcode, message_id, 0))
+
+
+@pytest.mark.long
+def test_what_real_actors_tell_another_member(wide: RealCluster) -> None:
+    """O26, O32: who asks for a second copy says who he is, and tells it when he shuts down."""
+    wide.grow(3)
+    with Member() as member:
+        threading.Thread(target=member.serve_forever, daemon=True).start()
+        endpoint = Endpoint("127.0.0.1", member.server_address[1])
+        registration = wide.units.register(3, endpoint, lambda event: None, time.monotonic)
+        try:
+            until(lambda: 3 in {place.secondary for place in wide.table().places.values()}, "the member is a secondary")
+            table = wide.table()
+            names = [b"copied %d" % n for n in range(100)]
+            found = {name: table.places[Unit(table.level, fnv(name) & table.level)] for name in names}
+            name, place = next((name, place) for name, place in found.items() if place.secondary == 3)
+            with foreign(wide, dialect="2012") as client:
+                assert client.set_int(name, 1, fullwait=1).opcode == 1
+            assert place.primary is not None
+            assert (130, string(wide.servers()[place.primary].encode())) in member.told
+            assert {500, 130} <= {opcode for opcode, _ in member.told}
+            ask(wide.name, kv_name(place.primary), "shutdown", 30.0)
+            assert (15, b"") in member.told
+        finally:
+            registration.cancel()
+            member.shutdown()

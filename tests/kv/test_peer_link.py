@@ -16,7 +16,9 @@ from waltz_ray.errors import BadPayload
 from waltz_ray.kv.messages import Ack, Fail, Get, Opcode, Ping, SecondaryHas, ShuttingDown
 from waltz_ray.kv.serving.gateway import Gateway
 from waltz_ray.kv.serving.peer_link import PeerLink
+from waltz_ray.kv.serving.peers import Peers
 from waltz_ray.kv.serving.port import GatewayLimits
+from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.tls import client_context, server_context
 
 
@@ -55,6 +57,24 @@ def test_asked_and_answered() -> None:
         assert gateway.connections == 0, "it has said goodbye"
         with pytest.raises(ConnectionError, match="closed"):
             await link.ask(Ping(), 5)
+        await gateway.close()
+
+    run(body())
+
+
+def test_o26_who_leaves_says_so_to_whom_it_is_connected_with() -> None:
+    """And does not wait for those that do not answer."""
+
+    async def body() -> None:
+        port = DictPort()
+        port.members = ["me:1"]
+        gateway, server = await gateway_of(port)
+        peers = Peers("me:1", Outgoing(), 0.5)
+        assert await peers.has(server, 0, 1)
+        assert not await peers.has("127.0.0.1:1", 0, 1)
+        await peers.leave()
+        assert port.shutting_down == ["me:1"]
+        await peers.close()
         await gateway.close()
 
     run(body())

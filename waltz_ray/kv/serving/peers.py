@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
-from waltz_ray.kv.messages import Ack, SecondaryHas
+from waltz_ray.errors import BadPayload
+from waltz_ray.kv.messages import Ack, SecondaryHas, ShuttingDown
 from waltz_ray.kv.serving.peer_link import PeerLink
 from waltz_ray.net.outgoing import Outgoing
 
 __all__ = ["Peers"]
+
+_LEAVING_S = 0.2
 
 
 class Peers:
@@ -37,6 +41,15 @@ class Peers:
             task = asyncio.ensure_future(self._links.pop(server).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    async def leave(self) -> None:
+        """Tell those whom we are connected with that we shut down, and wait for their acks a moment."""
+
+        async def tell(link: PeerLink) -> None:
+            with contextlib.suppress(TimeoutError, ConnectionError, BadPayload):  # ZooKeeper tells it, too
+                await link.ask(ShuttingDown(), _LEAVING_S)
+
+        await asyncio.gather(*(tell(link) for link in self._links.values() if link.up))
 
     async def close(self) -> None:
         """Say goodbye to all."""

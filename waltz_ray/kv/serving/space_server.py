@@ -129,6 +129,8 @@ class SpaceServer:
             if registration is not None:
                 registration.cancel()
 
+        if self._peers is not None:
+            await self._peers.leave()
         if self.node is not None:
             self.node.leaving = True  # nothing is begun under a lease that ends now
         await self._in_thread(leave)
