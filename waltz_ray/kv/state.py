@@ -36,7 +36,7 @@ from waltz_ray.kv.tables import (
     ownership_of,
     request_key,
     seen_of,
-    unit_key,
+    unit_of_key,
 )
 
 __all__ = ["KvState", "MemoryState", "TableState", "apply_records"]
@@ -89,7 +89,8 @@ class KvState(Protocol):
     def lock(self, name: bytes) -> LockHeld | None:
         """Also if its deadline is over."""
 
-    def ownership(self, unit: Unit) -> Ownership | None: ...
+    def ownerships(self) -> list[tuple[Unit, Ownership]]:
+        """Of every unit that has one, the coarser first."""
 
     def request(self, client: int, sequence: int) -> int | None:
         """The version that this write got; None: it is not known, or settled, or forgotten."""
@@ -200,9 +201,8 @@ class TableState(ABC):
         value = self.tables.get(Table.LOCKS, lock_key(name))
         return None if value is None else lock_of(value)
 
-    def ownership(self, unit: Unit) -> Ownership | None:
-        value = self.tables.get(Table.OWNERS, unit_key(unit))
-        return None if value is None else ownership_of(value)
+    def ownerships(self) -> list[tuple[Unit, Ownership]]:
+        return [(unit_of_key(key), ownership_of(value)) for key, value in self.tables.seek(Table.OWNERS, b"")]
 
     def request(self, client: int, sequence: int) -> int | None:
         value = self.tables.get(Table.REQUESTS, request_key(client, sequence))

@@ -42,6 +42,7 @@ __all__ = [
     "seen_of",
     "seen_value",
     "unit_key",
+    "unit_of_key",
 ]
 
 FOLD_VERSION = 1
@@ -195,6 +196,10 @@ def lock_deadline(value: bytes) -> bytes:
 
 def unit_key(unit: Unit) -> bytes:
     return _TWO_INTS.pack(*unit)
+
+
+def unit_of_key(key: bytes) -> Unit:
+    return Unit(*_TWO_INTS.unpack(key))
 
 
 def owner_value(changed: int, owner: Ownership) -> bytes:

@@ -44,7 +44,7 @@ from waltz_ray.kv.keeper_types import (
 from waltz_ray.kv.messages import Command, FailCode, FailInfo, Hashmasks, Reply
 from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
-from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
+from waltz_ray.kv.routing import MASKS, Unit, partition_of
 from waltz_ray.kv.serving.clock import boot_s
 from waltz_ray.kv.serving.folding import Folding
 from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
@@ -157,7 +157,7 @@ class SpaceNode:
 
     async def start(self) -> None:
         """Say what the states know, and go on from there."""
-        self._tell_claims(unit for mask in MASKS for unit in units_of(mask))
+        self._tell_claims(self.states)
         self._run()
         self._tick()
         await self._folding.start()
@@ -370,9 +370,7 @@ class SpaceNode:
 
     def _folded(self, partition: int, of_owners: bool) -> None:
         if of_owners:
-            self._tell_claims(
-                Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)
-            )
+            self._tell_claims([partition])
         mark, waiting = self.states[partition].mark, self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
             self._events.append(heapq.heappop(waiting)[2])
@@ -388,15 +386,13 @@ class SpaceNode:
         self._fold_waiters.append(waiter)
         return waiter
 
-    def _tell_claims(self, units: Iterable[Unit]) -> None:
+    def _tell_claims(self, partitions: Iterable[int]) -> None:
         """What is new, at once: what is decided on it is appended with the mark of all of it."""
-        found = []
-        for unit in units:
-            claim = self.states[partition_of(unit.bucket, self.partitions)].ownership(unit)
-            if claim is not None and claim != self.ownership.claims.get(unit):
-                found.append((unit, claim))
+        known = self.ownership.claims
+        every = (claimed for partition in partitions for claimed in self.states[partition].ownerships())
+        found = tuple((unit, claim) for unit, claim in every if claim != known.get(unit))
         if found:
-            self._events.append(OwnersFolded(tuple(found)))
+            self._events.append(OwnersFolded(found))
 
     def _has_caught_up(self) -> None:
         self.caught_up = True
