@@ -16,7 +16,7 @@ from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
 from tests.simulation.world import World
 
-__all__ = ["Caught", "Passed", "hunt", "one_seed"]
+__all__ = ["SEEDS_TO_CATCH", "Caught", "Passed", "hunt", "one_seed"]
 
 SEEDS_TO_CATCH = 500
 """A broken rule must be noticed within so many seeds."""

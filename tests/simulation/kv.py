@@ -6,12 +6,12 @@ locks. What they have seen must be linearizable (``kv_history.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.kv_actors import KV_PORT, SimArranger, SimKvActor
 from tests.simulation.kv_clients import SimKvClient
+from tests.simulation.kv_faults import KvFaults
 from tests.simulation.kv_history import KvHistory
 from tests.simulation.process import Process
 
@@ -40,6 +40,7 @@ class KvPart:
             SimKvClient(self, 1, Random(random.getrandbits(64)), native=random.random() < 0.5),
             SimKvClient(self, 2, Random(random.getrandbits(64)), native=True, reads=0.97),
         ]
+        self.faults = KvFaults(self)
         self._reader: SimKvClient | None = None
         self._missing: set[str] = set()
 
@@ -58,111 +59,12 @@ class KvPart:
         """Whose ``host:port`` that is."""
         return next(actor.number for actor in self.actors if actor.host == server.rpartition(":")[0])
 
-    # ---- faults -------------------------------------------------------------------------------------------
-
-    def faults(self) -> dict[str, Callable[[], bool]]:
-        """For the nemesis."""
-        return {
-            "kv actor killed": self._kill,
-            "kv actor's machine lost": self._lose,
-            "kv actor stopped": self._stop,
-            "kv actor's projections lost": self._lose_states,
-            "kv actor cut off from ZooKeeper": self._cut_off,
-            "kv actor alone with its clients": self._isolate,
-            "kv actor's clock jumps": self._jump,
-            "kv client killed": self._kill_client,
-            "kv connection cut": self._cut,
-        }
-
-    def _up(self) -> SimKvActor | None:
-        actor = self.random.choice(self.actors)
-        return actor if actor.up and not actor.paused else None
-
-    def _kill(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("killed")
-        actor.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
-        return True
-
-    def _lose(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("its machine is lost", self.random.uniform(1.0, 8.0))
-        actor.start_later(self.random.choice([0.5, 2.0, 6.0]))
-        return True
-
-    def _stop(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.pause(self.random.choice([0.1, 1.0, 3.0]) * self.random.uniform(0.5, 1.5))
-        return True
-
-    def _lose_states(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("its projections are lost")
-        actor.states.clear()
-        actor.start_later(self.random.choice([0.05, 0.5, 2.0]))
-        return True
-
-    def _cut_off(self) -> bool:
-        actor = self._up()
-        if actor is None or actor.zookeeper is None:
-            return False
-        actor.tell("is cut off from ZooKeeper")
-        self.world.zookeeper.cut_off(actor.zookeeper, self.random.choice([0.2, 2.0, 6.0]), actor.session_s)
-        return True
-
-    def _isolate(self) -> bool:
-        """It hears neither that others own its units nor of what they write; its clients still ask it."""
-        actor = self._up()
-        if actor is None or actor.zookeeper is None:
-            return False
-        seconds = actor.session_s * self.random.uniform(1.5, 4.0)
-        network, servers = self.world.network, [server.host for server in self.world.servers]
-        self.world.zookeeper.cut_off(actor.zookeeper, seconds, actor.session_s)
-        if self.random.random() < 0.5:
-            actor.tell(f"is alone with its clients for {seconds:.2f} s")
-            network.partition(actor.host, servers, seconds)
-            return True
-        actor.tell(f"is told nothing by servers for {seconds:.2f} s")
-        for stream in network.streams:
-            if stream.other.loop is actor.loop and stream.loop.name.startswith("server"):
-                stream.stalled_until_s = self.world.scheduler.now + seconds
-        return True
-
-    def _cut(self) -> bool:
-        """Between a client and an actor; what is on its way is lost."""
-        network = self.world.network
-        found = [stream for stream in network.connections() if stream.loop.name.startswith("kv-client")]
-        if not found:
-            return False
-        network.break_connection(self.random.choice(found), self.random.choice([0.0, 0.2]), 0.0)
-        return True
-
-    def _jump(self) -> bool:
-        self.random.choice(self.actors).clock_offset_ms = self.random.choice([-3_600_000, -1_500, 1_500, 86_400_000])
-        return True
-
-    def _kill_client(self) -> bool:
-        client = self.random.choice(self.clients)
-        if not client.up:
-            return False
-        client.kill("killed")
-        client.start_later(self.random.choice([0.05, 0.5]))
-        return True
-
     # ---- the end ------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Clocks are right again; nobody begins anything new."""
         for actor in self.actors:
-            actor.clock_offset_ms = 0
+            actor.clock_offset_ms, actor.deaf_until_s = 0, 0.0
         for client in self.clients:
             client.working = False
 

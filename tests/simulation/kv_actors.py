@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from tests.simulation.process import CLUSTER, Process
-from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
+from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, KvConfig
 from waltz_ray.connecting import StoreDirectory
@@ -22,6 +25,7 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving import space_node, space_server
 from waltz_ray.kv.serving.clock import SteadyClock
+from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_server import SpaceServer
 from waltz_ray.kv.state import MemoryState
 from waltz_ray.protocol.arrangement import arrange, first_table
@@ -33,11 +37,45 @@ __all__ = ["KV_PORT", "SimArranger", "SimKvActor", "kv_conditions"]
 
 KV_PORT = 7011
 _RETRY_S = 0.5
+_FEWEST_TO_SPLIT = 40
+"""Units of an actor: more than there are under the first mask, fewer than under the second, for 1 to 4 of them."""
 
 
 def unit_store(process: Process, part: KvPart) -> UnitStore[Unit]:
     assert process.zookeeper is not None
     return UnitStore(process.zookeeper, CLUSTER, "kv", "kv", BucketSplitting(part.space.count))
+
+
+class _LateFeeds(SpaceLog):
+    """The real one; what it follows comes late while the process is deaf to it. What is appended has its fate at once:
+    that comes over another connection."""
+
+    def __init__(self, process: SimKvActor, client: AsyncWaltzClient) -> None:
+        super().__init__(engine_of(client), partial(next_client_id_of, client))
+        self._process = process
+
+    async def follow(
+        self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool
+    ) -> Subscription:
+        loop, late = asyncio.get_running_loop(), deque[FeedItem]()
+
+        def deliver() -> None:
+            deaf_s = self._process.deaf_for_s()
+            if deaf_s:
+                loop.call_later(deaf_s, deliver)
+                return
+            while late:
+                put(late.popleft())
+
+        def taken(item: FeedItem) -> None:
+            if late or self._process.deaf_for_s():
+                late.append(item)
+                if len(late) == 1:
+                    deliver()
+            else:
+                put(item)
+
+        return await super().follow(first_ids, taken, earliest)
 
 
 class _SimSpaceServer(SpaceServer):
@@ -50,6 +88,7 @@ class _SimSpaceServer(SpaceServer):
             process.number, CLUSTER, space, client, process.zookeeper, config, nowhere, process.projection_failed
         )
         self._process = process
+        self._space_log = _LateFeeds(process, client)
 
     async def _opened(self) -> dict[int, MemoryState]:  # type: ignore[override]
         process = self._process
@@ -69,13 +108,17 @@ class SimKvActor(Process):
         self.states: dict[int, MemoryState] = {}
         self.clock_offset_ms = 0
         """How far its wall clock has jumped since it was started."""
-        self.lease_rate = random.choice([0.92, 1.0, 1.0, 1.03])
-        """Of its other clock, by a right one."""
+        self.deaf_until_s = 0.0
+        """Until then it hears nothing of what is written."""
+        self.deadline_rate = random.choice([0.92, 1.0, 1.0, 1.03])
+        """Of its clock for deadlines, by a right one."""
+        self.lease_rate, margin = random.choice([(0.92, 0.12), (1.03, 0.12), (0.4, 0.65), (0.4, 0.65)])
+        """Of its clock for leases, by a right one: as slow as the margin, a share of the session, allows."""
         self.config = KvConfig(
             actors=2,  # so many that there are secondaries
             host=self.host,
             session_ms=session_ms,
-            lease_margin_ms=int(0.12 * session_ms),
+            lease_margin_ms=int(margin * session_ms),
             fullwait_ms=1_000,
             compact_bytes=part.space.count * random.choice([1024, 4096, 1 << 20]),
         )
@@ -87,13 +130,20 @@ class SimKvActor(Process):
         return self.world.now_ms() + self.clock_offset_ms
 
     def elapsed_s(self) -> float:
+        return self.world.scheduler.now * self.deadline_rate
+
+    def lease_clock_s(self) -> float:
         return self.world.scheduler.now * self.lease_rate
+
+    def deaf_for_s(self) -> float:
+        """How long it will still hear nothing of what is written."""
+        return max(0.0, self.deaf_until_s - self.world.scheduler.now)
 
     # ---- life
 
     def start(self) -> None:
         self.begin()
-        self.server, self.clock_offset_ms = None, 0
+        self.server, self.clock_offset_ms, self.deaf_until_s = None, 0, 0.0
         self.spawn(self._start())
 
     async def _start(self) -> None:
@@ -132,13 +182,13 @@ def kv_conditions(part: KvPart) -> Iterator[None]:
     def clock() -> SteadyClock:
         return SteadyClock(present().wall_ms, present().elapsed_s)
 
-    def elapsed_s() -> float:
-        return present().elapsed_s()
+    def lease_clock_s() -> float:
+        return present().lease_clock_s()
 
     chance = SimpleNamespace(randbits=part.random.getrandbits)
     with (
         mock.patch.object(space_server, "SteadyClock", clock),
-        mock.patch.object(space_server, "boot_s", elapsed_s),
+        mock.patch.object(space_server, "boot_s", lease_clock_s),
         mock.patch.object(space_node, "secrets", chance),
     ):
         yield
@@ -151,15 +201,24 @@ class SimArranger(Process):
         super().__init__(part.world, "arranger", session_s=2.0)
         self.part = part
         self.fewest = fewest
+        self._changed: asyncio.Event | None = None
 
     def start(self) -> None:
         self.begin()
         self.spawn(self._arrange())
 
+    def split(self) -> bool:
+        """More units are wanted from now on. False if they are split already, or nobody is there to do it."""
+        if not self.up or self._changed is None or self.fewest == _FEWEST_TO_SPLIT:
+            return False
+        self.fewest = _FEWEST_TO_SPLIT
+        self.loop.call_soon(self._changed.set)
+        return True
+
     async def _arrange(self) -> None:
         loop = asyncio.get_running_loop()
         store = unit_store(self, self.part)
-        changed = asyncio.Event()
+        changed = self._changed = asyncio.Event()
 
         def members(found: object) -> None:
             loop.call_soon_threadsafe(changed.set)

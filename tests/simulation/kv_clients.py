@@ -149,6 +149,8 @@ class SimKvClient(Process):
         self.working = True
         self.busy = 0
         """Calls that are open."""
+        self.writes = native and reads < 0.9
+        """Much, and again and again until it has an answer."""
         self._pace_s = random.uniform(0.005, 0.05)
         self._workers = random.choice([2, 3, 4])
         self._reply_s = random.choice([0.3, 1.0, 4.0])

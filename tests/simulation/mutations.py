@@ -27,7 +27,7 @@ from tests.simulation import (
     mutations_upkeep,
 )
 
-__all__ = ["FILES", "MUTATIONS", "WALKED", "Mutation"]
+__all__ = ["FILES", "MUTATIONS", "PARTS", "WALKED", "Mutation"]
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,6 +43,11 @@ _SIMULATED = (
     mutations_upkeep,
     mutations_kv,
 )
+PARTS: dict[str, tuple[str, ...]] = {
+    file.__name__.rpartition("mutations_")[2]: tuple(vars(file)["__all__"]) for file in _SIMULATED
+}
+"""The names of the mutations, by what they break: ``kv`` are those of ``mutations_kv.py``."""
+
 FILES = (*_SIMULATED, mutations_mounting, mutations_progress)
 
 

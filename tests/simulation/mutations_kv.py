@@ -20,16 +20,20 @@ from waltz_ray.protocol import ownership_rules
 __all__ = [
     "deadlines_come_at_once",
     "expected_versions_are_not_compared",
+    "finer_units_are_taken_without_the_coarser",
+    "leases_have_no_margin",
     "leases_never_end",
     "lock_codes_do_not_rise",
     "locks_are_given_to_everybody",
     "repeated_writes_are_not_recognised",
     "refusals_are_told_by_anybody",
     "requests_are_forgotten_at_once",
+    "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
     "tombstones_are_not_kept",
     "what_is_not_folded_yet_is_forgotten",
     "writes_are_acknowledged_before_they_are_committed",
+    "writes_do_not_rest_on_their_unit",
     "writes_of_one_item_do_not_wait_for_each_other",
 ]
 
@@ -123,3 +127,36 @@ def tombstones_are_not_kept(patch: Patch) -> None:
 def refusals_are_told_by_anybody(patch: Patch) -> None:
     """Also by an actor that has lost the bucket and does not know it."""
     break_rule(patch, keeper, "reveals", lambda outcome: False)
+
+
+def leases_have_no_margin(patch: Patch) -> None:
+    """As if every clock went like ZooKeeper's."""
+    break_rule(patch, ownership_rules, "lease_ends", lambda sent_at_s, session_s, margin_s: sent_at_s + session_s)
+
+
+def writes_do_not_rest_on_their_unit(patch: Patch) -> None:
+    """Nothing is appended under a read lock: whoever believes to own a unit writes."""
+
+    def append(
+        self: SpaceLog,
+        partition: int,
+        record: Record,
+        mark: int,
+        fates: AppendFates,
+        read: Sequence[Unit] = (),
+        write: Sequence[Unit] = (),
+    ) -> None:
+        original(self, partition, record, mark, fates, (), write)
+
+    original = SpaceLog.append
+    break_rule(patch, SpaceLog, "append", append)
+
+
+def finer_units_are_taken_without_the_coarser(patch: Patch) -> None:
+    """Whoever has the coarse one writes on under its lock."""
+    break_rule(patch, ownership_rules, "locked_with", lambda splitting, unit, claimed: ())
+
+
+def settled_writes_are_done_again(patch: Patch) -> None:
+    """A copy that arrives when its client has gone on."""
+    break_rule(patch, rules, "is_stale", lambda request, settled: False)

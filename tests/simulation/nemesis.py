@@ -28,7 +28,7 @@ _WEIGHTS = {
     **{"damage in danger": 3, "late joiner in danger": 3, "removed with a tail": 2, "twins take at once": 2},
     **{"space created": 2, "space deleted": 2},
     **{"kv actor killed": 4, "kv actor stopped": 4, "kv actor alone with its clients": 4, "kv actor's machine lost": 2},
-    **{"kv connection cut": 8},
+    **{"kv connection cut": 6, "kv connection deserted": 8, "kv units split behind an owner's back": 2},
     **{"log trimmed": 6, "hold changed": 4, "retention changed": 2},
 }
 """What needs some luck to do harm is tried more often."""
@@ -95,7 +95,7 @@ class Nemesis:
                 "retention changed": world.trimming.change_what_is_kept,
             }
         if world.kv is not None:
-            self.kinds |= world.kv.faults()
+            self.kinds |= world.kv.faults.kinds
         if world.seed & SCRUBS:
             self.kinds |= {"bit rot below the mark": self._rot, "bit rot in an index": self._rot_index}
             self._weights = {**_WEIGHTS, "bit rot below the mark": 8}

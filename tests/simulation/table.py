@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.simulation.campaign import Caught
+from tests.simulation.campaign import SEEDS_TO_CATCH, Caught
+from tests.simulation.known_seeds import KNOWN_SEEDS
+from tests.simulation.mutations import MUTATIONS
 
 __all__ = ["update_page"]
 
@@ -15,19 +15,25 @@ _KNOWN = Path(__file__).parent / "known_seeds.py"
 
 
 def update_page(page: Path, found: dict[str, Caught | None]) -> None:
-    """Write both anew."""
+    """Write anew what was hunted for; of the other mutations stays what was there. Who stops half-way keeps what was
+    found until then."""
+    head, rest = page.read_text().split(_BEGIN)
+    before, tail = rest.split(_END)
+    rows = {line.split("`")[1]: line for line in before.splitlines() if line.startswith("| `")}
+    rows |= {name: _row(name, caught) for name, caught in found.items()}
     lines = ["| broken rule | noticed by | seed | what it says |", "|---|---|---|---|"]
-    for name, caught in found.items():
-        if caught is None:
-            lines.append(f"| `{name}` | **nobody** in 400 | | |")
-        else:
-            message = caught.message.splitlines()[0][:150].replace("|", "/")
-            lines.append(f"| `{name}` | {caught.checker} | {caught.seed:#x} | {message} |")
-    text = page.read_text()
-    head, rest = text.split(_BEGIN)
-    tail = rest.split(_END)[1]
+    lines += [rows[name] for name in MUTATIONS if name in rows]
     page.write_text(head + _BEGIN + "\n" + "\n".join(lines) + "\n" + _END + tail)
-    seeds = "".join(f'    "{name}": {caught.seed:#X},\n' for name, caught in found.items() if caught is not None)
+    KNOWN_SEEDS.update({name: caught.seed for name, caught in found.items() if caught is not None})
+    known = KNOWN_SEEDS
+    seeds = "".join(f'    "{name}": 0x{known[name]:X},\n' for name in MUTATIONS if name in known)
     code = _KNOWN.read_text()
     start = code.index("KNOWN_SEEDS: dict")
-    _KNOWN.write_text(code[:start] + "KNOWN_SEEDS: dict[str, int] = {\n" + seeds.replace("0X", "0x") + "}\n")
+    _KNOWN.write_text(code[:start] + "KNOWN_SEEDS: dict[str, int] = {\n" + seeds + "}\n")
+
+
+def _row(name: str, caught: Caught | None) -> str:
+    if caught is None:
+        return f"| `{name}` | **nobody** in {SEEDS_TO_CATCH} | | |"
+    message = caught.message.splitlines()[0][:150].replace("|", "/")
+    return f"| `{name}` | {caught.checker} | {caught.seed:#x} | {message} |"

@@ -1,0 +1,169 @@
+"""What goes wrong with the actors and clients of the key/value layer, beside what goes wrong with the log.
+
+The longer ones are arranged so that one rule is all that saves the layer: an owner that is taken for dead and lives on,
+with clients that still ask it; a split meanwhile; a write that arrives after its client has gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.kv import KvPart
+    from tests.simulation.kv_actors import SimKvActor
+    from tests.simulation.network import Stream
+
+__all__ = ["KvFaults"]
+
+_OF_A_WRITE = 48
+"""Bytes on their way among which there is more than questions after items."""
+
+
+class KvFaults:
+    """``kinds``: by name, each False if it is not possible now."""
+
+    def __init__(self, part: KvPart) -> None:
+        self.part = part
+        self.random = part.random
+        self.kinds: dict[str, Callable[[], bool]] = {
+            "kv actor killed": self._kill,
+            "kv actor's machine lost": self._lose,
+            "kv actor stopped": self._stop,
+            "kv actor's projections lost": self._lose_states,
+            "kv actor cut off from ZooKeeper": self._cut_off,
+            "kv actor alone with its clients": self._isolate,
+            "kv actor's clock jumps": self._jump,
+            "kv client killed": self._kill_client,
+            "kv connection cut": self._cut,
+            "kv connection deserted": self._desert,
+            "kv units split": self._split,
+            "kv units split behind an owner's back": self._split_behind_a_back,
+        }
+
+    # ---- actors
+
+    def _up(self) -> SimKvActor | None:
+        actor = self.random.choice(self.part.actors)
+        return actor if actor.up and not actor.paused else None
+
+    def _kill(self) -> bool:
+        actor = self._up()
+        if actor is None:
+            return False
+        actor.kill("killed")
+        actor.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
+        return True
+
+    def _lose(self) -> bool:
+        actor = self._up()
+        if actor is None:
+            return False
+        actor.kill("its machine is lost", self.random.uniform(1.0, 8.0))
+        actor.start_later(self.random.choice([0.5, 2.0, 6.0]))
+        return True
+
+    def _stop(self) -> bool:
+        actor = self._up()
+        if actor is None:
+            return False
+        actor.pause(self.random.choice([0.1, 1.0, 3.0]) * self.random.uniform(0.5, 1.5))
+        return True
+
+    def _lose_states(self) -> bool:
+        actor = self._up()
+        if actor is None:
+            return False
+        actor.kill("its projections are lost")
+        actor.states.clear()
+        actor.start_later(self.random.choice([0.05, 0.5, 2.0]))
+        return True
+
+    def _cut_off(self) -> bool:
+        actor = self._up()
+        if actor is None or actor.zookeeper is None:
+            return False
+        actor.tell("is cut off from ZooKeeper")
+        self.part.world.zookeeper.cut_off(actor.zookeeper, self.random.choice([0.2, 2.0, 6.0]), actor.session_s)
+        return True
+
+    def _isolate(self) -> bool:
+        """It hears neither that others own its units nor of what they write; its clients still ask it."""
+        actor = self._up()
+        if actor is None or actor.zookeeper is None:
+            return False
+        self._taken_for_dead(actor, self.random.choice(["alone", "told nothing", "late", "late"]))
+        return True
+
+    def _taken_for_dead(self, actor: SimKvActor, how: str) -> None:
+        assert actor.zookeeper is not None
+        world = self.part.world
+        seconds = actor.session_s * self.random.uniform(1.5, 4.0)
+        world.zookeeper.cut_off(actor.zookeeper, seconds, actor.session_s)
+        if how == "alone":
+            actor.tell(f"is alone with its clients for {seconds:.2f} s")
+            world.network.partition(actor.host, [server.host for server in world.servers], seconds)
+        elif how == "told nothing":
+            actor.tell(f"is told nothing by servers for {seconds:.2f} s")
+            for stream in world.network.streams:
+                if stream.other.loop is actor.loop and stream.loop.name.startswith("server"):
+                    stream.stalled_until_s = world.scheduler.now + seconds
+        else:
+            actor.tell(f"writes, and hears {seconds:.2f} s late of what is written")
+            actor.deaf_until_s = world.scheduler.now + seconds
+
+    def _jump(self) -> bool:
+        actor = self.random.choice(self.part.actors)
+        actor.clock_offset_ms = self.random.choice([-3_600_000, -1_500, 1_500, 86_400_000])
+        return True
+
+    # ---- units
+
+    def _split(self) -> bool:
+        return self.part.arranger.split()
+
+    def _split_behind_a_back(self) -> bool:
+        """Whoever has the coarse unit writes on, while others are given what it has become."""
+        actor = self._up()
+        if actor is None or actor.zookeeper is None or not self.part.arranger.split():
+            return False
+        self._taken_for_dead(actor, "late")
+        return True
+
+    # ---- clients
+
+    def _kill_client(self) -> bool:
+        client = self.random.choice(self.part.clients)
+        if not client.up:
+            return False
+        client.kill("killed")
+        client.start_later(self.random.choice([0.05, 0.5]))
+        return True
+
+    def _cut(self) -> bool:
+        """Between a client and an actor; what is on its way is lost."""
+        network = self.part.world.network
+        found = [stream for stream in network.connections() if stream.loop.name.startswith("kv-client")]
+        if not found:
+            return False
+        network.break_connection(self.random.choice(found), self.random.choice([0.0, 0.2]), 0.0)
+        return True
+
+    def _desert(self) -> bool:
+        """What a client asks is held up; it gives the connection up, asks again over another one and goes on. Then what
+        it had asked first arrives."""
+        client = self.random.choice([client for client in self.part.clients if client.writes])
+        world = self.part.world
+        found = [stream for stream in world.network.connections() if stream.loop is client.loop]
+        lasts_s = self.random.uniform(1.0, 5.0)
+        for stream in found:
+            stream.stalled_until_s = world.scheduler.now + lasts_s
+            self._desert_with_a_write(stream, lasts_s / 2)
+        return bool(found)
+
+    def _desert_with_a_write(self, stream: Stream, left_s: float) -> None:
+        if stream.get_write_buffer_size() >= _OF_A_WRITE:
+            stream.desert()
+        elif left_s > 0.0:
+            wait_s = self.random.uniform(0.005, 0.05)
+            self.part.world.scheduler.after(wait_s, self._desert_with_a_write, stream, left_s - wait_s)
