@@ -1,0 +1,199 @@
+"""When what the feed brings is folded: gathered, or at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from waltz_ray.client.subscription import FeedItem
+from waltz_ray.errors import ProjectionFailed
+from waltz_ray.kv.model import BARRIER, ItemKey, Own, Record, Set
+from waltz_ray.kv.records import encode_record
+from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.serving import folding as module
+from waltz_ray.kv.serving.folding import Folding
+from waltz_ray.kv.serving.space_log import SpaceLog
+from waltz_ray.kv.state import MemoryState
+from waltz_ray.protocol.checksum import crc32
+from waltz_ray.protocol.records import few_records
+
+NEVER_S = 10_000.0
+
+
+class OneFeed:
+    """A log of one partition, whose feed is what the test says; also its subscription."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.used_frames = 0
+        self.put: Callable[[FeedItem], None] = lambda item: None
+
+    async def high_water_marks(self, partitions: int) -> dict[int, int]:
+        return {0: self.end}
+
+    async def follow(self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool) -> OneFeed:
+        self.put = put
+        return self
+
+    async def unfollow(self, subscription: OneFeed) -> None:
+        pass
+
+    def used(self, item: FeedItem) -> None:
+        self.used_frames += 1
+
+
+class Folded:
+    """A state that is fed; ``pieces``: where its mark was after each."""
+
+    def __init__(self, end: int = -1) -> None:
+        self.feed = OneFeed(end)
+        self.state = MemoryState()
+        self.pieces: list[int] = []
+        self._more = asyncio.Event()
+        log = cast(SpaceLog, self.feed)
+        self.folding = Folding(log, {0: self.state}, self._folded, lambda: None, self._failed)
+        self._next_id = 0
+
+    def _folded(self, partition: int, owners: Sequence[bytes]) -> None:
+        self.pieces.append(self.state.mark)
+        self._more.set()
+
+    def _failed(self, error: ProjectionFailed) -> None:
+        raise error
+
+    def comes(self, *records: Record) -> None:
+        """A frame."""
+        datas = [encode_record(record) for record in records]
+        rows: list[Any] = [(7, 0, number, 0, crc32(data), data) for number, data in enumerate(datas)]
+        self.feed.put((few_records(0, self._next_id, rows), 100))
+        self._next_id += len(records)
+
+    async def piece(self) -> int:
+        """The mark after the next piece."""
+        self._more.clear()
+        await asyncio.wait_for(self._more.wait(), 10)
+        return self.pieces[-1]
+
+    async def nothing(self) -> None:
+        """Whatever is folded at once is."""
+        before = len(self.pieces)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(self.pieces) == before
+
+
+A_SET = Set(ItemKey(0, 1, b"a"), 4, b"v")
+AN_OWN = Own(Unit(0xF, 0), 1, "incarnation", 1)
+
+
+def run(test: Callable[[], Any]) -> None:
+    asyncio.run(test())
+
+
+def test_what_comes_within_a_moment_is_folded_together() -> None:
+    async def together() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        for _ in range(3):
+            folded.comes(A_SET)
+        await folded.nothing()
+        assert folded.feed.used_frames == 0
+        assert await folded.piece() == 2
+        assert folded.pieces == [2]
+        assert folded.feed.used_frames == 3
+        folded.comes(A_SET, A_SET)
+        assert await folded.piece() == 4
+        await folded.folding.stop()
+
+    run(together)
+
+
+def test_who_owns_what_is_folded_at_once_with_all_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
+
+    async def at_once() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(A_SET)
+        folded.comes(BARRIER, AN_OWN)
+        assert await folded.piece() == 2
+        assert folded.state.ownership(AN_OWN.unit) is not None
+        folded.comes(A_SET)
+        await folded.nothing()
+        await folded.folding.stop()
+
+    run(at_once)
+
+
+def test_what_somebody_waits_for_is_folded_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is before it: the next frame is not sent before that."""
+    monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
+
+    async def wanted() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(A_SET)
+        folded.folding.wanted(0, 2)
+        assert await folded.piece() == 0
+        folded.comes(A_SET, A_SET)
+        assert await folded.piece() == 2
+        folded.comes(A_SET)
+        folded.folding.wanted(0, 2)
+        await folded.nothing()
+        await folded.folding.stop()
+
+    run(wanted)
+
+
+def test_much_is_folded_at_once_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
+
+    async def much() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(*[A_SET] * 700)
+        folded.comes(*[A_SET] * 10)
+        while folded.state.mark < 709:
+            await folded.piece()
+        assert folded.pieces == [499, 709]
+        assert folded.feed.used_frames == 2
+        await folded.folding.stop()
+
+    run(much)
+
+
+def test_until_it_is_at_the_end_of_the_log_nothing_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
+
+    async def behind() -> None:
+        folded = Folded(end=1)
+        await folded.folding.start()
+        folded.comes(A_SET)
+        assert await folded.piece() == 0
+        folded.comes(A_SET)
+        assert await folded.piece() == 1
+        folded.comes(A_SET)
+        await folded.nothing()
+        await folded.folding.stop()
+
+    run(behind)
+
+
+def test_what_was_folded_already_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two frames of different mounts may overlap."""
+    monkeypatch.setattr(module, "_GATHERED_S", 0.001)
+
+    async def twice() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(A_SET, A_SET, A_SET)
+        folded._next_id = 1
+        folded.comes(A_SET, A_SET, A_SET)
+        assert await folded.piece() == 3
+        assert folded.feed.used_frames == 2
+        await folded.folding.stop()
+
+    run(twice)
