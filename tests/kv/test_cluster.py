@@ -320,18 +320,6 @@ def test_o50_the_manager_is_not_needed_to_find_things(cluster: RealCluster) -> N
     cluster.wait_served(3)
 
 
-def test_o17_the_largest_mask_under_clients(cluster: RealCluster) -> None:
-    """0xFF to 0xFFF, while clients record."""
-    cluster.split()
-    assert asyncio.run(kills(cluster, 2, ["look"])) > 10
-    assert cluster.table().level == 0xFFF
-    with foreign(cluster) as client:
-        for server in client.servers:
-            client.connect(server)
-        assert (client.mask, "" in client.table) == (0xFFF, False)
-    check_claims(cluster.claims())
-
-
 def overwrite(cluster: RealCluster, keys: int, rounds: int) -> None:
     """The log, what replicas have of it on their disks, and projections stay within three times the live data, and what
     docs/opencluster.md says that there is besides; a projection that is lost is folded anew."""
@@ -455,6 +443,31 @@ def test_many_kills(cluster: RealCluster, seed: int) -> None:
     check_claims(cluster.claims())
 
 
+def test_o17_the_largest_mask_under_clients(cluster: RealCluster) -> None:
+    """0xFF to 0xFFF, while clients record."""
+    cluster.split()
+    assert asyncio.run(kills(cluster, 2, ["look"])) > 10
+    assert cluster.table().level == 0xFFF
+    with foreign(cluster) as client:
+        for server in client.servers:
+            client.connect(server)
+        assert (client.mask, "" in client.table) == (0xFFF, False)
+    check_claims(cluster.claims())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("verbs", [("kill", "stop"), ("stop", "kill")])
+def test_kills_inside_splits(ray_head: str, tmp_path_factory: pytest.TempPathFactory, verbs: tuple[str, str]) -> None:
+    """A primary is killed, or stopped until its buckets have moved and woken, while 0xF becomes 0xFF, then 0xFFF."""
+    with real_cluster("kvsplit", tmp_path_factory.mktemp("kvsplit"), ray_head, KvConfig(actors=3)) as running:
+        running.wait_served(3)
+        for seed, verb in enumerate(verbs):
+            assert asyncio.run(kills(running, seed, [f"split, {verb} primary", "look"])) > 20
+        assert running.table().level == 0xFFF
+        assert check_claims(running.claims()) > 0xFFF
+
+
 @pytest.fixture(scope="module")
 def wide(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """It speaks as servers of 2012 did, and its masks grow with each actor."""
@@ -514,19 +527,6 @@ def test_a_client_of_2012_and_all_that_it_says(wide: RealCluster) -> None:
         assert native.count("many ") == 500
         assert all(client.get_long(b"many %d" % n) == n for n in range(0, 500, 50))
         assert client.elsewhere == 0
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("verbs", [("kill", "stop"), ("stop", "kill")])
-def test_kills_inside_splits(ray_head: str, tmp_path_factory: pytest.TempPathFactory, verbs: tuple[str, str]) -> None:
-    """A primary is killed, or stopped until its buckets have moved and woken, while 0xF becomes 0xFF, then 0xFFF."""
-    with real_cluster("kvsplit", tmp_path_factory.mktemp("kvsplit"), ray_head, KvConfig(actors=3)) as running:
-        running.wait_served(3)
-        for seed, verb in enumerate(verbs):
-            assert asyncio.run(kills(running, seed, [f"split, {verb} primary", "look"])) > 20
-        assert running.table().level == 0xFFF
-        assert check_claims(running.claims()) > 0xFFF
 
 
 class Member(socketserver.ThreadingTCPServer):
