@@ -139,7 +139,9 @@ class _Link(asyncio.Protocol):
 class SimKvClient(Process):
     """``working`` False: no further calls; those that are open go on until they are answered or given up."""
 
-    def __init__(self, part: KvPart, number: int, random: Random, native: bool, reads: float = 0.45) -> None:
+    def __init__(
+        self, part: KvPart, number: int, random: Random, native: bool, reads: float = 0.45, cautious: bool = False
+    ) -> None:
         super().__init__(part.world, f"kv-client-{number}", session_s=6.0)
         self.part = part
         self.random = random
@@ -149,7 +151,9 @@ class SimKvClient(Process):
         self.working = True
         self.busy = 0
         """Calls that are open."""
-        self.writes = native and reads < 0.9
+        self._cautious = cautious
+        """It writes only what is not there, and mostly is told that it is."""
+        self.writes = native and not cautious
         """Much, and again and again until it has an answer."""
         self._pace_s = random.uniform(0.005, 0.05)
         self._workers = random.choice([2, 3, 4])
@@ -242,6 +246,8 @@ class SimKvClient(Process):
 
     def _expected(self, key: str) -> int:
         """Of half the writes nothing, of the others mostly what was seen last."""
+        if self._cautious:
+            return ABSENT
         known = self._versions.get(key, ABSENT)
         return self.random.choice([ANY_VERSION, ANY_VERSION, known if known >= 0 else ABSENT, ABSENT])
 
