@@ -46,16 +46,10 @@ class Trimming:
     # ---- what is done -----------------------------------------------------------------------------------------
 
     def trim(self) -> bool:
-<<<<<<< HEAD
-        """Somebody raises a mark to what is committed, or less; not where ``waltz trim`` refuses."""
-        compacted = self.world.kv.space.partitions if self.world.kv is not None else ()
-        partition_id = self.random.choice([p for p in self.world.living() if p not in compacted])
-=======
         """Somebody raises a mark to what is committed, or less. Not of a kv space: its actors do that themselves, up to
         their last snapshot, and what is above it is needed."""
         kv = () if self.world.kv is None else self.world.kv.partitions
         partition_id = self.random.choice([p for p in self.world.living() if p not in kv])
->>>>>>> h/rules
         committed_id = max(self.world.history.committed[partition_id], default=-1)
         if committed_id < 0:
             return False
