@@ -253,7 +253,7 @@ class KvConfig:
     """What is spoken with foreign clients: "doc", as the document says, or "2012", as servers of that year did."""
 
     session_ms: int = 1_500
-    """ZooKeeper session time-out of an actor: after this, and up to a tick of ZooKeeper (250 ms of the embedded one), a
+    """ZooKeeper session time-out of an actor: after this, and up to a tick of ZooKeeper (100 ms of the embedded one), a
     hung one's buckets move. A killed one is noticed at once. The server may agree to more, never to less than two
     ticks, the embedded one to no less than a second."""
 

@@ -52,7 +52,7 @@ dataDir={data}
 clientPort={port}
 clientPortAddress={host}
 # Sessions of 1 s up to 60 s can be had; one ends up to a tick after its time.
-tickTime=250
+tickTime=100
 minSessionTimeout=1000
 maxSessionTimeout=60000
 maxClientCnxns=0
