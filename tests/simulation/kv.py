@@ -39,7 +39,9 @@ class KvPart:
         self.clients = [
             SimKvClient(self, 0, Random(random.getrandbits(64)), native=True),
             SimKvClient(self, 1, Random(random.getrandbits(64)), native=random.random() < 0.5),
-            SimKvClient(self, 2, Random(random.getrandbits(64)), native=True, reads=0.9 if cautious else 0.97, cautious=cautious),
+            SimKvClient(
+                self, 2, Random(random.getrandbits(64)), native=True, reads=0.9 if cautious else 0.97, cautious=cautious
+            ),
         ]
         self.faults = KvFaults(self)
         self._reader: SimKvClient | None = None
