@@ -67,9 +67,9 @@ simulate-ci: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds 200
 	$(BIN)/python -m tests.simulation --all-mutations
 
-# The same search, and its result into docs/testing.md and known_seeds.py.
+# The same search, and its result into docs/testing.md and known_seeds.py. PART=kv: only those of mutations_kv.py
 simulate-mutations: $(STAMP)
-	$(BIN)/python -m tests.simulation --all-mutations --page docs/testing.md
+	$(BIN)/python -m tests.simulation --all-mutations $(PART) --page docs/testing.md
 
 mutations: $(STAMP)
 	@$(BIN)/python -m tests.simulation --mutations

@@ -35,10 +35,13 @@ class KvPart:
         count = random.choice([2, 2, 3, 4])
         self.actors = [SimKvActor(self, n, Random(random.getrandbits(64))) for n in range(count)]
         self.arranger = SimArranger(self, random.choice([2, 4, 10]))
+        cautious = world.seed % 8 == 7
         self.clients = [
             SimKvClient(self, 0, Random(random.getrandbits(64)), native=True),
             SimKvClient(self, 1, Random(random.getrandbits(64)), native=random.random() < 0.5),
-            SimKvClient(self, 2, Random(random.getrandbits(64)), native=True, reads=0.9, cautious=True),
+            SimKvClient(
+                self, 2, Random(random.getrandbits(64)), native=True, reads=0.9 if cautious else 0.97, cautious=cautious
+            ),
         ]
         self.faults = KvFaults(self)
         self._reader: SimKvClient | None = None

@@ -153,7 +153,7 @@ class SimKvClient(Process):
         """Calls that are open."""
         self._cautious = cautious
         """It writes only what is not there, and mostly is told that it is."""
-        self.writes = native and not cautious
+        self.writes = native and reads < 0.9
         """Much, and again and again until it has an answer."""
         self._pace_s = random.uniform(0.005, 0.05)
         self._workers = random.choice([2, 3, 4])
