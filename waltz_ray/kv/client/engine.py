@@ -174,10 +174,17 @@ class KvEngine:
         ClientClosed.
         """
         self.check_open()
-        backoff, left, detours = Backoff(first_s=0.005, longest_s=0.25), list(jobs), 0
+        await self._round(errand, jobs, end_s)
+        left = [job for job in jobs if not job.done]
+        if left:
+            await self._go_on(errand, left, end_s)
+        else:
+            self.check_open()
+
+    async def _go_on(self, errand: Errand[J], left: list[J], end_s: float) -> None:
+        """What a round has left."""
+        backoff, detours = Backoff(first_s=0.005, longest_s=0.25), 0
         while True:
-            await self._round(errand, left, end_s)
-            left = [job for job in left if not job.done]
             self.check_open()
             now_s = self.now()
             if not left or now_s >= end_s:
@@ -185,15 +192,19 @@ class KvEngine:
             self.retries += len(left)
             if detours < _DETOURS and all(job.detour for job in left):
                 detours += 1
-                continue
-            if any(job.moved for job in left):
-                self.ask_anew()
-            pause_s = backoff.next_s()
-            await self.news(min(now_s + pause_s, end_s))
-            await self.locate([job.key_hash for job in left if self.table.owner(job.key_hash) is None], end_s)
+            else:
+                if any(job.moved for job in left):
+                    self.ask_anew()
+                pause_s = backoff.next_s()
+                await self.news(min(now_s + pause_s, end_s))
+                await self.locate([job.key_hash for job in left if self.table.owner(job.key_hash) is None], end_s)
+            await self._round(errand, left, end_s)
+            left = [job for job in left if not job.done]
 
-    async def _round(self, errand: Errand[J], jobs: list[J], end_s: float) -> None:
+    async def _round(self, errand: Errand[J], jobs: Sequence[J], end_s: float) -> None:
         """Send each job to whom the table names, and take the answers."""
+        if len(jobs) == 1 and await self._asked_one(errand, jobs, end_s):
+            return
         groups: dict[str, list[J]] = {}
         for job in jobs:
             job.detour = job.moved = False
@@ -213,6 +224,22 @@ class KvEngine:
         answers = await self.answers([answer for _, _, answer in asked], end_s)
         for (server, some, _), answer in zip(asked, answers, strict=True):
             self._take(errand, server, some, answer)
+
+    async def _asked_one(self, errand: Errand[J], jobs: Sequence[J], end_s: float) -> bool:
+        """A round for one job, as most are; False: its actor is not known, or not connected."""
+        (job,) = jobs
+        server = self.table.owner(job.key_hash)
+        if server is None or (link := self._peer(server).ready) is None:
+            return False
+        job.detour = job.moved = False
+        ((command, some),) = errand.commands(jobs, end_s - self.now())
+        answer = link.ask(command)
+        timer = self._loop.call_at(end_s, _settle, answer, Missed.LATE)
+        try:
+            self._take(errand, server, some, await answer)
+        finally:
+            timer.cancel()
+        return True
 
     def _take(self, errand: Errand[J], server: str, jobs: list[J], answer: Answer) -> None:
         if isinstance(answer, Missed):

@@ -140,6 +140,11 @@ class PutErrand(Errand[PutJob]):
 
     def commands(self, jobs: Sequence[PutJob], left_s: float) -> Iterator[tuple[Command, list[PutJob]]]:
         """The numbers in one command are consecutive."""
+        if len(jobs) == 1:
+            numbers, (job,) = self._numbers, jobs
+            put = Put(self._map_name, numbers.client, job.sequence, numbers.settled, self._fullwait, (job.op,))
+            yield put, [job]
+            return
         ordered = sorted(jobs, key=lambda job: job.sequence)
         for _, run in groupby(enumerate(ordered), lambda each: each[1].sequence - each[0]):
             for some in _cut([job for _, job in run]):

@@ -69,8 +69,10 @@ class AsyncKvMap:
 
     async def get_item(self, name: KvName, timeout: float | None = None) -> Entry | None:
         """An item with its version and what is left of its life; None if there is none."""
-        (entry,) = (await self._read([name_bytes(name)], timeout)).values()
-        return entry
+        engine, job = self._engine(), GetJob(name_bytes(name))
+        timeout_s = checked_timeout_s(timeout, engine.config)
+        await self._fetch(engine, [job], engine.now() + timeout_s, timeout_s)
+        return self._entry(job.name, job.seen, engine.partitions)
 
     async def get_many(self, names: Iterable[KvName], timeout: float | None = None) -> dict[KvName, Any]:
         """The values of those of ``names`` that there are, by the names as they were given. Each is read on its own:
@@ -250,16 +252,21 @@ class AsyncKvMap:
         found: dict[bytes, Entry | None] = {}
         for begin in range(0, len(names), _CHUNK_ENTRIES):
             jobs = [GetJob(name) for name in names[begin : begin + _CHUNK_ENTRIES]]
-            size = sum(len(job.name) + _ENTRY_BYTES for job in jobs)
-            await self._within(engine, size, end_s, timeout_s)
-            try:
-                await engine.run(GetErrand(self._name), jobs, end_s)
-            finally:
-                engine.room.give_back(size)
+            await self._fetch(engine, jobs, end_s, timeout_s)
             for job in jobs:
-                job.check("reading item", timeout_s)
                 found[job.name] = self._entry(job.name, job.seen, engine.partitions)
         return found
+
+    async def _fetch(self, engine: KvEngine, jobs: Sequence[GetJob], end_s: float, timeout_s: float) -> None:
+        """Raises what its first job does."""
+        size = sum([len(job.name) + _ENTRY_BYTES for job in jobs])
+        await self._within(engine, size, end_s, timeout_s)
+        try:
+            await engine.run(GetErrand(self._name), jobs, end_s)
+        finally:
+            engine.room.give_back(size)
+        for job in jobs:
+            job.check("reading item", timeout_s)
 
     async def _write(self, ops: Sequence[Op], fullwait: bool, timeout: float | None) -> list[PutJob]:
         """Of one call; raises what its first job does."""
