@@ -148,6 +148,23 @@ def test_what_somebody_waits_for_is_folded_when_it_comes(monkeypatch: pytest.Mon
     run(wanted)
 
 
+def test_while_units_move_nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
+
+    async def hurried() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(A_SET)
+        await folded.nothing()
+        folded.folding.hurry()
+        assert await folded.piece() == 0
+        folded.comes(A_SET)
+        assert await folded.piece() == 1
+        await folded.folding.stop()
+
+    run(hurried)
+
+
 def test_much_is_folded_at_once_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GATHERED_S", NEVER_S)
 

@@ -1,8 +1,10 @@
 """The feeds of a space folded into its projections, a bounded piece a turn of the loop.
 
-Each fold is a transaction of its own, which costs as much as some twenty records in it. So what comes is gathered for a
-moment, unless it says who owns what, somebody waits for it (``wanted``), it is much, or the state is not yet at the end
-of the log. Nobody reads a state without what is fresh (``lines.py``), so nobody sees that it is behind.
+Each frame of a feed and each fold, which is a transaction of its own, costs as much as some twenty records. So what
+comes is gathered for a while, unless it says who owns what, somebody waits for it (``wanted``), it is much, or the
+state is not yet at the end of the log; and for a moment only while units move (``hurry``): the next frame is not sent
+before one is folded, and may have what somebody waits for. Nobody reads a state without what is fresh (``lines.py``),
+so nobody sees that it is behind.
 
 What a crash leaves: states with their marks; the next start goes on behind these. A state whose next transaction was
 trimmed away is emptied and begins with the snapshot that the log begins with.
@@ -27,7 +29,8 @@ from waltz_ray.protocol.records import RecordBatch
 __all__ = ["Folding"]
 
 _A_TURN = 500  # records: some milliseconds
-_GATHERED_S = 0.1
+_GATHERED_S, _HURRIED_S = 0.25, 0.01
+_HURRY_S = 5.0
 _GATHERED_RECORDS = 250
 _GATHERED_BYTES = 256 << 10
 _AGAIN_S = 0.5
@@ -95,6 +98,7 @@ class Folding:
         self._due: dict[int, None] = {}  # partitions that are folded in the next turns, in this order
         self._turn: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
+        self._hurry_until_s = 0.0
         self._ends: dict[int, int] | None = None  # where each partition ended when this began; None: it is caught up
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -165,7 +169,15 @@ class Folding:
         if self._ends is not None or gathered.presses:
             self._fold_soon(batch.partition_id)
         elif self._later is None:
-            self._later = self._loop.call_later(_GATHERED_S, self._fold_all)
+            hurry = self._loop.time() < self._hurry_until_s
+            self._later = self._loop.call_later(_HURRIED_S if hurry else _GATHERED_S, self._fold_all)
+
+    def hurry(self) -> None:
+        """Units are about to move: nothing is to be late for some time."""
+        self._hurry_until_s = self._loop.time() + _HURRY_S
+        if self._later is not None:
+            self._later.cancel()
+            self._fold_all()
 
     def wanted(self, partition: int, transaction_id: int) -> None:
         """Somebody waits until the partition's state has this transaction: it is folded as soon as it comes."""

@@ -192,10 +192,12 @@ class SpaceNode:
     # ---- what the coordination says
 
     def table_seen(self, table: UnitTable[Unit]) -> None:
+        self._folding.hurry()
         self._put(TableSeen(table), Rearranged())
 
     def members_seen(self, members: Mapping[int, KvMember]) -> None:
         """The registered actors."""
+        self._folding.hurry()
         before, self.members = self.servers(), members
         self._put(MembersSeen({actor: each.incarnation for actor, each in members.items()}), Rearranged())
         if self.gateway is not None and self.servers() != before:
