@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -135,12 +136,14 @@ def stop(head: LocalRay) -> None:
     family = _family(head)
     process = head.process()
     if process is not None:
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
         psutil.wait_procs([process], timeout=_END_DEADLINE_S)
         family += _family(head)  # what was started meanwhile
     _, left = psutil.wait_procs(family, timeout=2 if process else 0)
     for survivor in left:
-        survivor.kill()  # psutil compares the creation time: never somebody who got the pid since
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself
+            survivor.kill()  # psutil compares the creation time: never somebody who got the pid since
     psutil.wait_procs(left, timeout=_END_DEADLINE_S)
     child = _children.pop(head.pid, None)
     if child is not None:
