@@ -233,12 +233,8 @@ class KvEngine:
             return False
         job.detour = job.moved = False
         ((command, some),) = errand.commands(jobs, end_s - self.now())
-        answer = link.ask(command)
-        timer = self._loop.call_at(end_s, _settle, answer, Missed.LATE)
-        try:
-            self._take(errand, server, some, await answer)
-        finally:
-            timer.cancel()
+        (answer,) = await self.answers([link.ask(command)], end_s)
+        self._take(errand, server, some, answer)
         return True
 
     def _take(self, errand: Errand[J], server: str, jobs: list[J], answer: Answer) -> None:
@@ -320,8 +316,6 @@ class KvEngine:
         """Wait for all of them, until then by the loop's clock."""
         timer = self._loop.call_at(end_s, _too_late, asked)
         try:
-            if len(asked) == 1:
-                return [await asked[0]]
             return [await each for each in asked]
         finally:
             timer.cancel()
