@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
-from tests.kv.test_client_parts import KEY, NAME, OF_A_MAP, OTHER, LogPlace
+from tests.kv.conftest import LogPlace
+from tests.kv.test_client_parts import KEY, NAME, OF_A_MAP, OTHER
 from tests.kv.walk import Walk
 from waltz_ray.errors import Trimmed
 from waltz_ray.kv.client.aio import AsyncKvClient
@@ -32,7 +32,6 @@ from waltz_ray.kv.records import decode_record, encode_record, header_of
 from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.kv.state import MemoryState
 from waltz_ray.kv.tables import CHANGED_BYTES, Table, item_key, item_value
-from waltz_ray.testing import InMemoryCluster
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -61,15 +60,6 @@ def test_it_begins_with_the_state_at_the_end_of_a_snapshot(seed: int) -> None:
         else:
             pytest.fail(f"from {first} on it never knows")
     assert seen or not walk.ended
-
-
-@pytest.fixture
-def place() -> Iterator[LogPlace]:
-    with InMemoryCluster() as cluster:
-        cluster.create_space("kv", 2, "kv")
-        found = LogPlace([], 2)
-        found.log_cluster = cluster
-        yield found
 
 
 def _item(key: ItemKey, data: bytes, version: int, map_name: bytes = b"") -> SnapshotItem:

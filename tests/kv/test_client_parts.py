@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.kv.fake_cluster import FakeKvCluster, FakePlace
+from tests.kv.conftest import LogPlace
+from tests.kv.fake_cluster import FakeKvCluster
 from waltz_ray import compat, kv
-from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.client import WaltzClient
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.unit_store import UnitStore
@@ -36,7 +35,6 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.testing import InMemoryCluster
 
 # ---- the table
 
@@ -283,27 +281,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 # ---- the log
-
-
-class LogPlace(FakePlace):
-    """Actors that are not there, and a log that is."""
-
-    log_cluster: InMemoryCluster
-
-    def log(self) -> WaltzClient:
-        return self.log_cluster.connect(space="kv")
-
-    async def log_async(self) -> AsyncWaltzClient:
-        return await self.log_cluster.connect_async(space="kv")
-
-
-@pytest.fixture
-def place() -> Iterator[LogPlace]:
-    with InMemoryCluster() as cluster:
-        cluster.create_space("kv", 2, "kv")
-        found = LogPlace([], 2)
-        found.log_cluster = cluster
-        yield found
 
 
 NAME, OTHER = b"ann", b"bob"
