@@ -214,3 +214,32 @@ def test_what_was_folded_already_is_passed_over(monkeypatch: pytest.MonkeyPatch)
         await folded.folding.stop()
 
     run(twice)
+
+
+def test_a_bug_of_ours_ends_it_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames are gone by then: without a word the actor would serve what it has for ever."""
+    told: list[str] = []
+
+    def broken(transactions: object) -> None:
+        raise TypeError("a bug")
+
+    async def ends() -> None:
+        state = MemoryState()
+        monkeypatch.setattr(state, "apply", broken)
+        feed = OneFeed(-1)
+        folding = Folding(
+            cast(SpaceLog, feed), {0: state}, lambda *_: None, lambda: None, lambda error: told.append(str(error))
+        )
+        errors: list[BaseException] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        await folding.start()
+        data = encode_record(AN_OWN)
+        feed.put((few_records(0, 0, [(7, 0, 0, 0, crc32(data), data)]), 100))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [type(error) for error in errors] == [TypeError]
+        await folding.stop()
+
+    run(ends)
+    assert told == ["partition 0 cannot be folded: TypeError('a bug'), a bug of this actor"]

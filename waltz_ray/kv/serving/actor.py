@@ -128,6 +128,7 @@ class KvActor:
         self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
         self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
         self._follow = asyncio.ensure_future(self._keep_following())
+        self._follow.add_done_callback(self._follows_no_more)
 
         def seen(table: SpaceTable) -> None:
             if not loop.is_closed():
@@ -163,6 +164,13 @@ class KvActor:
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()
             await self._changed.wait()
+
+    def _follows_no_more(self, following: asyncio.Task[None]) -> None:
+        """Not at its end: a bug of ours, which is to be seen, not waited for."""
+        error = None if following.cancelled() else following.exception()
+        if error is not None:
+            log.error("kv/%d serves no space from now on that it does not serve yet", self._actor_id, exc_info=error)
+            self._failure = f"it opens no spaces any more: {error!r}, a bug of this actor; see its log, and restart it"
 
     async def _open(self, space: Space) -> None:
         def place() -> StoreDirectory:

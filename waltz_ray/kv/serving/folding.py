@@ -241,6 +241,10 @@ class Folding:
             self._stopped = True
             self._failed(error)
             return
+        except BaseException as error:  # a bug of ours: the frames are gone, so nothing may be read of it any more
+            self._stopped = True
+            self._failed(ProjectionFailed(f"partition {partition} cannot be folded: {error!r}, a bug of this actor"))
+            raise
         if self._ends is not None:
             self._look_whether_caught_up()
 
