@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltz_ray.errors import InvalidInput, WireError
+from waltz_ray.net.framer import Framer
 from waltz_ray.topics.framing import (
     BLOCK_BYTES,
     HELD_FREELY,
@@ -25,7 +26,7 @@ MESSAGES = [b"a", b"b" * BLOCK_BYTES, b"c" * (BLOCK_BYTES + 1), bytes(range(256)
 HEAD = "ff7ff4fe 00000007 00000001"
 
 
-def fed(framer: TopicFramer, data: bytes, sizes: list[int]) -> list[TopicFrame]:
+def fed(framer: Framer[TopicFrame], data: bytes, sizes: list[int]) -> list[TopicFrame]:
     """``data`` in pieces of these sizes, again and again."""
     found: list[TopicFrame] = []
     position, turn = 0, 0
@@ -61,7 +62,7 @@ def test_t04_a_long_message_has_many_blocks() -> None:
 
 @pytest.mark.parametrize("sizes", [[1], [3], [12], [16], [4096], [1, 8192, 5], [65536], [1 << 30]])
 def test_t04_frames_however_they_are_cut(sizes: list[int]) -> None:
-    framer = TopicFramer()
+    framer: Framer[TopicFrame] = TopicFramer()
     stream = b"".join([encode_frame(serial, message) for serial, message in enumerate(MESSAGES)])
     assert fed(framer, stream, sizes) == list(enumerate(MESSAGES))
     assert framer.ready
