@@ -1,0 +1,1 @@
+"""Topics: the message queue on the log that speaks TubeMQ's protocol."""
