@@ -7,7 +7,8 @@ import pytest
 from tests.simulation.break_rule import break_rule
 from waltz_ray.errors import InvalidInput
 from waltz_ray.topics import tokens
-from waltz_ray.topics.refusals import CERTIFICATE_FAILURE, UNAUTHORIZED, Refusal
+from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.tokens import (
     LIFE_MS,
     ROTATE_MS,
@@ -36,7 +37,7 @@ def visits() -> None:
         for token in (0, 98, 99, 100, 101):
             refused = refused_visit(held, token, True, "a client")
             assert (refused is None) == (token in taken), (held, token)
-            assert refused is None or refused.code == UNAUTHORIZED
+            assert refused is None or refused.code == TopicCode.UNAUTHORIZED
 
 
 def test_t41_brokers_take_the_current_visit_token_and_the_one_before() -> None:
@@ -58,7 +59,7 @@ def test_t20_a_producer_that_was_not_at_the_master_is_refused_if_the_topic_is_gu
     held = rotated(None, 99, NOW)
     refused = refused_visit(held, 0, True, "PRODUCER_1")
     assert refused is not None
-    assert refused.code == UNAUTHORIZED
+    assert refused.code == TopicCode.UNAUTHORIZED
     assert "PRODUCER_1" in refused.text
     assert refused_visit(held, 0, False, "PRODUCER_1") is None
     assert issued_visit_token(held, True) == 99
@@ -86,7 +87,7 @@ def test_t42_a_token_is_asked_to_be_renewed_and_ends() -> None:
     assert check_auth_token(SECRETS, token, PASSWORDS, NOW + LIFE_MS - 1) == KnownUser("alice", True)
     over = check_auth_token(SECRETS, token, PASSWORDS, NOW + LIFE_MS)
     assert isinstance(over, Refusal)
-    assert over.code == CERTIFICATE_FAILURE
+    assert over.code == TopicCode.CERTIFICATE_FAILURE
 
 
 def test_t42_a_new_secret_takes_the_tokens_of_the_former_and_asks_for_a_signature() -> None:
@@ -109,7 +110,7 @@ def test_t42_made_up_tokens_are_refused_and_so_are_those_of_a_changed_password()
     for wrong in made_up:
         refused = check_auth_token(SECRETS, wrong, PASSWORDS, NOW)
         assert isinstance(refused, Refusal), wrong
-        assert refused.code == CERTIFICATE_FAILURE
+        assert refused.code == TopicCode.CERTIFICATE_FAILURE
         assert "s3cret" not in refused.text
     for passwords in ({}, {**PASSWORDS, "alice": "changed"}):
         assert isinstance(check_auth_token(SECRETS, token, passwords, NOW), Refusal)

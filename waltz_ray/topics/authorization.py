@@ -25,14 +25,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from waltz_ray.protocol.value import value
-from waltz_ray.topics.refusals import (
-    CERTIFICATE_FAILURE,
-    CONTENT_FORBIDDEN,
-    FORBIDDEN,
-    GROUP_FORBIDDEN,
-    UNAUTHORIZED,
-    Refusal,
-)
+from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.refusals import Refusal
 
 __all__ = [
     "ANY",
@@ -82,10 +76,10 @@ def refused_user(rules: AccessRules, user: str) -> Refusal | None:
     if not rules.authenticate:
         return None
     if not user:
-        return Refusal(UNAUTHORIZED, "this cluster asks for a user's name and signature (authInfo)")
+        return Refusal(TopicCode.UNAUTHORIZED, "this cluster asks for a user's name and signature (authInfo)")
     if user not in rules.users:
         # Not that there is no such user: whoever asks may be guessing.
-        return Refusal(CERTIFICATE_FAILURE, f"user {user!r:.80} or the signature is not right")
+        return Refusal(TopicCode.CERTIFICATE_FAILURE, f"user {user!r:.80} or the signature is not right")
     return None
 
 
@@ -109,14 +103,14 @@ def refused_filters(rules: AccessRules, group: str, topic: str, filters: Collect
         return None
     if not filters:
         return Refusal(
-            CONTENT_FORBIDDEN,
+            TopicCode.CONTENT_FORBIDDEN,
             f"group {group!r:.80} may consume topic {topic!r:.80} with filters only: choose from {_named(allowed)}",
         )
     others = frozenset(filters) - allowed
     if others:
         asked = f"{_named(others)} of topic {topic!r:.80}"
         text = f"group {group!r:.80} may not consume {asked}: choose from {_named(allowed)}"
-        return Refusal(CONTENT_FORBIDDEN, text)
+        return Refusal(TopicCode.CONTENT_FORBIDDEN, text)
     return None
 
 
@@ -125,7 +119,9 @@ def refused_producer(rules: AccessRules, user: str, topic: str) -> Refusal | Non
     if refused := refused_user(rules, user):
         return refused
     if not has_right(rules, user, topic, Right.PRODUCE):
-        return Refusal(FORBIDDEN, f"user {user!r:.80} may not produce to topic {topic!r:.80}: ask for the right")
+        return Refusal(
+            TopicCode.FORBIDDEN, f"user {user!r:.80} may not produce to topic {topic!r:.80}: ask for the right"
+        )
     return None
 
 
@@ -134,9 +130,9 @@ def refused_consumer(rules: AccessRules, user: str, group: str, topic: str, filt
     if refused := refused_user(rules, user):
         return refused
     if is_blacklisted(rules, group, topic):
-        return Refusal(GROUP_FORBIDDEN, f"group {group!r:.80} is on the blacklist of topic {topic!r:.80}")
+        return Refusal(TopicCode.GROUP_FORBIDDEN, f"group {group!r:.80} is on the blacklist of topic {topic!r:.80}")
     if not has_right(rules, user, topic, Right.CONSUME):
-        return Refusal(FORBIDDEN, f"user {user!r:.80} may not consume topic {topic!r:.80}: ask for the right")
+        return Refusal(TopicCode.FORBIDDEN, f"user {user!r:.80} may not consume topic {topic!r:.80}: ask for the right")
     return refused_filters(rules, group, topic, filters)
 
 

@@ -25,8 +25,9 @@ from dataclasses import field
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.value import value
+from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.json_text import int_in, known_fields, loaded, object_in
-from waltz_ray.topics.refusals import CERTIFICATE_FAILURE, UNAUTHORIZED, Refusal
+from waltz_ray.topics.refusals import Refusal
 
 __all__ = [
     "LIFE_MS",
@@ -94,7 +95,9 @@ def refused_visit(tokens: VisitTokens, token: int, guarded: bool, client: str) -
     """Why a client that shows ``token`` (0 = none) may not use a topic; ``guarded``: the topic wants one."""
     if not guarded or is_a_token(tokens, token):
         return None
-    return Refusal(UNAUTHORIZED, f"client {client!r:.200} has no current visit token: register with the master first")
+    return Refusal(
+        TopicCode.UNAUTHORIZED, f"client {client!r:.200} has no current visit token: register with the master first"
+    )
 
 
 def encode_visit_tokens(tokens: VisitTokens) -> bytes:
@@ -173,5 +176,5 @@ def _mac(secret: bytes, user: str, password: str, until_ms: int) -> str:
 
 def _no(why: str) -> Refusal:
     return Refusal(
-        CERTIFICATE_FAILURE, f"the authentication token is not accepted: {why}; sign with the password again"
+        TopicCode.CERTIFICATE_FAILURE, f"the authentication token is not accepted: {why}; sign with the password again"
     )
