@@ -3,6 +3,8 @@
 Counted in minutes, the first of which begins with the first pull under a rule. What was read beyond the limit, as a
 batch is not cut in two, is taken from the next minute: over time the rate is the rule's.
 
+Nobody is let off: that a client asks for it (escFlowCtrl) is not even looked at.
+
 ``now_ms`` is Unix time by a clock that never goes back.
 """
 

@@ -91,8 +91,8 @@ class Sequences:
         return SequenceFate.NEW
 
     def not_appended(self, producer: int, sequence: int) -> None:
-        """It is certain that the message is not in the log, and will not be: it may be tried again. Where that is not
-        certain, nothing is said: the log has the answer once it is folded."""
+        """It is certain that the message is not in the log, and will not be: it may be tried again. As long as that is
+        not certain, nothing is said: every append has its fate in the end, this one or ``appended``."""
         self._under_way.discard((producer, sequence))
 
     def appended(self, producer: int, sequence: int, transaction_id: int, at_ms: int) -> None:
