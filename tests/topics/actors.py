@@ -14,11 +14,45 @@ from waltz_ray import compat
 from waltz_ray.config import ClientConfig
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitPlace, UnitTable
 from waltz_ray.testing import InMemoryCluster
+from waltz_ray.topics.offset_item import OffsetItem
+from waltz_ray.topics.serving.deliveries import Deliveries
+from waltz_ray.topics.serving.offsets import OffsetPlace, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
 from waltz_ray.topics.serving.slot_port import SlotDuties
 from waltz_ray.topics.serving.topic_node import SlotListening, TopicNode
 
 LIMIT_S = 20.0
+TAIL_BYTES = 1 << 20
+
+
+class MemoryOffsets:
+    """As ``KvOffsets``, in a dict; ``away``: nobody can say anything."""
+
+    def __init__(self) -> None:
+        self.items: dict[tuple[str, str, int], OffsetItem] = {}
+        self.away = False
+
+    def _look(self, place: OffsetPlace) -> tuple[tuple[str, str, int], OffsetItem]:
+        key = place.group, place.topic, place.partition
+        return key, self.items.get(key, OffsetItem(-1, 0, 0, 0))
+
+    async def take(self, place: OffsetPlace) -> TakenOffset | OffsetsAway:
+        key, before = self._look(place)
+        if self.away:
+            return OffsetsAway("it is away")
+        if before.slot_epoch > place.slot_epoch:
+            return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
+        self.items[key] = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor)
+        return TakenOffset(None if before.offset < 0 else before.offset, before.epoch + 1)
+
+    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
+        key, before = self._look(place)
+        if self.away:
+            return OffsetsAway("it is away")
+        if before.epoch != epoch:
+            return False
+        self.items[key] = OffsetItem(offset, epoch, place.slot_epoch, place.actor)
+        return True
 
 
 @dataclass
@@ -33,12 +67,14 @@ class TopicActors:
     topics: dict[str, int] = field(default_factory=dict)
     clients: list[ForeignClient] = field(default_factory=list)
     most_bytes: int = 1 << 20
+    hold_s: float = 0.0
+    offsets: MemoryOffsets = field(default_factory=lambda: MemoryOffsets())
 
     async def add(self, actor: int) -> TopicNode:
         async def confirm() -> Mapping[int, str]:
             return dict(self.incarnations)
 
-        around = TopicSurroundings(actor, confirm, 1 << 20, 1000.0, 0.0)
+        around = TopicSurroundings(actor, confirm, TAIL_BYTES, 1000.0, 0.0)
 
         def announce(ports: Mapping[int, int]) -> None:
             self.ports[actor] = dict(ports)
@@ -51,7 +87,9 @@ class TopicActors:
         return node
 
     def duties(self, actor: int) -> SlotDuties:
-        return SlotDuties(self.most_bytes)
+        deliveries = Deliveries(actor, self.offsets, hold_s=self.hold_s)
+        deliveries.start()
+        return SlotDuties(deliveries, self.most_bytes)
 
     async def create(self, topic: str, partitions: int) -> None:
         await asyncio.to_thread(self.cluster.create_space, topic, partitions, "topic")
@@ -132,6 +170,7 @@ class TopicActors:
             await client.close()
         for node in self.nodes.values():
             await node.close()
+            await node.duties.deliveries.close()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from waltz_ray import compat
 
-__all__ = ["ForeignClient", "ForeignFault", "ForeignReply", "crc", "text"]
+__all__ = ["ForeignClient", "ForeignFault", "ForeignReply", "crc", "payloads_of", "text"]
 
 TOKEN = 0xFF7FF4FE
 PATIENCE_S = 20.0
@@ -228,3 +228,44 @@ class ForeignClient:
         if "visit" in more:
             fields[10] = message({1: more["visit"]})
         return await self.ask(13, fields)
+
+    async def register(self, group: str, topic: str, consumer: str = "one", **more: Any) -> ForeignReply:
+        """m15; by keyword: ``read``, ``offset``, ``filters``, ``out`` (log out)."""
+        fields: dict[int, Field | Sequence[Field]] = {
+            1: 32 if more.get("out") else 31,
+            2: text(consumer),
+            3: text(group),
+            4: text(topic),
+            5: 0,
+            6: more.get("read", 0),
+            7: [text(each) for each in more.get("filters", ())],
+        }
+        if "offset" in more:
+            fields[8] = more["offset"]
+        if "visit" in more:
+            fields[13] = message({1: more["visit"]})
+        return await self.ask(15, fields)
+
+    async def beat(self, group: str, places: Sequence[str], consumer: str = "one") -> ForeignReply:
+        """m16."""
+        head: Fields = {1: text(consumer), 2: text(group), 3: 0}
+        return await self.ask(16, {**head, 4: [text(place) for place in places]})
+
+    async def pull(
+        self, group: str, topic: str, consumer: str = "one", consumed: bool = True, by_hand: bool = False
+    ) -> ForeignReply:
+        """m17."""
+        head: Fields = {1: text(consumer), 2: 0, 3: text(group), 4: text(topic)}
+        return await self.ask(17, {**head, 5: int(consumed), 6: int(by_hand)})
+
+    async def confirm(self, group: str, topic: str, consumer: str = "one", consumed: bool = True) -> ForeignReply:
+        """m18."""
+        head: Fields = {1: text(consumer), 2: text(topic), 3: 0, 4: text(group)}
+        return await self.ask(18, {**head, 5: int(consumed)})
+
+
+def payloads_of(reply: ForeignReply) -> list[bytes]:
+    """Of a pull."""
+    for part in reply.parts(4):
+        assert crc(part.data(3)) == part.number(2), "a Java consumer drops it otherwise"
+    return [part.data(3) for part in reply.parts(4)]

@@ -33,6 +33,7 @@ __all__ = [
     "SubscribedPartition",
     "TopicPlacement",
     "checked_client_id",
+    "checked_group",
     "condition_text",
     "consumer_id",
     "parse_broker",
@@ -230,6 +231,13 @@ def checked_client_id(text: str) -> str:
     if problem := _no_client_id(text):
         raise BadPayload(problem)
     return text
+
+
+def checked_group(text: str) -> str:
+    """A group's name itself. BadPayload if it cannot be one."""
+    if len(text) > MAX_CLIENT_ID:
+        raise BadPayload(f"a group's name of {len(text)} characters, {MAX_CLIENT_ID} are the most")
+    return _part(text, "the group", text)
 
 
 def _no_client_id(text: str) -> str:

@@ -16,13 +16,14 @@ appended again when the fold has come so far, if the partition is ours then.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from waltz_ray import compat
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.ownership import OwnershipMachine
 from waltz_ray.protocol.ownership_types import (
@@ -49,7 +50,9 @@ from waltz_ray.protocol.ownership_types import (
     UnitTable,
     Unregistered,
 )
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import SlotOwn, SlotRelease, TopicMessage
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageLost, NotServed
 from waltz_ray.topics.serving.partition_fold import (
     SAID_AGAIN_BYTES,
     SAID_AGAIN_RECORDS,
@@ -59,34 +62,13 @@ from waltz_ray.topics.serving.partition_fold import (
 from waltz_ray.topics.serving.topic_log import RecordFates, TopicLog
 from waltz_ray.topics.slots import THE_UNIT, OneUnit, of_slot, slot_of
 
-__all__ = ["AppendedMessage", "MessageLost", "NotServed", "PartitionPlaces", "SlotPartition"]
+__all__ = ["PartitionPlaces", "SlotPartition"]
 
 log = logging.getLogger(__name__)
 
+_SETTLED_S = 1.0
 _LOST_S = 1.0
 """After an OWN or RELEASE of which nobody knows the fate: then the log is away."""
-
-
-@dataclass(frozen=True)
-class AppendedMessage:
-    """A message is committed."""
-
-    transaction_id: int
-
-
-@dataclass(frozen=True)
-class NotServed:
-    """It is not in the log, and will not be: the partition is another actor's, or soon."""
-
-
-@dataclass(frozen=True)
-class MessageLost:
-    """Nobody can say whether it is in the log, or will be."""
-
-    reason: str
-
-
-MessageFate = AppendedMessage | NotServed | MessageLost
 
 
 @dataclass(frozen=True)
@@ -123,8 +105,8 @@ class SlotPartition:
         self._events: deque[OwnershipEvent[int]] = deque()
         self._busy = False
         self._in_flight = 0
+        self._committed = -1
         self._stopping = False
-        self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -152,6 +134,34 @@ class SlotPartition:
     def end(self) -> int:
         """The offset behind the last transaction that is known."""
         return self.fold.mark + 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Something is committed that the fold has not come to."""
+        return self._committed > self.fold.mark
+
+    async def settled(self) -> None:
+        """Return when it has, or after a while: who was told that a message is committed can consume it."""
+        if self.is_behind:
+            folded = asyncio.Event()
+            self.fold.after(self._committed, folded.set)
+            with contextlib.suppress(TimeoutError):
+                async with compat.timeout(_SETTLED_S):
+                    await folded.wait()
+
+    @property
+    def epoch(self) -> int:
+        """Of its last OWN; 0: there is none."""
+        claim = self._machine.claims.get(THE_UNIT)
+        return 0 if claim is None else claim.epoch
+
+    async def first(self) -> int:
+        """The first offset that there is. DataUnavailable."""
+        return await self._log.first_id_at(self.partition, 0)
+
+    async def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+        """Transactions from ``first_id`` on, possibly fewer than asked. DataUnavailable, Trimmed."""
+        return await self._log.read(self.partition, first_id, end_id, max_bytes)
 
     @property
     def idle(self) -> bool:
@@ -187,6 +197,7 @@ class SlotPartition:
         def committed(transaction_id: int) -> None:
             self._landed()
             self.appended += 1
+            self._committed = max(self._committed, transaction_id)
             told(AppendedMessage(transaction_id))
 
         def refused(conflict: int) -> None:
@@ -265,10 +276,10 @@ class SlotPartition:
                 release = SlotRelease(self.slot, self._places.actor, incarnation, epoch)
                 self._append_owner(release, lambda _: ReleaseDone(unit), ReleaseRefused(unit), ReleaseLost(unit))
             case Serve():
-                log.info("topic/%d: %s of topic %s is served", self._places.actor, self._name, self._places.topic)
+                log.info("topic/%d: slot %d of topic %s is served", self._places.actor, self.slot, self._places.topic)
             case StopServing(unit, reason):
-                text = "topic/%d: %s of topic %s is served no more: %s"
-                log.info(text, self._places.actor, self._name, self._places.topic, reason)
+                text = "topic/%d: slot %d of topic %s is served no more: %s"
+                log.info(text, self._places.actor, self.slot, self._places.topic, reason)
                 if self._in_flight:
                     self._stopping = True
                 else:
@@ -298,10 +309,6 @@ class SlotPartition:
 
     async def _confirm_members(self) -> None:
         self._put(MembersConfirmed(await self._places.confirm_members()))
-
-    @property
-    def _name(self) -> str:
-        return f"slot {self.slot}"
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from waltz_ray.errors import InvalidInput
-from waltz_ray.topics.codes import TopicCode
+from waltz_ray.errors import BadPayload, InvalidInput
+from waltz_ray.topics import delivery_types as t
+from waltz_ray.topics import texts
+from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.messages_consumer import (
+    CommitOffsetRequestC2B,
+    CommitOffsetResponseB2C,
+    GetMessageRequestC2B,
+    GetMessageResponseB2C,
+    HeartBeatRequestC2B,
+    HeartBeatResponseB2C,
+    RegisterRequestC2B,
+    RegisterResponseB2C,
+    TransferedMessage,
+)
 from waltz_ray.topics.messages_producer import SendMessageRequestP2B, SendMessageResponseB2P
 from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
+from waltz_ray.topics.serving.deliveries import Deliveries, GroupDelivery
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
-from waltz_ray.topics.serving.slot_partition import AppendedMessage, MessageFate, NotServed, SlotPartition
+from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["SlotDuties", "SlotPort"]
 
-log = logging.getLogger(__name__)
-
 Answered = Callable[["TopicResponse | RpcFault"], None]
-
-
-def unix_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass
 class SlotDuties:
     """What all slots of an actor do alike."""
 
+    deliveries: Deliveries
     max_message_bytes: int
-    now_ms: Callable[[], int] = unix_ms
     produced: int = 0
     """Messages that were appended."""
     refused: int = 0
@@ -41,12 +49,11 @@ class SlotDuties:
 
     def changed(self, topic: str, partition: SlotPartition) -> None:
         """A partition is served, or not any more, or has grown."""
+        self.deliveries.changed(topic, partition)
 
     def gone(self, topic: str, partition: SlotPartition) -> None:
         """A partition is about to be closed."""
-
-    def forget(self, topic: str) -> None:
-        """A topic was deleted."""
+        self.deliveries.gone(topic, partition)
 
 
 class SlotPort:
@@ -56,15 +63,24 @@ class SlotPort:
         self._slot = slot
         self._topics = topics
         self._duties = duties
+        self._deliveries = duties.deliveries
 
     def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
         match request:
             case SendMessageRequestP2B():
                 self._send(request, answer)
+            case RegisterRequestC2B():
+                self._register(request, answer)
+            case HeartBeatRequestC2B():
+                self._heartbeat(request, answer)
+            case GetMessageRequestC2B():
+                self._pull(request, answer)
+            case CommitOffsetRequestC2B():
+                self._confirm(request, answer)
             case _:
                 raise AssertionError(f"the port lets no {type(request).__name__} through")
 
-    def found(self, topic: str, partition_id: int) -> SlotPartition | Refusal:
+    def _found(self, topic: str, partition_id: int) -> SlotPartition | Refusal:
         """The slot's partition of a topic, which is served."""
         served = self._topics.get(topic)
         if served is None:
@@ -84,14 +100,14 @@ class SlotPort:
 
     def _send(self, request: SendMessageRequestP2B, answer: Answered) -> None:
         duties = self._duties
-        partition = self.found(request.topic_name, request.partition_id)
+        partition = self._found(request.topic_name, request.partition_id)
         refused = partition if isinstance(partition, Refusal) else why_no_message(request, duties.max_message_bytes)
         if refused is not None:
             duties.refused += 1
             answer(_not_sent(refused))
             return
         assert isinstance(partition, SlotPartition)
-        message = message_of(request, duties.now_ms())
+        message = message_of(request, self._deliveries.now_ms())
 
         def told(fate: MessageFate) -> None:
             if isinstance(fate, AppendedMessage):
@@ -113,6 +129,125 @@ class SlotPort:
             duties.refused += 1
             answer(_not_sent(Refusal(TopicCode.BAD_REQUEST, str(error))))
 
+    # ---- consumers
+
+    def _register(self, request: RegisterRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            answer(RegisterResponseB2C(*_outcome(reply), reply.offset, reply.end))
+
+        def refused(code: TopicCode, text: str) -> None:
+            answer(RegisterResponseB2C(False, code, text))
+
+        try:
+            texts.checked_client_id(request.client_id)
+            delivery = self._delivery_to_register(request, refused)
+        except (BadPayload, InvalidInput) as error:
+            refused(TopicCode.BAD_REQUEST, str(error))
+            return
+        if delivery is None:
+            return
+        consumer = request.client_id
+        if request.op_type == BrokerOperation.LOGOUT:
+            consumed = request.read_status == 0
+            delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told)
+            return
+        offset = request.curr_offset if request.curr_offset is not None and request.curr_offset >= 0 else t.NO_OFFSET
+        filters = frozenset(each.strip() for each in request.filter_cond_str if each.strip())
+        delivery.ask(lambda token: t.PartitionWanted(token, consumer, request.read_status, offset, filters), told)
+
+    def _delivery_to_register(
+        self, request: RegisterRequestC2B, refused: Callable[[TopicCode, str], None]
+    ) -> GroupDelivery | None:
+        """None: it was refused. InvalidInput."""
+        group = texts.checked_group(request.group_name)
+        partition = self._found(request.topic_name, request.partition_id)
+        if isinstance(partition, Refusal):
+            refused(partition.code, partition.text)
+            return None
+        match request.op_type:
+            case BrokerOperation.REGISTER:
+                if request.read_status not in (0, 1, 2):
+                    raise InvalidInput(f"readStatus is 0, 1 or 2, not {request.read_status}")
+                if len(request.filter_cond_str) > texts.MAX_FILTERS:
+                    raise InvalidInput(f"{len(request.filter_cond_str)} filters: {texts.MAX_FILTERS} are the most")
+                return self._deliveries.begun(request.topic_name, partition, group)
+            case BrokerOperation.LOGOUT:
+                found = self._deliveries.of(request.topic_name, partition, group)
+                if found is None:
+                    refused(TopicCode.HB_NO_NODE, f"consumer {request.client_id:.200} does not have the partition")
+                return found
+        raise InvalidInput(f"opType is 31 (register) or 32 (log out), not {request.op_type}")
+
+    def _heartbeat(self, request: HeartBeatRequestC2B, answer: Answered) -> None:
+        try:
+            places = [texts.parse_place(each) for each in request.partition_info]
+        except BadPayload as error:
+            answer(HeartBeatResponseB2C(False, TopicCode.BAD_REQUEST, str(error)))
+            return
+        failures: list[str] = []
+
+        def told(place: texts.PartitionPlace, reply: t.DeliveryReply) -> None:
+            if reply.code is not TopicCode.OK:
+                failures.append(str(texts.PartitionFailure(reply.code, place)))
+
+        for place in places:
+            delivery = self._delivery(place.topic, place.partition_id, request.group_name)
+            if isinstance(delivery, Refusal):
+                failures.append(str(texts.PartitionFailure(delivery.code, place)))
+            else:
+                # A lease is renewed at once: the reply comes within this call.
+                delivery.ask(lambda token: t.LeaseRenewed(token, request.client_id), partial(told, place))
+        answer(HeartBeatResponseB2C(True, TopicCode.OK, "", bool(failures), tuple(failures)))
+
+    def _delivery(self, topic: str, partition_id: int, group: str) -> GroupDelivery | Refusal:
+        partition = self._found(topic, partition_id)
+        if isinstance(partition, Refusal):
+            return partition
+        found = self._deliveries.of(topic, partition, group)
+        if found is None:
+            return Refusal(TopicCode.HB_NO_NODE, f"nobody of group {group:.100} has the partition: register first")
+        return found
+
+    def _pull(self, request: GetMessageRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            messages = tuple(each for each in reply.messages if isinstance(each, TransferedMessage))
+            self._deliveries.delivered += len(messages)
+            answer(
+                GetMessageResponseB2C(
+                    *_outcome(reply),
+                    messages,
+                    reply.offset,
+                    reply.wait_ms,
+                    None,
+                    max(0, reply.lag_bytes),
+                    reply.slow,
+                    reply.end,
+                )
+            )
+
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if isinstance(delivery, Refusal):
+            answer(GetMessageResponseB2C(False, delivery.code, delivery.text))
+            return
+        consumed, by_hand = bool(request.last_pack_consumed), bool(request.manual_commit_offset)
+        delivery.ask(lambda token: t.PullAsked(token, request.client_id, consumed, by_hand), told)
+
+    def _confirm(self, request: CommitOffsetRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            answer(CommitOffsetResponseB2C(*_outcome(reply), reply.offset, reply.end))
+
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if isinstance(delivery, Refusal):
+            answer(CommitOffsetResponseB2C(False, delivery.code, delivery.text))
+            return
+        consumed = bool(request.last_pack_consumed)
+        delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told)
+
 
 def _not_sent(refusal: Refusal) -> SendMessageResponseB2P:
     return SendMessageResponseB2P(False, refusal.code, refusal.text)
+
+
+def _outcome(reply: t.DeliveryReply) -> tuple[bool, int, str]:
+    """success, errCode, errMsg."""
+    return reply.code is TopicCode.OK, reply.code, reply.text

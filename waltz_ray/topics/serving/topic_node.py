@@ -60,7 +60,7 @@ class TopicNode:
         """Where the slots listen."""
         self.failure = ""
         """Why a slot cannot listen."""
-        self._around, self._duties, self._listening, self._announce = around, duties, listening, announce
+        self._around, self.duties, self._listening, self._announce = around, duties, listening, announce
         self._outgoing = Outgoing()
         self._stirred = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -105,8 +105,9 @@ class TopicNode:
         """It was deleted. Idempotent."""
         topic = self.topics.pop(name, None)
         if topic is not None:
+            for partition in topic.partitions.values():
+                self.duties.gone(name, partition)
             await topic.close()
-            self._duties.forget(name)
 
     def table_seen(self, table: UnitTable[int]) -> None:
         """Of all slots."""
@@ -135,7 +136,7 @@ class TopicNode:
         served = self.topics.get(topic)
         found = None if served is None else served.partitions.get(partition)
         if found is not None:
-            self._duties.changed(topic, found)
+            self.duties.changed(topic, found)
             if found.failure or found.idle:
                 self._stirred.set()
 
@@ -161,7 +162,7 @@ class TopicNode:
             if partition.failure:
                 log.error("topic/%d: %s, partition %d: %s", self.actor, topic.name, number, partition.failure)
                 self._look_again()
-            self._duties.gone(topic.name, partition)
+            self.duties.gone(topic.name, partition)
             await topic.close_partition(number)
 
     async def _listen_for(self, slots: Iterable[int]) -> None:
@@ -179,7 +180,7 @@ class TopicNode:
                     self._look_again()
 
     async def _open_slot(self, slot: int) -> None:
-        port = SlotPort(slot, self.topics, self._duties)
+        port = SlotPort(slot, self.topics, self.duties)
         name = f"topic/{self.actor}, slot {slot}"
         listening = self._listening
         gateway = TopicGateway(name, port, BROKER_METHODS, listening.limits, self._outgoing, listening.tls)
