@@ -22,12 +22,14 @@ LIST_EVERY = 3  # beats
 
 @dataclass
 class FakeConsumer:
-    """What a client keeps. ``skips``: it does nothing that it has done already, as our own client."""
+    """What a client keeps. ``skips``: it does nothing that it has done already, as our own client. ``lists``: with a
+    word on an order it says all that it has."""
 
     client_id: str
     terms: GroupTerms
     group: str = "g"
     skips: bool = False
+    lists: bool = True
     held: dict[TopicPartition, SlotPlace] = field(default_factory=dict)
     inbox: list[RebalanceOrder] = field(default_factory=list)
     results: list[OrderReport] = field(default_factory=list)
@@ -40,7 +42,7 @@ class FakeConsumer:
     def beat(self, call: int) -> ConsumerBeats:
         self.beats += 1
         word = self.results.pop(0) if self.results else None
-        has = dict(self.held) if word is not None or self.beats % LIST_EVERY == 0 else None
+        has = dict(self.held) if (word is not None and self.lists) or self.beats % LIST_EVERY == 0 else None
         return ConsumerBeats(call, self.client_id, self.group, has, word)
 
     def told(self, order: RebalanceOrder) -> None:

@@ -11,6 +11,7 @@ from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape
 
 __all__ = [
     "ConsumerAnswer",
+    "EndLease",
     "Freeing",
     "GroupRefusal",
     "MasterEffect",
@@ -39,7 +40,7 @@ class GroupRefusal(enum.Enum):
 
 
 class Freeing(enum.Enum):
-    """How a partition became free. But for the first two its consumer has said nothing: its slot must end the lease."""
+    """How a partition became free. But for the first two its consumer has not said so: see EndLease."""
 
     REPORTED = "its consumer has disconnected"
     WITHDRAWN = "its consumer was never told of it"
@@ -51,7 +52,7 @@ class Freeing(enum.Enum):
 
 @value()
 class RebalanceOrder:
-    """What a consumer is to do: with which partitions, at which address. Sent again until it says how it ended."""
+    """What a consumer is to do: with which partitions, at which address. It may come again until it is answered."""
 
     rebalance_id: int
     op: RebalanceOp
@@ -118,6 +119,16 @@ class PartitionFreed:
 
 
 @value()
+class EndLease:
+    """A consumer that is no member any more may still read a partition, with or without a grant: its slot is to end
+    that, or who gets the partition next is refused for as long as the other goes on."""
+
+    group: str
+    partition: TopicPartition
+    client_id: str
+
+
+@value()
 class StoreOffsets:
     """From where a bound group begins; ends in OffsetsStored or OffsetsNotStored. Nothing is granted before."""
 
@@ -127,5 +138,12 @@ class StoreOffsets:
 
 
 MasterEffect = (
-    ConsumerAnswer | ProducerAnswer | TellClosed | RefuseClient | PartitionGranted | PartitionFreed | StoreOffsets
+    ConsumerAnswer
+    | ProducerAnswer
+    | TellClosed
+    | RefuseClient
+    | PartitionGranted
+    | PartitionFreed
+    | EndLease
+    | StoreOffsets
 )

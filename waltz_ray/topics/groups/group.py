@@ -1,6 +1,6 @@
 """One consumer group: its members, what each was told and has done, its balance. Part of ``TopicMaster``.
 
-One order is under way with a member at a time. It is sent again with each heartbeat until the member says how it ended;
+One order is under way with a member at a time. It is sent again until the member says how it ended (``rules.is_sent``);
 a client may do it twice, which changes nothing. What a member has to leave comes before what it is to connect.
 
 A list of what a member has is believed, with two exceptions. What it does not have is not free for that: a list may be
@@ -49,7 +49,7 @@ class ConsumerGroup:
         member = self.members.get(client_id)
         if member is None:
             member = self.members[client_id] = GroupMember(client_id, host, now_ms, client_id not in self.unproven)
-        member.seen_ms, member.host = now_ms, host
+        member.seen_ms, member.host, member.order_beats = now_ms, host, 0
         if terms.bound is not None:
             self._offsets[client_id] = terms.bound.offsets
             if len(self.members) == terms.bound.source_count:
@@ -137,13 +137,14 @@ class ConsumerGroup:
     def tells(self, member: GroupMember, table: TopicTable, now_ms: int) -> RebalanceOrder | None:
         """What a member is to do, with the answer to its heartbeat."""
         if member.order is None:
-            member.order = self._next_order(member, table)
+            member.order, member.order_beats = self._next_order(member, table), 0
             if member.order is not None and member.told_ms is None:
                 member.told_ms = now_ms
         if member.order is None and member.asked is not None:
             asked, member.asked = member.asked, None
             return RebalanceOrder(self._ids.take(), asked, OrderStatus.PROCESSING, ())
-        return member.order
+        member.order_beats += 1
+        return member.order if rules.is_sent(member.order_beats - 1) else None
 
     def _next_order(self, member: GroupMember, table: TopicTable) -> RebalanceOrder | None:
         away = {

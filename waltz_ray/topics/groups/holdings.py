@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 
 from waltz_ray.topics.groups import rules
-from waltz_ray.topics.groups.effects import Freeing, MasterEffect, PartitionFreed, PartitionGranted, RebalanceOrder
+from waltz_ray.topics.groups.effects import (
+    EndLease,
+    Freeing,
+    MasterEffect,
+    PartitionFreed,
+    PartitionGranted,
+    RebalanceOrder,
+)
 from waltz_ray.topics.groups.events import RebalanceOp
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
 
@@ -61,6 +68,8 @@ class GroupMember:
     deferred: set[TopicPartition] = field(default_factory=set)
     """With what its last order ended badly; tried again after the next balance."""
     order: RebalanceOrder | None = None
+    order_beats: int = 0
+    """How often it has beaten since the order was made, or it has registered."""
     told_ms: int | None = None
     """When it was told to do something, and has done nothing since."""
     asked: RebalanceOp | None = None
@@ -117,6 +126,8 @@ class Holdings:
 
     def gone(self, member: GroupMember, how: Freeing, out: list[MasterEffect]) -> None:
         """A member is gone, with all it had."""
+        may_read = sorted(member.places.keys() & (member.owned | member.leaving | member.foreign))
+        out += [EndLease(self.group, partition, member.client_id) for partition in may_read]
         for partition in sorted(member.owned | member.leaving):
             self.left(member, partition, how, out)
 

@@ -7,8 +7,8 @@ What keeps two consumers of a group from one partition:
 
 - a partition is granted only after its former consumer has answered the order to leave it, or has closed, or is gone:
   silent for ``GroupTimes.client_ms``, or at fault for ``GroupTimes.order_ms``;
-- its slot admits one at a time. It is told of each grant and each freeing, so who was taken for gone and is not loses
-  the slot's lease, and who comes too early is refused and tries again in a later round.
+- its slot admits one at a time. It is told of each grant and of who is gone (EndLease), so who is taken for gone and is
+  not loses the slot's lease, and who comes too early is refused and tries again in a later round.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class TopicMaster:
     def _hold(self, name: str, held: bool) -> None:
         if not held:
             self._held.pop(name, None)
-        elif self._ids is not None and len(self._held) < self._limits.groups:
+        elif self._ids is not None:
             self._held[name] = None
         if name in self._groups:
             self._groups[name].hold(held)

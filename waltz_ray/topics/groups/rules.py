@@ -18,6 +18,7 @@ __all__ = [
     "has_moved",
     "is_gone",
     "is_overdue",
+    "is_sent",
     "is_settled",
     "is_word_on",
     "left_by",
@@ -72,6 +73,15 @@ def is_gone(seen_ms: int, now_ms: int, client_ms: int) -> bool:
 def is_overdue(told_ms: int | None, now_ms: int, order_ms: int) -> bool:
     """Whether a consumer has not done what it was told; ``told_ms``: when it was first told, since it last did."""
     return told_ms is not None and now_ms - told_ms >= order_ms
+
+
+def is_sent(beats: int) -> bool:
+    """Whether an order goes with a heartbeat; ``beats``: how many there were since it was made.
+
+    With the first two, then with every third: a reply may be lost. Not with each: foreign clients do what comes twice
+    twice, and say so with one heartbeat for each, so one that was stuck would be busy for long with what is over.
+    """
+    return beats < 2 or beats % 3 == 0
 
 
 def is_word_on(rebalance_id: int, report: OrderReport) -> bool:
