@@ -45,7 +45,7 @@ class Chatter:
         self.random, self.last, self.calls, self.epoch = random.Random(seed), 0, 0, 0
 
     def partitions(self) -> dict[TopicPartition, SlotPlace]:
-        many = self.random.choice([0, 1, 2, 5, 6])
+        many = self.random.choices([0, 1, 2, 5, 9], [4, 4, 4, 2, 1])[0]
         found = [TopicPartition(self.random.choice("tuv"), self.random.randrange(-1, 6)) for _ in range(many)]
         return {each: SlotPlace("127.0.0.1", self.random.randrange(3)) for each in found}
 
@@ -61,7 +61,7 @@ class Chatter:
     def says(self) -> MasterEvent:
         chance = self.random
         self.calls += 1
-        client, group = chance.choice(["a", "b", "c", "d", "e", "f", "", "a b"]), chance.choice("ghij")
+        client, group = chance.choice([*"aaabbbccdef", "", "a b"]), chance.choice("ggghhij")
         word = OrderReport(chance.choice([self.last, self.last - 1, -5]), chance.choice(list(OrderStatus)))
         reported = self.partitions() if chance.random() < 0.5 else None
         of_producers: list[MasterEvent] = [
@@ -86,9 +86,9 @@ class Chatter:
         kind = chance.random()
         if kind < 0.006:
             self.epoch += 1
-            return SteppedDown() if chance.random() < 0.1 else TookOver(self.epoch, chance.choice([0, 30_000]))
+            return SteppedDown() if chance.random() < 0.05 else TookOver(self.epoch, chance.choice([0, 30_000]))
         if kind < 0.7:
-            return chance.choices(of_consumers, [4, 8, 1])[0]
+            return chance.choices(of_consumers, [6, 8, 1])[0]
         return chance.choice([*of_producers, *of_operators, BalanceDue(), BalanceDue(), BalanceDue()])
 
 
