@@ -1,4 +1,4 @@
-"""What a master knows of producers, and tells them: T11 to T15."""
+"""What a master knows of producers, and tells them: T11 to T14."""
 
 from __future__ import annotations
 

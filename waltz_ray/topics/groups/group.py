@@ -79,13 +79,16 @@ class ConsumerGroup:
         self,
         member: GroupMember,
         reported: Mapping[TopicPartition, SlotPlace],
-        known: set[TopicPartition],
+        table: TopicTable,
         out: list[MasterEffect],
     ) -> None:
-        """All that a member has, by its own word. ``known``: the partitions of the group's topics."""
+        """All that a member has, by its own word."""
         if reported:
             self.was_allocated()
-        member.foreign = {partition for partition in reported if partition not in known}
+        topics = self.terms.topics
+        member.foreign = {
+            partition for partition in reported if partition.topic not in topics or not table.has(partition)
+        }
         for partition, place in sorted(reported.items()):
             member.places[partition] = place
             if partition in member.foreign or partition in member.leaving:

@@ -173,7 +173,7 @@ class TopicMaster:
         member = group.joins(event.client_id, event.host, event.terms, self._now_ms)
         if event.not_allocated is False:
             group.was_allocated()
-        group.takes_list(member, event.reported, set(self._table.partitions(group.terms.topics)), out)
+        group.takes_list(member, event.reported, self._table, out)
         self._answer(event.call, group, member, out, with_order=False)
 
     def _beats(self, event: ConsumerBeats, out: list[MasterEffect]) -> None:
@@ -192,7 +192,7 @@ class TopicMaster:
         if event.order is not None:
             group.takes_word(member, event.order, event.reported, out)
         if event.reported is not None:
-            group.takes_list(member, event.reported, set(self._table.partitions(group.terms.topics)), out)
+            group.takes_list(member, event.reported, self._table, out)
         if any(isinstance(each, PartitionFreed) for each in out):
             group.share_out(self._table, self._settled(), out)
         self._answer(event.call, group, member, out, with_order=True)

@@ -47,6 +47,11 @@ class TopicTable:
     slots: Mapping[int, SlotPlace]
     topics: Mapping[str, TopicShape]
 
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether there is such a partition."""
+        shape = self.topics.get(partition.topic)
+        return shape is not None and 1 <= partition.slot <= shape.partitions and partition.number == 0
+
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Those of the ``topics`` that there are, sorted."""
         shapes = [(topic, self.topics[topic]) for topic in sorted(set(topics)) if topic in self.topics]
