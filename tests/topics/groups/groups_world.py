@@ -16,7 +16,6 @@ from tests.topics.groups.desk import table
 from tests.topics.groups.grant_log import BrokenPromise, GrantLog
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
-    EndLease,
     Freeing,
     GroupRefusal,
     MasterEffect,
@@ -91,7 +90,7 @@ class GroupsWorld:
         self.leases: dict[TopicPartition, Lease] = {}
         self.letters: list[tuple[int, MasterEvent | tuple[str, MasterEffect]]] = []
         self.accepted: dict[str, int] = {}  # when this leader last heard of a member
-        self.let_go: set[tuple[str, TopicPartition]] = set()  # without a word of the client
+        self.taken: set[tuple[str, TopicPartition]] = set()  # by this leader, without a word of the client
         self.loss, self.doubling = self.random.choice([0.0, 0.05, 0.3]), self.random.choice([0.0, 0.1, 0.4])
         self.ports, self.more = 8000, 0
         self.master = TopicMaster()
@@ -117,7 +116,7 @@ class GroupsWorld:
         self.master = TopicMaster(GroupTimes(client_ms=CLIENT_MS, order_ms=ORDER_MS))
         self.log.leader_changes()
         self.accepted.clear()
-        self.let_go.clear()
+        self.taken.clear()
         self.took_over_ms = self.now_ms
         self.step(TookOver(self.epoch, 0 if self.epoch == 1 else CLIENT_MS))
         self.step(TableKnown(self.table()))
@@ -131,15 +130,13 @@ class GroupsWorld:
             raise BrokenPromise(wrong)
         self.log.takes(effects, client_id)
         for effect in effects:
+            if isinstance(effect, PartitionGranted):
+                self.taken.discard((effect.client_id, effect.partition))
             if isinstance(effect, PartitionGranted) and not effect.reported:
                 self.look_at_grant(effect)
+                self.ends_lease(effect)
             if isinstance(effect, PartitionFreed):
                 self.look_at_free(effect)
-            if isinstance(effect, EndLease):
-                client = self.clients[effect.client_id]
-                self.let_go.add((client.name, effect.partition))
-                if self.lease(effect.partition) is client:
-                    del self.leases[effect.partition]
         if isinstance(event, BalanceDue):
             self.look_at_balance(before, effects)
         return effects
@@ -159,13 +156,24 @@ class GroupsWorld:
     def look_at_grant(self, grant: PartitionGranted) -> None:
         """Nobody reads it; or somebody of whom the master can know nothing, or whom he has heard nothing of."""
         client = self.lease(grant.partition)
-        if client is None or client.name == grant.client_id or (client.name, grant.partition) in self.let_go:
+        if client is None or client.name == grant.client_id or (client.name, grant.partition) in self.taken:
             return
+        status = self.status()
+        members = [] if status is None else [member.client_id for member in status.members]
+        if client.name in self.accepted and client.name not in members:
+            return  # sent away
         epoch, since_ms = client.since.get(grant.partition, (self.epoch, 0))
         silent = self.now_ms - self.accepted.get(client.name, self.took_over_ms) >= CLIENT_MS
         by_the_old_one = epoch < self.epoch and since_ms >= self.took_over_ms
         if not silent and not by_the_old_one:
             raise BrokenPromise(f"{grant} while {client.name} reads it, since {since_ms} by leader {epoch}")
+
+    def ends_lease(self, grant: PartitionGranted) -> None:
+        """The slot of a grant ends that of anybody else."""
+        client = self.lease(grant.partition)
+        if client is not None and client.name != grant.client_id:
+            del self.leases[grant.partition]
+            self.seen["ended"] += 1
 
     def look_at_free(self, freed: PartitionFreed) -> None:
         """Freed by the client's word: it has it no more. By its silence: it was silent."""
@@ -174,6 +182,7 @@ class GroupsWorld:
             if client.alive and freed.partition in client.fake.held and self.lease(freed.partition) is client:
                 raise BrokenPromise(f"{freed}, and it reads it")
             return
+        self.taken.add((client.name, freed.partition))
         if freed.how is Freeing.GONE and self.now_ms - self.accepted[client.name] < CLIENT_MS:
             raise BrokenPromise(f"{freed}, heard of at {self.accepted[client.name]}")
 

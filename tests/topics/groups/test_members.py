@@ -8,7 +8,6 @@ from tests.topics.groups.consumers import FakeConsumer
 from tests.topics.groups.desk import CALL, Desk, table, terms
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
-    EndLease,
     Freeing,
     GroupRefusal,
     PartitionFreed,
@@ -35,9 +34,12 @@ def test_t21_registering_brings_no_partitions_and_closing_frees_them() -> None:
     desk.joins("a")
     desk.settle()
     assert desk.counts() == [3]
+    grant = desk.master.grant_of("g", TopicPartition("t", 1))
+    assert grant is not None
+    assert grant.client_id == "a"
     effects = desk.step(ConsumerCloses(CALL, "a", "g"))
     assert [each.how for each in effects if isinstance(each, PartitionFreed)] == [Freeing.CLOSED] * 3
-    assert len([each for each in effects if isinstance(each, EndLease)]) == 3
+    assert desk.master.grant_of("g", TopicPartition("t", 1)) is None
     assert effects[-1] == TellClosed(CALL)
     assert desk.step(ConsumerCloses(CALL, "a", "g")) == [TellClosed(CALL)], "twice is no error"
     assert desk.master.group_names() == []
@@ -54,19 +56,6 @@ def test_t21_an_answer_has_the_topics_and_whether_anybody_has_partitions() -> No
     answer = desk.asks(ConsumerBeats(CALL, "a", "g"), "a")
     assert isinstance(answer, ConsumerAnswer)
     assert not answer.not_allocated
-
-
-def test_t23_who_is_sent_away_loses_its_leases_also_without_a_grant() -> None:
-    """b has what is a's, and does not leave it: else a's slot would refuse a for as long as b goes on."""
-    desk = Desk(2, GroupTimes(client_ms=30_000))
-    desk.joins("a")
-    desk.settle()
-    other = desk.joins("b")
-    other.held = {TopicPartition("t", 1): table({}).slots[1]}
-    for _ in range(3):
-        desk.beats("b")
-    effects = desk.step(ConsumerCloses(CALL, "b", "g"))
-    assert effects == [EndLease("g", TopicPartition("t", 1), "b"), TellClosed(CALL)]
 
 
 def test_t23_a_second_one_that_has_a_partition_is_told_to_leave_it() -> None:

@@ -16,6 +16,7 @@ from tests.topics.groups.groups_world import GroupsWorld
 from waltz_ray.topics.groups import rules
 
 TURNS = 200
+RARE = ("grants", "REPORTED", "WITHDRAWN", "CLOSED", "GONE", "OVERDUE", "410", "taken", "ended")
 
 
 def walk(seed: int, turns: int = TURNS, clients: int = 4, trace: list[str] | None = None) -> GroupsWorld:
@@ -31,9 +32,7 @@ def test_walks_t32_t33_t34_t35_t36_t39(block: int) -> None:
     seen = Counter[str]()
     for seed in range(block * 50, block * 50 + 50):
         seen += walk(seed).seen
-    rare = {
-        what: seen[what] for what in ("grants", "REPORTED", "WITHDRAWN", "CLOSED", "GONE", "OVERDUE", "410", "taken")
-    }
+    rare = {what: seen[what] for what in RARE}
     assert min(rare.values()) > 10, f"they did not do much: {rare}"
 
 

@@ -11,7 +11,6 @@ from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape
 
 __all__ = [
     "ConsumerAnswer",
-    "EndLease",
     "Freeing",
     "GroupRefusal",
     "MasterEffect",
@@ -40,7 +39,7 @@ class GroupRefusal(enum.Enum):
 
 
 class Freeing(enum.Enum):
-    """How a partition became free. But for the first two its consumer has not said so: see EndLease."""
+    """How a partition became free. But for the first two its consumer has not said so, and may still read it."""
 
     REPORTED = "its consumer has disconnected"
     WITHDRAWN = "its consumer was never told of it"
@@ -99,7 +98,9 @@ class RefuseClient:
 @value()
 class PartitionGranted:
     """A consumer has a partition from now on. ``grant_id`` rises from grant to grant, also with the leaders: it can
-    serve as the owner's epoch. ``reported``: it said so itself, to a master who did not know."""
+    serve as the owner's epoch. ``reported``: it said so itself, to a master who did not know. If not, the slot ends
+    the lease of anybody else: he is no member any more, or was heard of by no leader, and may go on for long.
+    """
 
     group: str
     partition: TopicPartition
@@ -119,16 +120,6 @@ class PartitionFreed:
 
 
 @value()
-class EndLease:
-    """A consumer that is no member any more may still read a partition, with or without a grant: its slot is to end
-    that, or who gets the partition next is refused for as long as the other goes on."""
-
-    group: str
-    partition: TopicPartition
-    client_id: str
-
-
-@value()
 class StoreOffsets:
     """From where a bound group begins; ends in OffsetsStored or OffsetsNotStored. Nothing is granted before."""
 
@@ -138,12 +129,5 @@ class StoreOffsets:
 
 
 MasterEffect = (
-    ConsumerAnswer
-    | ProducerAnswer
-    | TellClosed
-    | RefuseClient
-    | PartitionGranted
-    | PartitionFreed
-    | EndLease
-    | StoreOffsets
+    ConsumerAnswer | ProducerAnswer | TellClosed | RefuseClient | PartitionGranted | PartitionFreed | StoreOffsets
 )

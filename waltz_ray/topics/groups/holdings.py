@@ -13,7 +13,6 @@ from heapq import heapify, heappop, heapreplace
 
 from waltz_ray.topics.groups import rules
 from waltz_ray.topics.groups.effects import (
-    EndLease,
     Freeing,
     MasterEffect,
     PartitionFreed,
@@ -126,8 +125,6 @@ class Holdings:
 
     def gone(self, member: GroupMember, how: Freeing, out: list[MasterEffect]) -> None:
         """A member is gone, with all it had."""
-        may_read = sorted(member.places.keys() & (member.owned | member.leaving | member.foreign))
-        out += [EndLease(self.group, partition, member.client_id) for partition in may_read]
         for partition in sorted(member.owned | member.leaving):
             self.left(member, partition, how, out)
 

@@ -13,7 +13,7 @@ class GroupTimes:
 
     client_ms: int = 30_000
     """A client that was silent for so long is gone; the protocol's figure."""
-    order_ms: int = 90_000
+    order_ms: int = 120_000
     """A consumer that beats, and has done nothing of what it was told for so long, is sent away. Longer than a client
     needs to try a few brokers that do not answer, each until its time-out."""
     session_ms: int = 60_000

@@ -7,8 +7,8 @@ What keeps two consumers of a group from one partition:
 
 - a partition is granted only after its former consumer has answered the order to leave it, or has closed, or is gone:
   silent for ``GroupTimes.client_ms``, or at fault for ``GroupTimes.order_ms``;
-- its slot admits one at a time. It is told of each grant and of who is gone (EndLease), so who is taken for gone and is
-  not loses the slot's lease, and who comes too early is refused and tries again in a later round.
+- its slot admits one at a time. It is told of grants (or asks ``grant_of``), and ends the lease of whoever was taken
+  for gone and is not. Who comes too early is refused there, and tries again in a later round.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from waltz_ray.topics.groups.events import (
     WantReports,
 )
 from waltz_ray.topics.groups.group import ConsumerGroup
-from waltz_ray.topics.groups.holdings import GroupMember, RebalanceIds
+from waltz_ray.topics.groups.holdings import Grant, GroupMember, RebalanceIds
 from waltz_ray.topics.groups.invariants import groups_broken
 from waltz_ray.topics.groups.limits import GroupLimits, GroupTimes
 from waltz_ray.topics.groups.producers import Producers
 from waltz_ray.topics.groups.room import no_room
 from waltz_ray.topics.groups.status import GroupStatus, ProducerStatus, status_of
-from waltz_ray.topics.groups.table import TopicTable
+from waltz_ray.topics.groups.table import TopicPartition, TopicTable
 
 __all__ = ["TopicMaster"]
 
@@ -87,6 +87,11 @@ class TopicMaster:
         """Of one group, as of the last event; None: it has no members."""
         group = self._groups.get(name)
         return None if group is None else status_of(group, self._table, self._now_ms)
+
+    def grant_of(self, group: str, partition: TopicPartition) -> Grant | None:
+        """Who of a group has a partition; None: nobody, or this actor does not lead."""
+        found = self._groups.get(group)
+        return None if found is None else found.holdings.granted.get(partition)
 
     def producer_status(self) -> list[ProducerStatus]:
         """Of all producers."""
