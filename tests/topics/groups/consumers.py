@@ -22,7 +22,8 @@ LIST_EVERY = 3  # beats
 
 @dataclass
 class FakeConsumer:
-    """What a client keeps. ``skips``: it does nothing that it has done already, as our own client. ``lists``: with a
+    """What a client keeps. ``skips``: what it has done it does not do again, but says so again: its
+    word was lost. ``lists``: with a
     word on an order it says all that it has."""
 
     client_id: str
@@ -35,6 +36,7 @@ class FakeConsumer:
     results: list[OrderReport] = field(default_factory=list)
     beats: int = 0
     newest: int = 0
+    ended: dict[int, OrderReport] = field(default_factory=dict)
 
     def registers(self, call: int) -> ConsumerRegisters:
         return ConsumerRegisters(call, self.client_id, self.group, "127.0.0.1", self.terms, dict(self.held))
@@ -47,6 +49,9 @@ class FakeConsumer:
 
     def told(self, order: RebalanceOrder) -> None:
         if self.skips and order.rebalance_id <= self.newest:
+            said = self.ended.get(order.rebalance_id)
+            if said is not None and said not in self.results:
+                self.results.append(said)
             return
         self.newest = max(self.newest, order.rebalance_id)
         self.inbox.append(order)
@@ -62,4 +67,5 @@ class FakeConsumer:
                     self.held.pop(partition, None)
                 elif partition not in self.held and (admits is None or partition in admits):
                     self.held[partition] = place
-        self.results.append(OrderReport(order.rebalance_id, status))
+        word = self.ended[order.rebalance_id] = OrderReport(order.rebalance_id, status)
+        self.results.append(word)

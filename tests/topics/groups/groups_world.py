@@ -44,13 +44,15 @@ from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicTable
 
 CLIENT_MS, ORDER_MS = 30_000, 60_000
 BEAT_MS, CALL_MS, BALANCE_MS = 3_000, 6_000, 20_000
+LITTLE = 0.05  # so often a message is lost, and nobody should suffer from it
 LATEST_MS = 8_000  # a message is under way for so long at the most
 TERMS = GroupTerms(frozenset("tu"), {})
 
 
 @dataclass
 class Client:
-    """A process of a consumer. ``since``: (epoch, when) of each partition that it has connected."""
+    """A process of a consumer. ``since``: (epoch, when) of each partition that it has connected. ``odd_ms``: when it
+    was last in any way at fault."""
 
     fake: FakeConsumer
     alive: bool = True
@@ -59,6 +61,7 @@ class Client:
     registered: bool = False
     asking: int | None = None
     asked_ms: int = -CALL_MS
+    odd_ms: int = 0
     since: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -91,7 +94,7 @@ class GroupsWorld:
         self.letters: list[tuple[int, MasterEvent | tuple[str, MasterEffect]]] = []
         self.accepted: dict[str, int] = {}  # when this leader last heard of a member
         self.taken: set[tuple[str, TopicPartition]] = set()  # by this leader, without a word of the client
-        self.loss, self.doubling = self.random.choice([0.0, 0.05, 0.3]), self.random.choice([0.0, 0.1, 0.4])
+        self.loss, self.doubling = self.random.choice([0.0, LITTLE, 0.3]), self.random.choice([0.0, 0.1, 0.4])
         self.ports, self.more = 8000, 0
         self.master = TopicMaster()
         self.next_balance_ms = self.took_over_ms = 0
@@ -185,6 +188,9 @@ class GroupsWorld:
         self.taken.add((client.name, freed.partition))
         if freed.how is Freeing.GONE and self.now_ms - self.accepted[client.name] < CLIENT_MS:
             raise BrokenPromise(f"{freed}, heard of at {self.accepted[client.name]}")
+        well = self.now_ms - client.odd_ms >= ORDER_MS + CLIENT_MS
+        if freed.how is Freeing.OVERDUE and client.alive and well and self.loss <= LITTLE and not self.doubling:
+            raise BrokenPromise(f"{freed}, who was at no fault since {client.odd_ms}")
 
     def look_at_balance(self, before: GroupStatus | None, effects: list[MasterEffect]) -> None:
         """As few as possible let go; nobody is left with an order he does not do."""
@@ -210,7 +216,7 @@ class GroupsWorld:
         self.names += 1
         name = f"c{self.names}"
         skips, lists = self.random.random() < 0.5, self.random.random() < 0.5
-        self.clients[name] = Client(FakeConsumer(name, TERMS, skips=skips, lists=lists))
+        self.clients[name] = Client(FakeConsumer(name, TERMS, skips=skips, lists=lists), odd_ms=self.now_ms)
 
     def there(self) -> list[Client]:
         return [each for each in self.clients.values() if each.alive]
@@ -249,6 +255,7 @@ class GroupsWorld:
         status = OrderStatus.DONE
         if self.random.random() < 0.05 and not self.calm_now:
             status = self.random.choice([OrderStatus.FAILED, OrderStatus.TODO, OrderStatus.PROCESSING])
+            client.odd_ms = self.now_ms
         before = set(client.fake.held)
         client.fake.works(admits, status)
         for partition in set(client.fake.held) - before:
@@ -281,6 +288,8 @@ class GroupsWorld:
             self.next_balance_ms = self.now_ms + BALANCE_MS
             self.step(BalanceDue())
         for client in self.there():
+            if client.paused or client.stuck:
+                client.odd_ms = self.now_ms
             if client.runs:
                 self.beats_at_slots(client)
                 while client.fake.inbox and not client.stuck and (self.calm_now or self.random.random() < 0.5):
@@ -363,7 +372,7 @@ class GroupsWorld:
     def walk(self, turns: int) -> None:
         for _ in range(turns):
             self.turn()
-            if self.random.random() < 0.5:
+            if self.random.random() < 0.3:
                 self.something()
         self.seen.update({how.name: many for how, many in self.log.frees.items()}, grants=self.log.grants)
 

@@ -86,7 +86,8 @@ def test_t33_an_order_is_sent_until_it_is_done_and_ids_rise() -> None:
     assert second is not None
     assert second.op is RebalanceOp.DISCONNECT
     assert second.rebalance_id > first.rebalance_id
-    assert desk.beats("a") == second, "what it says of the first, twice more, is no word on the second"
+    assert desk.beats("a") is None, "what it says of the first, twice more, is no word on the second"
+    assert desk.beats("a") == second
     assert len(desk.log.holder) == 4
 
 
@@ -107,8 +108,45 @@ def test_t34_statuses() -> None:
         assert again is not None
         assert again.partitions == order.partitions
         assert again.rebalance_id > order.rebalance_id
+    last = desk.beats("a")
     consumer.works(status=OrderStatus.PROCESSING)
-    assert desk.beats("a") is not None, "still at it"
+    assert desk.beats("a") is None, "it is at it"
+    assert last in [desk.beats("a") for _ in range(3)]
+
+
+def test_t33_who_is_busy_with_what_is_over_is_not_told_more() -> None:
+    """A client that was stuck answers each order as often as it got it."""
+    desk = Desk(2)
+    consumer = desk.joins("a")
+    desk.balance()
+    for _ in range(4):
+        desk.beats("a")
+    consumer.held = dict.fromkeys(table({"t": 2}).partitions(["t"]), table({}).slots[1])
+    while consumer.inbox:
+        consumer.works()
+    desk.beats("a")
+    desk.joins("b")
+    desk.balance()
+    order = desk.beats("a")
+    assert order is not None
+    assert order.op is RebalanceOp.DISCONNECT
+    while consumer.results:
+        assert desk.beats("a") is None
+    assert desk.beats("a") == order
+
+
+def test_t33_a_list_shows_that_a_connect_is_done() -> None:
+    desk = Desk(2)
+    consumer = desk.joins("a")
+    desk.balance()
+    desk.beats("a")
+    consumer.works()
+    consumer.results.clear()  # the word is lost
+    for _ in range(4):
+        desk.beats("a")
+    status = desk.master.group_status("g")
+    assert status is not None
+    assert status.members[0].order is None
 
 
 def test_t35_released_before_it_is_assigned() -> None:

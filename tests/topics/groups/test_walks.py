@@ -15,7 +15,7 @@ from tests.topics.groups.grant_log import BrokenPromise
 from tests.topics.groups.groups_world import GroupsWorld
 from waltz_ray.topics.groups import rules
 
-TURNS = 200
+TURNS = 250
 RARE = ("grants", "REPORTED", "WITHDRAWN", "CLOSED", "GONE", "OVERDUE", "410", "taken", "ended")
 
 
@@ -51,6 +51,7 @@ MUTATIONS: dict[str, tuple[str, Callable[..., object]]] = {
     "granted while somebody is leaving it": ("may_be_granted", lambda owner, leaving: True),
     "any word ends an order": ("is_word_on", lambda rebalance_id, report: True),
     "left, whatever the word says": ("left_by", lambda ordered, report, reported: set(ordered)),
+    "any list ends an order": ("is_fulfilled", lambda order, reported: True),
     "an order is sent once": ("is_sent", lambda beats: beats == 0),
     "nobody is ever gone": ("is_gone", lambda *_: False),
     "gone too early": ("is_gone", lambda seen, now, limit: now - seen >= limit // 3),

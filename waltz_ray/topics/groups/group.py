@@ -101,6 +101,9 @@ class ConsumerGroup:
                 self.holdings.stray(member, partition)
         member.connected &= reported.keys()
         member.moved &= member.connected
+        order = member.order
+        if order is not None and rules.is_fulfilled(order, reported):
+            member.order = member.told_ms = None  # the word on it was lost
 
     def takes_word(
         self,
@@ -112,6 +115,7 @@ class ConsumerGroup:
         """How an order ended. ``reported``: all that the member has, said with it."""
         order = member.order
         if order is None or not rules.is_word_on(order.rebalance_id, word):
+            member.busy = True
             return
         member.order = None
         if word.status is OrderStatus.DONE:
@@ -139,6 +143,7 @@ class ConsumerGroup:
 
     def tells(self, member: GroupMember, table: TopicTable, now_ms: int) -> RebalanceOrder | None:
         """What a member is to do, with the answer to its heartbeat."""
+        busy, member.busy = member.busy, False
         if member.order is None:
             member.order, member.order_beats = self._next_order(member, table), 0
             if member.order is not None and member.told_ms is None:
@@ -146,6 +151,8 @@ class ConsumerGroup:
         if member.order is None and member.asked is not None:
             asked, member.asked = member.asked, None
             return RebalanceOrder(self._ids.take(), asked, OrderStatus.PROCESSING, ())
+        if busy and member.order_beats > 0:
+            return None  # it comes to this one yet; if it has not got it, it is told when it is no longer busy
         member.order_beats += 1
         return member.order if rules.is_sent(member.order_beats - 1) else None
 

@@ -69,6 +69,8 @@ class GroupMember:
     order: RebalanceOrder | None = None
     order_beats: int = 0
     """How often it has beaten since the order was made, or it has registered."""
+    busy: bool = False
+    """With this heartbeat it has said something of an order that is not the last, or not done yet."""
     told_ms: int | None = None
     """When it was told to do something, and has done nothing since."""
     asked: RebalanceOp | None = None

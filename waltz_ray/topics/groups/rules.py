@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from waltz_ray.topics.groups.effects import GroupRefusal
-from waltz_ray.topics.groups.events import GroupTerms, OrderReport, OrderStatus
+from waltz_ray.topics.groups.effects import GroupRefusal, RebalanceOrder
+from waltz_ray.topics.groups.events import GroupTerms, OrderReport, OrderStatus, RebalanceOp
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
 
 __all__ = [
     "difference",
     "first_id",
     "has_moved",
+    "is_fulfilled",
     "is_gone",
     "is_overdue",
     "is_sent",
@@ -91,6 +92,14 @@ def is_word_on(rebalance_id: int, report: OrderReport) -> bool:
     orders back like this.
     """
     return report.rebalance_id == rebalance_id and report.status is not OrderStatus.PROCESSING
+
+
+def is_fulfilled(order: RebalanceOrder, reported: Collection[TopicPartition]) -> bool:
+    """Whether a list shows that an order is done, without a word on it: a CONNECT, if it has all of it.
+
+    Never a DISCONNECT: a list that lacks something may be older than its CONNECT.
+    """
+    return order.op is RebalanceOp.CONNECT and all(partition in reported for partition, _ in order.partitions)
 
 
 def left_by(
