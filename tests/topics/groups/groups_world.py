@@ -45,7 +45,7 @@ from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicTable
 CLIENT_MS, ORDER_MS = 30_000, 60_000
 BEAT_MS, CALL_MS, BALANCE_MS = 3_000, 6_000, 20_000
 LITTLE = 0.05  # so often a message is lost, and nobody should suffer from it
-LATEST_MS = 8_000  # a message is under way for so long at the most
+SOON_MS, LATEST_MS = 800, 8_000  # a message is under way for so long at the most
 TERMS = GroupTerms(frozenset("tu"), {})
 
 
@@ -95,6 +95,9 @@ class GroupsWorld:
         self.accepted: dict[str, int] = {}  # when this leader last heard of a member
         self.taken: set[tuple[str, TopicPartition]] = set()  # by this leader, without a word of the client
         self.loss, self.doubling = self.random.choice([0.0, LITTLE, 0.3]), self.random.choice([0.0, 0.1, 0.4])
+        self.latest_ms = self.random.choice([SOON_MS, LATEST_MS, LATEST_MS])
+        # Whether the network is one in which nobody is to suffer.
+        self.good = self.loss <= LITTLE and not self.doubling and self.latest_ms == SOON_MS
         self.ports, self.more = 8000, 0
         self.master = TopicMaster()
         self.next_balance_ms = self.took_over_ms = 0
@@ -189,7 +192,7 @@ class GroupsWorld:
         if freed.how is Freeing.GONE and self.now_ms - self.accepted[client.name] < CLIENT_MS:
             raise BrokenPromise(f"{freed}, heard of at {self.accepted[client.name]}")
         well = self.now_ms - client.odd_ms >= ORDER_MS + CLIENT_MS
-        if freed.how is Freeing.OVERDUE and client.alive and well and self.loss <= LITTLE and not self.doubling:
+        if freed.how is Freeing.OVERDUE and client.alive and well and self.good:
             raise BrokenPromise(f"{freed}, who was at no fault since {client.odd_ms}")
 
     def look_at_balance(self, before: GroupStatus | None, effects: list[MasterEffect]) -> None:
@@ -227,9 +230,7 @@ class GroupsWorld:
                 self.letters.append((self.now_ms + self.delay(), event))
 
     def delay(self) -> int:
-        return (
-            0 if self.random.random() < 0.7 else self.random.randrange(LATEST_MS // 10 if self.calm_now else LATEST_MS)
-        )
+        return 0 if self.random.random() < 0.7 else self.random.randrange(SOON_MS if self.calm_now else self.latest_ms)
 
     def asks(self, client: Client) -> None:
         """A heartbeat is due, unless one is under way."""
@@ -384,7 +385,7 @@ class GroupsWorld:
             client.paused = client.stuck = False
         if not self.there():
             self.comes()
-        until = self.now_ms + CLIENT_MS + LATEST_MS + BALANCE_MS
+        until = self.now_ms + ORDER_MS + CLIENT_MS + BALANCE_MS
         while self.now_ms < until:
             self.turn()
         until = self.next_balance_ms + 2 * BALANCE_MS

@@ -125,6 +125,7 @@ class ConsumerGroup:
         named = [partition for partition, _ in order.partitions]
         if order.op is RebalanceOp.DISCONNECT:
             left = rules.left_by(named, word, reported)
+            member.foreign -= left
             for partition in left - member.owned:
                 self.holdings.left(member, partition, Freeing.REPORTED, out)
             for partition in left & member.owned:  # it is to connect at another address
@@ -138,6 +139,15 @@ class ConsumerGroup:
             has = named if reported is None else reported
             member.connected.update(member.owned.intersection(named).intersection(has))
         member.deferred.update(set(named) - member.connected)
+
+    def knows(self, table: TopicTable) -> None:
+        """Partitions have come: what a member has of them, from when they were there before, it is to leave first."""
+        for member in self.members.values():
+            for partition in sorted(member.foreign):
+                if partition.topic in self.terms.topics and table.has(partition):
+                    member.foreign.discard(partition)
+                    if partition not in member.owned:  # back so soon that nobody has been told
+                        self.holdings.stray(member, partition)
 
     # ---- what members are told
 

@@ -23,6 +23,8 @@ def groups_broken(groups: Iterable[ConsumerGroup]) -> str | None:
             loose = [p for p in member.owned if p not in granted or granted[p].client_id != member.client_id]
             if loose or not member.connected <= member.owned or not member.moved <= member.connected:
                 return f"group {group.name}: {member} does not fit its grants"
+            if not member.leaving | member.foreign <= member.places.keys():
+                return f"group {group.name}: nobody knows where {member.client_id} is to leave what it has"
             if any(member.client_id not in group.holdings.leaving.get(p, ()) for p in member.leaving):
                 return f"group {group.name}: the book does not know what {member.client_id} is leaving"
     return None

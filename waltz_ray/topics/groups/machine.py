@@ -118,6 +118,8 @@ class TopicMaster:
                 self._forget()
             case TableKnown(table):
                 self._table = table
+                for group in self._groups.values():
+                    group.knows(table)
             case BalanceDue():
                 self._balance(out)
             case HoldBalance(name, held):

@@ -79,10 +79,10 @@ def is_overdue(told_ms: int | None, now_ms: int, order_ms: int) -> bool:
 def is_sent(beats: int) -> bool:
     """Whether an order goes with a heartbeat; ``beats``: how many there were since it was made.
 
-    With the first two, then with every third: a reply may be lost. Not with each: foreign clients do what comes twice
+    With the first two, then with every second: a reply may be lost. Not with each: foreign clients do what comes twice
     twice, and say so with one heartbeat for each, so one that was stuck would be busy for long with what is over.
     """
-    return beats < 2 or beats % 3 == 0
+    return beats == 1 or beats % 2 == 0
 
 
 def is_word_on(rebalance_id: int, report: OrderReport) -> bool:
