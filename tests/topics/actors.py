@@ -21,7 +21,7 @@ from waltz_ray.topics.serving.served_topic import TopicSurroundings
 from waltz_ray.topics.serving.slot_port import SlotDuties
 from waltz_ray.topics.serving.topic_node import SlotListening, TopicNode
 
-LIMIT_S = 20.0
+LIMIT_S = 10.0
 TAIL_BYTES = 1 << 20
 
 
@@ -44,6 +44,12 @@ class MemoryOffsets:
             return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
         self.items[key] = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor)
         return TakenOffset(None if before.offset < 0 else before.offset, before.epoch + 1)
+
+    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+        before = self.items.get((group, topic, partition), OffsetItem(-1, 0, 0, 0))
+        after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+        self.items[group, topic, partition] = after
+        return "it is away" if self.away else ""
 
     async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
         key, before = self._look(place)

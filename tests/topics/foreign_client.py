@@ -14,13 +14,13 @@ from typing import Any
 
 from waltz_ray import compat
 
-__all__ = ["ForeignClient", "ForeignFault", "ForeignReply", "crc", "payloads_of", "text"]
+__all__ = ["Fields", "ForeignClient", "ForeignFault", "ForeignReply", "crc", "payloads_of", "text"]
 
 TOKEN = 0xFF7FF4FE
 PATIENCE_S = 20.0
 
 Field = int | bytes
-Fields = Mapping[int, Field | Sequence[Field]]
+Fields = Mapping[int, Any]
 
 
 def text(value: str) -> bytes:

@@ -14,7 +14,7 @@ from waltz_ray.errors import WaltzError
 from waltz_ray.kv import ABSENT, AsyncKvMap
 from waltz_ray.topics.offset_item import OffsetItem, decode_offset, encode_offset, offset_name
 
-__all__ = ["KvOffsets", "OffsetPlace", "Offsets", "OffsetsAway", "TakenOffset"]
+__all__ = ["KvOffsets", "OffsetPlace", "OffsetResets", "Offsets", "OffsetsAway", "TakenOffset"]
 
 _ATTEMPTS = 8
 
@@ -57,6 +57,14 @@ class Offsets(Protocol):
         ...
 
 
+class OffsetResets(Protocol):
+    """What a master needs of it."""
+
+    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+        """The group goes on there; whoever has taken the offset is refused from then on. "", or why it is not so."""
+        ...
+
+
 class KvOffsets:
     """In ``items``: a client of a key/value space, or a map of one."""
 
@@ -76,6 +84,18 @@ class KvOffsets:
             return await self._store(place, offset_name(place.group, place.topic, place.partition), offset, epoch)
         except WaltzError as error:  # KvUnknownFate among them: the next write is made on what is there
             return OffsetsAway(str(error))
+
+    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+        try:
+            name = offset_name(group, topic, partition)
+            for _ in range(_ATTEMPTS):
+                before, version = await self._read(name)
+                after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+                if await self._write(name, after, version) is not None:
+                    return ""
+        except WaltzError as error:
+            return str(error)
+        return "others change it all the time"
 
     async def _take(self, place: OffsetPlace, name: str) -> TakenOffset | OffsetsAway:
         for _ in range(_ATTEMPTS):
