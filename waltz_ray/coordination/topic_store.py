@@ -5,6 +5,8 @@
     /<cluster>/store/topics
         /epoch                       of the last master; it only rises
         /leader                      lock, ephemeral: the actor that is the master
+        /access, /flow               who may what, and how fast: JSON of operators (docs/tubemq.md, "Rights and limits")
+        /visit, /secrets             tokens: made by masters, from time to time and once
         /ports/<actor>.<10 digits>   where the actor's slots listen; ephemeral, the highest of an actor counts
 
 Crash story. A leader that is cut off answers as master until it reaches ZooKeeper again: what it grants is refused by
@@ -67,6 +69,31 @@ class TopicStore:
                 return epoch
             except VersionConflict:
                 continue
+
+    # ---- documents
+
+    def document(self, name: str) -> tuple[bytes, int]:
+        """The bytes of ``access``, ``flow``, ``visit`` or ``secrets``, and their version; (b"", -1): there are none."""
+        try:
+            return self._zookeeper.get(f"{self._root}/{name}")
+        except NoNode:
+            return b"", -1
+
+    def set_document(self, name: str, data: bytes, version: int) -> bool:
+        """Replace it where it has that version (-1: where there is none); False: it has another."""
+        path = f"{self._root}/{name}"
+        try:
+            if version < 0:
+                self._zookeeper.create(path, data, make_parents=True)
+            else:
+                self._zookeeper.set(path, data, version)
+        except (NodeExists, VersionConflict, NoNode):
+            return False
+        return True
+
+    def watch_document(self, name: str, callback: Callable[[bytes], None]) -> Watch:
+        """``callback`` with its bytes, now and after each change; b"": there are none."""
+        return self._zookeeper.watch_data(f"{self._root}/{name}", lambda data, version: callback(data or b""))
 
     # ---- ports
 

@@ -10,10 +10,13 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from waltz_ray.errors import BadPayload
+from waltz_ray.topics.access import KnownClient, TopicAccess, authorized, known_at_master, refused_topics
 from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.flow_table import FlowTable
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
     GroupRefusal,
@@ -40,9 +43,12 @@ from waltz_ray.topics.groups.words import (
     refused_with,
     topics_text,
 )
-from waltz_ray.topics.messages_consumer import HeartRequestC2M, RegisterRequestC2M
-from waltz_ray.topics.messages_producer import HeartRequestP2M, RegisterRequestP2M
+from waltz_ray.topics.messages_consumer import HeartRequestC2M, HeartResponseM2C, RegisterRequestC2M
+from waltz_ray.topics.messages_producer import HeartRequestP2M, HeartResponseM2P, RegisterRequestP2M
+from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault
+from waltz_ray.topics.serving.deliveries import UnixClock
+from waltz_ray.topics.texts import parse_condition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["MasterPort", "StoresOffsets"]
@@ -52,6 +58,13 @@ log = logging.getLogger(__name__)
 Answered = Callable[["TopicResponse | RpcFault"], None]
 StoresOffsets = Callable[[str, Mapping[TopicPartition, int]], Awaitable[str]]
 """(group, offsets): stores where a bound group begins; "" or why it could not."""
+
+
+class _Asked(NamedTuple):
+    request: MasterRequest
+    call: RpcCall
+    answer: Answered
+    known: KnownClient
 
 
 def monotonic_ms() -> int:
@@ -77,7 +90,11 @@ class MasterPort:
         self._table = TopicTable({}, {})
         self._now_ms = now_ms
         self._calls = itertools.count(1)
-        self._asked: dict[int, tuple[MasterRequest, RpcCall, Answered]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self.access: Callable[[], TopicAccess] = TopicAccess
+        """Asked at each request: what holds now."""
+        self.flow: Callable[[], FlowTable] = FlowTable
+        self._unix_ms = UnixClock()
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -113,8 +130,29 @@ class MasterPort:
         except BadPayload as error:
             answer(refused_with(asked, TopicCode.BAD_REQUEST, str(error)))
             return
-        self._asked[number] = asked, call, answer
+        known = self._known(asked)
+        if isinstance(known, Refusal):
+            answer(refused_with(asked, known.code, known.text))
+            return
+        self._asked[number] = _Asked(asked, call, answer, known)
         self.step(event)
+
+    def _known(self, request: MasterRequest) -> KnownClient | Refusal:
+        """Who it is, if it may do that; nobody is looked at where this actor does not lead."""
+        if not self.machine.leads:
+            return KnownClient()
+        access = self.access()
+        known = known_at_master(access, request.auth_info, self._unix_ms())
+        if isinstance(known, Refusal):
+            return known
+        refused: Refusal | None = None
+        if isinstance(request, RegisterRequestP2M | HeartRequestP2M):
+            refused = refused_topics(access, known, request.topic_list)
+        elif isinstance(request, RegisterRequestC2M):
+            filters = dict(parse_condition(each) for each in request.topic_condition)
+            for topic in request.topic_list:
+                refused = refused or refused_topics(access, known, [topic], request.group_name, filters.get(topic, ()))
+        return refused or known
 
     def step(self, event: MasterEvent) -> None:
         """Tell the machine, and carry out what it orders."""
@@ -124,17 +162,17 @@ class MasterPort:
     def _carry_out(self, effect: MasterEffect) -> None:
         match effect:
             case RefuseClient(number, reason, text):
-                request, call, answer = self._asked.pop(number)
+                request, call, answer, _ = self._asked.pop(number)
                 if reason is GroupRefusal.STANDBY:
                     answer(FaultName.STANDBY.fault(text, call))
                 else:
                     answer(refused_with(request, code_of(reason), text))
             case TellClosed(number):
-                request, _, answer = self._asked.pop(number)
+                request, _, answer, _ = self._asked.pop(number)
                 answer(closed(request))
             case ProducerAnswer(number) | ConsumerAnswer(number):
-                request, _, answer = self._asked.pop(number)
-                answer(self._answer(request, effect))
+                request, _, answer, known = self._asked.pop(number)
+                answer(self._answer(request, effect, known))
             case StoreOffsets(group, session_key, offsets):
                 task = asyncio.get_running_loop().create_task(self._store(group, session_key, offsets))
                 self._tasks.add(task)
@@ -144,13 +182,31 @@ class MasterPort:
             case PartitionFreed(group, partition, client_id, how):
                 log.info("group %s: %s has %s no more: %s", group, client_id, partition, how.value)
 
-    def _answer(self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer) -> MasterResponse:
+    def _answer(
+        self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer, known: KnownClient
+    ) -> MasterResponse:
         topics = topics_text(answer.topics, self._table.slots, self._max_message_bytes)
+        rights = authorized(self.access(), known, answer.topics, self._unix_ms())
+        renew = known.renew or None
         if isinstance(answer, ProducerAnswer):
             assert isinstance(request, RegisterRequestP2M | HeartRequestP2M)
-            return producer_answered(request, answer, topics)
+            to_producer = producer_answered(request, answer, topics)
+            if isinstance(to_producer, HeartResponseM2P):
+                return replace(to_producer, authorized_info=rights, require_auth=renew)
+            return replace(to_producer, authorized_info=rights)
         assert isinstance(request, RegisterRequestC2M | HeartRequestC2M)
-        return consumer_answered(request, answer, topics)
+        to_consumer = consumer_answered(request, answer, topics)
+        known_ids = request.def_flow_check_id or 0, request.group_flow_check_id or 0
+        (default_id, default_text), (group_id, group_text) = self.flow().news(request.group_name, *known_ids)
+        flow: dict[str, Any] = {
+            "def_flow_check_id": default_id,
+            "def_flow_control_info": default_text,
+            "group_flow_check_id": group_id,
+            "group_flow_control_info": group_text,
+        }
+        if isinstance(to_consumer, HeartResponseM2C):
+            return replace(to_consumer, authorized_info=rights, require_auth=renew, **flow)
+        return replace(to_consumer, authorized_info=rights, **flow)
 
     async def _store(self, group: str, session_key: str, offsets: Mapping[TopicPartition, int]) -> None:
         why = await self._store_offsets(group, offsets)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics import texts
+from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.messages_consumer import (
     CommitOffsetRequestC2B,
@@ -33,6 +34,8 @@ from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["SlotDuties", "SlotPort"]
 
+_MAY_BE_BEHIND = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
+
 Answered = Callable[["TopicResponse | RpcFault"], None]
 
 
@@ -42,6 +45,10 @@ class SlotDuties:
 
     deliveries: Deliveries
     max_message_bytes: int
+    access: Callable[[], TopicAccess] = TopicAccess
+    """Asked at each request: what holds now."""
+    access_again: Callable[[], Awaitable[None]] | None = None
+    """Looks at ZooKeeper again: what holds may be newer than what was told."""
     produced: int = 0
     """Messages that were appended."""
     refused: int = 0
@@ -66,6 +73,42 @@ class SlotPort:
         self._deliveries = duties.deliveries
 
     def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
+        refused = self._refused(request)
+        again = self._duties.access_again
+        if refused is None:
+            self._submit(request, answer)
+        elif refused.code in _MAY_BE_BEHIND and again is not None:
+            self._deliveries.spawn(self._look_again(again(), request, answer))
+        else:
+            answer(_refusal(request, refused))
+
+    async def _look_again(self, looked: Awaitable[None], request: TopicRequest, answer: Answered) -> None:
+        await looked
+        refused = self._refused(request)
+        if refused is None:
+            self._submit(request, answer)
+        else:
+            answer(_refusal(request, refused))
+
+    def _refused(self, request: TopicRequest) -> Refusal | None:
+        """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
+        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        match request:
+            case SendMessageRequestP2B(client_id, topic):
+                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
+                return known if isinstance(known, Refusal) else refused_topics(access, known, [topic])
+            case RegisterRequestC2B(_, client_id, group, topic):
+                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
+                if isinstance(known, Refusal) or request.op_type != BrokerOperation.REGISTER:
+                    return known if isinstance(known, Refusal) else None
+                filters = [each.strip() for each in request.filter_cond_str if each.strip()]
+                return refused_topics(access, known, [topic], group or "?", filters)
+            case HeartBeatRequestC2B():
+                known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
+                return known if isinstance(known, Refusal) else None
+        return None
+
+    def _submit(self, request: TopicRequest, answer: Answered) -> None:
         match request:
             case SendMessageRequestP2B():
                 self._send(request, answer)
@@ -197,7 +240,11 @@ class SlotPort:
             else:
                 # A lease is renewed at once: the reply comes within this call.
                 delivery.ask(lambda token: t.LeaseRenewed(token, request.client_id), partial(told, place))
-        answer(HeartBeatResponseB2C(True, TopicCode.OK, "", bool(failures), tuple(failures)))
+        known = known_at_broker(
+            self._duties.access(), request.auth_info, [], request.client_id, self._deliveries.now_ms()
+        )
+        renew = not isinstance(known, Refusal) and known.renew
+        answer(HeartBeatResponseB2C(True, TopicCode.OK, "", bool(failures), tuple(failures), renew or None))
 
     def _delivery(self, topic: str, partition_id: int, group: str) -> GroupDelivery | Refusal:
         partition = self._found(topic, partition_id)
@@ -242,6 +289,18 @@ class SlotPort:
             return
         consumed = bool(request.last_pack_consumed)
         delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told)
+
+
+def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:
+    """The answer to a request that the client may not make."""
+    code, text = refused.code, refused.text
+    match request:
+        case SendMessageRequestP2B():
+            return SendMessageResponseB2P(False, code, text, code is TopicCode.CERTIFICATE_FAILURE or None)
+        case RegisterRequestC2B():
+            return RegisterResponseB2C(False, code, text)
+    require = code in (TopicCode.CERTIFICATE_FAILURE, TopicCode.UNAUTHORIZED) or None
+    return HeartBeatResponseB2C(False, code, text, None, (), require)
 
 
 def _not_sent(refusal: Refusal) -> SendMessageResponseB2P:

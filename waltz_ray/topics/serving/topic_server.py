@@ -22,7 +22,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.topic_store import SlotPorts, TopicStore
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
-from waltz_ray.errors import ConfigError, CoordinationError, WaltzError
+from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, WaltzError
 from waltz_ray.net.tls import server_context
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
@@ -32,6 +32,7 @@ from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape, TopicTable
+from waltz_ray.topics.serving.access_view import AccessView
 from waltz_ray.topics.serving.deliveries import Deliveries
 from waltz_ray.topics.serving.gateway import MASTER_METHODS, TopicGateway
 from waltz_ray.topics.serving.master_port import MasterPort
@@ -103,6 +104,7 @@ class TopicServer:
             idle_ms=config.idle_ms,
         )
         self._tls = self._context()
+        self.access = AccessView(self._store, self._post, self._flow_changed)
         self.master = MasterPort(
             self._store_offsets,
             config.max_message_bytes,
@@ -110,6 +112,8 @@ class TopicServer:
             GroupTimes(client_ms=config.client_ms, order_ms=4 * config.client_ms, session_ms=2 * config.client_ms),
         )
         self._gateway = TopicGateway(f"topic/{actor}, master", self.master, MASTER_METHODS, self._limits, tls=self._tls)
+        self.master.access = lambda: self.access.now
+        self.master.flow = lambda: self.access.flow
         self.node = self._new_node()
 
     def _context(self) -> ssl.SSLContext | None:
@@ -127,7 +131,12 @@ class TopicServer:
         limits = DeliveryLimits(
             lease_ms=config.client_ms, batch_messages=config.batch_messages, batch_bytes=config.batch_bytes
         )
-        deliveries = Deliveries(self._actor, self._offsets, limits, hold_s=config.hold_ms / 1000)
+        deliveries = Deliveries(
+            self._actor, self._offsets, limits, lambda group: self.access.flow.rules_of(group), config.hold_ms / 1000
+        )
+        duties = SlotDuties(
+            deliveries, config.max_message_bytes, lambda: self.access.now, lambda: self._in_thread(self.access.read)
+        )
         first = config.broker_port + PORTS_OF_AN_ACTOR * self._actor if config.broker_port else 0
         around = TopicSurroundings(
             self._actor,
@@ -137,7 +146,7 @@ class TopicServer:
             config.lease_margin_ms / 1000,
         )
         listening = SlotListening(self._host, first, self._limits, self._tls)
-        return TopicNode(around, SlotDuties(deliveries, config.max_message_bytes), listening, self._ports_are)
+        return TopicNode(around, duties, listening, self._ports_are)
 
     # ---- life
 
@@ -158,6 +167,7 @@ class TopicServer:
         self._spawn(self._keep_announced())
         await self._in_thread(self._register)
         self._spawn(self._keep_lease())
+        self._spawn(self._keep_tokens())
 
     async def close(self) -> None:
         """Serve nothing more: what it has is given to others. Idempotent."""
@@ -195,6 +205,7 @@ class TopicServer:
         reason = (
             self.failure
             or node.failure
+            or self.access.problem
             or (f"topic {missing[0]} is being opened" if missing else "")
             or (
                 f"slot {unserved[0].rpartition('/')[2]} of topic {unserved[0].rpartition('/')[0]} is being opened"
@@ -229,6 +240,7 @@ class TopicServer:
             if found is not None:
                 self._post(self._table_seen, found)
 
+        self._watches += self.access.watch()
         self._watches.append(self._units.watch_members(partial(self._post, self._members_seen)))
         self._watches.append(self._units.watch_table(table))
         self._watches.append(self._store.watch_ports(partial(self._post, self._ports_seen)))
@@ -322,6 +334,18 @@ class TopicServer:
                 if isinstance(confirmed, LeaseConfirmed):
                     self.node.told(confirmed)
             await asyncio.sleep(pause_s)
+
+    async def _keep_tokens(self) -> None:
+        while True:
+            if self._leading:
+                try:
+                    await self._in_thread(partial(self.access.rotate, time.time_ns() // 1_000_000))
+                except (CoordinationError, InvalidInput) as error:
+                    log.warning("topic/%d: the visit tokens are not made anew: %s", self._actor, error)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _flow_changed(self) -> None:
+        self.node.duties.deliveries.flow_changed()
 
     async def _confirm_members(self) -> Mapping[int, str]:
         while True:
