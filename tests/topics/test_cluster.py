@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +61,8 @@ def status(actor: int) -> TopicActorStatus | None:
 
 def served() -> bool:
     view = cluster_status(NAME)
-    return not missing(view, 1, 2) and any(each.leads for each in view.topics.values())
+    shared = all(len(each.slots) == 2 for each in view.topics.values())  # of four: nothing will move
+    return shared and not missing(view, 1, 2) and any(each.leads for each in view.topics.values())
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +194,48 @@ def test_an_actor_that_is_killed_loses_nothing_and_its_slots_are_soon_served(pla
         assert sorted(member.got) == sorted(place.produced[40:]), "what was confirmed does not come again"
 
     run(work)
+
+
+def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as leaving:
+            main(["topic", *words, "--cluster", NAME, "--zookeeper", place.zookeeper])
+        shown = capsys.readouterr()
+        assert leaving.value.code == 0, shown.err
+        return shown.out
+
+    def refused(*words: str) -> str:
+        with pytest.raises(SystemExit) as leaving:
+            main(["topic", *words, "--cluster", NAME, "--zookeeper", place.zookeeper])
+        assert leaving.value.code == 1
+        return capsys.readouterr().err
+
+    until(served, "all slots are served")
+    sent = said("produce", "orders", "by hand", "and again", "--type", "typed").split()
+    assert [each.split("/")[0] for each in sent] == ["0", "1"]
+    got = said("consume", "orders", "--group", "commands", "--type", "typed", "--limit", "2").splitlines()
+    assert sorted(got) == ["and again", "by hand"]
+    rows = json.loads(said("describe", "orders", "--json"))
+    assert [row["slot"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["address"] and row["end"] > 0 for row in rows)
+    behind = {row["partition"]: row["lag"] for row in json.loads(said("lag", "commands", "--json"))}
+    assert behind.keys() == {0, 1, 2, 3}
+    assert "commands goes on at orders 0/0" in said("reset", "commands", "orders", "--to", "0")
+    again = said("consume", "orders", "--group", "commands", "--type", "typed", "--limit", "2").splitlines()
+    assert sorted(again) == ["and again", "by hand"]
+    assert said("reset", "commands", "orders", "--to", "latest").count("goes on at") == 4
+    assert {row["lag"] for row in json.loads(said("lag", "commands", "--json"))} == {0}
+    said("reset", "commands", "orders", "--to", "earliest", "--partition", "2")
+    said("reset", "commands", "orders", "--to", "1h")
+    assert "has partitions 0 to 3" in refused("reset", "commands", "orders", "--to", "0", "--partition", "4")
+    assert "of kind kv, not topic" in refused("describe", "topic-offsets")
+    assert said("access") == "{}\n"
+    wanted = tmp_path / "access.json"
+    wanted.write_text('{"authenticate": true, "users": {"ann": "x"}, "rights": []}')
+    assert said("access", str(wanted)) == "access holds from now on\n"
+    assert "(401)" in refused("produce", "orders", "x") or "(401)" in refused("produce", "orders", "x")
+    assert "(403)" in refused("produce", "orders", "x", "--user", "ann", "--password", "x")
+    wanted.write_text("{}")
+    said("access", str(wanted))
+    wanted.write_text('{"default": 1}')
+    assert "the flow control rules" in refused("flow", str(wanted))

@@ -108,6 +108,11 @@ class TopicStore:
         self._make(self._ports)
         return self._zookeeper.watch_children(self._ports, lambda names: callback(self._read(names)))
 
+    def ports(self) -> dict[int, SlotPorts]:
+        """What each actor has said last."""
+        self._make(self._ports)
+        return self._read(self._zookeeper.children(self._ports))
+
     def _read(self, names: list[str]) -> dict[int, SlotPorts]:
         newest: dict[int, str] = {}
         for name in sorted(names, key=lambda each: each.rpartition(".")[2]):
