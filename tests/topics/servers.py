@@ -82,8 +82,8 @@ class TopicCluster:
         assert endpoint is not None
         return await self.client(endpoint.port)
 
-    async def client(self, port: int) -> ForeignClient:
-        client = await ForeignClient.open(port)
+    async def client(self, port: int, ssl: Any = None) -> ForeignClient:
+        client = await ForeignClient.open(port, ssl=ssl)
         self.clients.append(client)
         return client
 

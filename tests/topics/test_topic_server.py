@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from tests.net.test_tls import made
 from tests.topics.foreign_client import Fields, ForeignFault, message, text
 from tests.topics.members import Member, brokers_in, joined
 from tests.topics.servers import topic_cluster
+from waltz_ray.net.tls import client_context
+from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
+from waltz_ray.topics.lease_ending import OTHERS_END
 
 PRODUCER: Fields = {1: text("producer"), 2: text("orders"), 3: -1, 4: text("127.0.0.1")}
 
@@ -138,5 +143,71 @@ def test_t51_what_makes_no_sense_is_refused_and_says_why() -> None:
             assert (await master.ask(4, head)).code == 200
             assert (await master.ask(5, {1: text("c"), 2: text("g"), 4: 0, 5: event})).code == 400
             assert (await joined(master, "d", topic="others")).code == 400
+
+    asyncio.run(run())
+
+
+def test_t23_t36_who_is_gone_for_the_master_and_goes_on_pulling_loses_the_partition() -> None:
+    """On slots of both actors: of the master itself, and of the other one."""
+
+    async def run() -> None:
+        async with topic_cluster(2, client_ms=1500) as cluster:
+            await cluster.create("orders", 2)
+            await cluster.until(cluster.settled)
+            master = await cluster.master()
+            old, new = Member(cluster.client, "old"), Member(cluster.client, "new")
+            await old.join(master)
+            while len(old.has) < 2:
+                assert await old.beat() == 200
+                await asyncio.sleep(0.01)  # polling interval, not synchronisation
+            await new.join(master)
+
+            async def taken_over() -> None:
+                while len(new.has) < 2:
+                    assert await new.beat() == 200
+                    for broker in old.has.values():
+                        await broker.pull("g", "orders", "old")  # which renews its lease; it says nothing to the master
+                    await asyncio.sleep(0.02)  # polling interval, not synchronisation
+
+            await asyncio.wait_for(taken_over(), 30)
+            for broker in old.has.values():
+                assert (await broker.pull("g", "orders", "old")).code == 412
+
+    asyncio.run(run())
+
+
+def test_only_a_master_ends_leases() -> None:
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            broker = await cluster.client(cluster.servers[0].node.ports[1])
+            assert (await broker.register("g", "orders", "one")).code == 200
+            made_up: Fields = {1: OTHERS_END, 2: text("two"), 3: text("g"), 4: text("orders"), 5: 0, 6: 0}
+            for shown in ({}, {9: text("0" * 64)}):
+                refused = await broker.ask(15, {**made_up, **shown})
+                assert (refused.code, "opType is 31" in refused.why) == (400, True)
+            assert (await broker.pull("g", "orders", "one")).code == 404
+
+    asyncio.run(run())
+
+
+def test_t47_all_ports_speak_tls_and_the_master_reaches_its_slots(tmp_path: Path) -> None:
+    own = made(tmp_path)
+
+    async def run() -> None:
+        async with topic_cluster(1, tls_certificate=own.path, tls_key=own.key) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            server, trust = cluster.servers[0], client_context(own.path)
+            assert server.endpoint is not None
+            master = await cluster.client(server.endpoint.port, ssl=trust)
+            brokers = brokers_in((await master.ask(1, PRODUCER)).texts(5))
+            broker = await cluster.client(brokers[1], ssl=trust)
+            assert (await broker.produce("orders", b"x")).code == 200
+            assert (await broker.register("g", "orders", "one")).code == 200
+            granted = TopicPartition("orders", 1)
+            await server._tell_slot("g", granted, "two", SlotPlace("127.0.0.1", brokers[1]))
+            assert (await broker.pull("g", "orders", "one")).code == 411, "it was told"
 
     asyncio.run(run())

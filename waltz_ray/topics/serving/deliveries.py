@@ -86,6 +86,14 @@ class GroupDelivery:
             timer = loop.call_at(until_s, self._let_go_of, reply.token)
             self._held[reply.token] = _HeldPull(status.consumer, reply, timer)
 
+    def end_others(self, consumer: str) -> None:
+        """The master has granted the partition to ``consumer``: who else has it has it no more. What he was given and
+        has not confirmed comes again."""
+        holder = self.machine.status().consumer
+        if holder and holder != consumer:
+            log.info("group %s: %s has been granted what %s still has", self.group, consumer, holder)
+            self.ask(lambda token: t.PartitionGivenBack(token, holder, False), lambda reply: None)
+
     def grew(self) -> None:
         """There is more to be read: pulls that were held back look again, and say nothing of what was before."""
         for token in list(self._held):

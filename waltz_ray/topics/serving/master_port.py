@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +31,7 @@ from waltz_ray.topics.groups.effects import (
 from waltz_ray.topics.groups.events import BalanceDue, MasterEvent, OffsetsNotStored, OffsetsStored, TableKnown
 from waltz_ray.topics.groups.limits import GroupLimits, GroupTimes
 from waltz_ray.topics.groups.machine import TopicMaster
-from waltz_ray.topics.groups.table import TopicPartition, TopicTable
+from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicTable
 from waltz_ray.topics.groups.words import (
     MasterRequest,
     MasterResponse,
@@ -67,6 +67,10 @@ class _Asked(NamedTuple):
     known: KnownClient
 
 
+async def _nobody_is_told(group: str, partition: TopicPartition, client_id: str, place: SlotPlace) -> None:
+    return
+
+
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -94,6 +98,8 @@ class MasterPort:
         self.access: Callable[[], TopicAccess] = TopicAccess
         """Asked at each request: what holds now."""
         self.flow: Callable[[], FlowTable] = FlowTable
+        self.granted: Callable[[str, TopicPartition, str, SlotPlace], Coroutine[Any, Any, None]] = _nobody_is_told
+        """(group, partition, consumer, where its slot is): nobody else is to have it."""
         self._unix_ms = UnixClock()
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,13 +180,18 @@ class MasterPort:
                 request, _, answer, known = self._asked.pop(number)
                 answer(self._answer(request, effect, known))
             case StoreOffsets(group, session_key, offsets):
-                task = asyncio.get_running_loop().create_task(self._store(group, session_key, offsets))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case PartitionGranted(group, partition, client_id):
+                self._spawn(self._store(group, session_key, offsets))
+            case PartitionGranted(group, partition, client_id, _, reported):
                 log.info("group %s: %s has %s", group, client_id, partition)
+                if not reported and partition.slot in self._table.slots:
+                    self._spawn(self.granted(group, partition, client_id, self._table.slots[partition.slot]))
             case PartitionFreed(group, partition, client_id, how):
                 log.info("group %s: %s has %s no more: %s", group, client_id, partition, how.value)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _answer(
         self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer, known: KnownClient

@@ -11,6 +11,7 @@ from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics import texts
 from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
 from waltz_ray.topics.messages_consumer import (
     CommitOffsetRequestC2B,
     CommitOffsetResponseB2C,
@@ -73,6 +74,9 @@ class SlotPort:
         self._deliveries = duties.deliveries
 
     def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
+        if isinstance(request, RegisterRequestC2B) and request.op_type == OTHERS_END:
+            self._others_end(request, answer)
+            return
         refused = self._refused(request)
         again = self._duties.access_again
         if refused is None:
@@ -81,6 +85,17 @@ class SlotPort:
             self._deliveries.spawn(self._look_again(again(), request, answer))
         else:
             answer(_refusal(request, refused))
+
+    def _others_end(self, request: RegisterRequestC2B, answer: Answered) -> None:
+        """Of a master: it has granted the partition."""
+        if not is_from_a_master(self._duties.access().secrets, request, self._slot):
+            text = f"opType is 31 (register) or 32 (log out), not {request.op_type}"
+            answer(RegisterResponseB2C(False, TopicCode.BAD_REQUEST, text))
+            return
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if not isinstance(delivery, Refusal):
+            delivery.end_others(request.client_id)
+        answer(RegisterResponseB2C(True, TopicCode.OK, ""))
 
     async def _look_again(self, looked: Awaitable[None], request: TopicRequest, answer: Answered) -> None:
         await looked

@@ -28,10 +28,12 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
+from waltz_ray.topics.client.caller import TopicCaller
 from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape, TopicTable
+from waltz_ray.topics.lease_ending import others_end
 from waltz_ray.topics.serving.access_view import AccessView
 from waltz_ray.topics.serving.deliveries import Deliveries
 from waltz_ray.topics.serving.gateway import MASTER_METHODS, TopicGateway
@@ -48,6 +50,7 @@ __all__ = ["GroupOffsets", "TopicServer"]
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+_TELL_S = 2.0
 
 
 class GroupOffsets(Offsets, OffsetResets, Protocol):
@@ -57,6 +60,14 @@ class GroupOffsets(Offsets, OffsetResets, Protocol):
 def boot_s() -> float:
     """Seconds since the machine was started; goes on while the process is stopped, and while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _to_our_own() -> ssl.SSLContext:
+    """For connections with our own slots, whose addresses ZooKeeper has: what proves us is in the request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class TopicServer:
@@ -112,6 +123,7 @@ class TopicServer:
             GroupTimes(client_ms=config.client_ms, order_ms=4 * config.client_ms, session_ms=2 * config.client_ms),
         )
         self._gateway = TopicGateway(f"topic/{actor}, master", self.master, MASTER_METHODS, self._limits, tls=self._tls)
+        self.master.granted = self._tell_slot
         self.master.access = lambda: self.access.now
         self.master.flow = lambda: self.access.flow
         self.node = self._new_node()
@@ -310,6 +322,20 @@ class TopicServer:
     def _deposed(self) -> None:
         self._leading = False
         self.master.step(SteppedDown())
+
+    async def _tell_slot(self, group: str, partition: TopicPartition, client_id: str, place: SlotPlace) -> None:
+        """Where it is not heard, who had the partition loses it when his lease ends."""
+        request = others_end(self.access.now.secrets, group, partition.topic, partition.slot, client_id)
+        tls = None if self._tls is None else _to_our_own()
+        caller: TopicCaller | None = None
+        try:
+            caller = await TopicCaller.open(Endpoint(place.host, place.port), _TELL_S, tls)
+            await caller.ask(request)
+        except (OSError, TimeoutError, WaltzError) as error:
+            log.info("topic/%d: slot %d is not told of a grant: %s", self._actor, partition.slot, error)
+        finally:
+            if caller is not None:
+                await caller.close()
 
     async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> str:
         for partition, offset in sorted(offsets.items()):
