@@ -141,7 +141,7 @@ def test_a_topic_is_made_and_served(place: Place, capsys: pytest.CaptureFixture[
     assert [each["leads"] for each in shown.values()].count(True) == 1
 
 
-def test_messages_reach_a_group_that_shares_them(place: Place) -> None:
+def test_messages_reach_a_group_that_shares_them(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     async def work(found: Clients) -> None:
         await produce(found, place, [b"%d" % number for number in range(40)])
         master = await found.master()
@@ -156,6 +156,10 @@ def test_messages_reach_a_group_that_shares_them(place: Place) -> None:
                 await each.consume()
         assert sorted(members[0].got + members[1].got) == sorted(place.produced)
         assert len(members[0].has) == len(members[1].has) == 2
+        with pytest.raises(SystemExit):
+            main(["topic", "groups", "--cluster", NAME, "--json"])
+        [group] = json.loads(capsys.readouterr().out)
+        assert {each["owner"] for each in group["partitions"]} == {"one", "two"}
         for each in members:
             for broker in each.has.values():
                 assert (await broker.confirm("g", "orders", each.name)).code == 200

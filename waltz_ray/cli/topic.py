@@ -14,7 +14,7 @@ from rich.console import Console
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
-from waltz_ray.errors import InvalidInput, VersionConflict
+from waltz_ray.errors import InvalidInput, PartitionNotReady, VersionConflict
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
 
 if TYPE_CHECKING:
@@ -205,6 +205,33 @@ def describe(
     table = table_of("partition", "slot", "actor", "address", "end")
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row.values()))
+    Console().print(table)
+
+
+@_topic.command()
+def groups(
+    directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
+) -> None:
+    """Show the groups of consumers that the master knows: their members, and who has which partition."""
+    from waltz_ray.actors.supervision import ask, running_actors
+    from waltz_ray.finding.find import find_on_ray
+    from waltz_ray.runtime.status import to_json
+
+    name, _ = find_on_ray(cluster, directory, address)
+    actors = [each for each in running_actors(name) if each.startswith("topic/")]
+    answers = (ask(name, each, "groups", 5.0) for each in actors)
+    found = next((answer for answer in answers if answer is not None), None)
+    if found is None:
+        raise PartitionNotReady("no topic actor says that it is the master: see waltz status")
+    if as_json:
+        print_json(to_json(found))
+        return
+    table = table_of("group", "topic", "partition", "consumer", "connected")
+    for group in found:
+        for each in group.partitions:
+            number = str(each.partition.slot - 1)
+            connected = "yes" if each.connected else "no"
+            table.add_row(group.name, each.partition.topic, number, each.owner or "-", connected)
     Console().print(table)
 
 

@@ -22,6 +22,7 @@ from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.protocol.spaces import OFFSETS_SPACE, Space
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
+from waltz_ray.topics.groups.status import GroupStatus
 from waltz_ray.topics.serving.offsets import KvOffsets
 from waltz_ray.topics.serving.topic_server import TopicServer
 
@@ -74,6 +75,10 @@ class TopicActor:
             reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
             return TopicActorStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid(), actor=self._actor_id)
         return replace(self._server.status(), pid=os.getpid(), zookeeper=self._pulse.view())
+
+    async def groups(self) -> list[GroupStatus] | None:
+        """What the master knows of groups of consumers; None: this actor is not the master."""
+        return None if self._server is None else self._server.groups()
 
     async def shutdown(self) -> None:
         """Leave: what it has is given to others; the actor is of no use afterwards."""

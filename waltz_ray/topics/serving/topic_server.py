@@ -32,6 +32,7 @@ from waltz_ray.topics.client.caller import TopicCaller
 from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
+from waltz_ray.topics.groups.status import GroupStatus
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape, TopicTable
 from waltz_ray.topics.lease_ending import others_end
 from waltz_ray.topics.serving.access_view import AccessView
@@ -242,6 +243,14 @@ class TopicServer:
             delivered=duties.deliveries.delivered,
             groups=len(duties.deliveries.status()),
         )
+
+    def groups(self) -> list[GroupStatus] | None:
+        """What the master knows of groups; None: this actor is not the master."""
+        machine = self.master.machine
+        if not machine.leads:
+            return None
+        found = [machine.group_status(name) for name in machine.group_names()]
+        return [each for each in found if each is not None]
 
     # ---- coordination
 
