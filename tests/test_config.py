@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from waltz_ray import config
-from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, StorageConfig, build
+from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
 from waltz_ray.errors import ConfigError
 
-CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, ClusterConfig]
+CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, TopicConfig, ClusterConfig]
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -34,6 +34,9 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (ClientConfig, {"outstanding_appends": -1}),
         (KvConfig, {"dialect": "2013"}),
         (KvConfig, {"lease_margin_ms": 1500}),
+        (TopicConfig, {"max_message_bytes": 1 << 30}),
+        (TopicConfig, {"tls_certificate": "/a.pem"}),
+        (TopicConfig, {"lease_margin_ms": 1500}),
         (ClusterConfig, {"name": "a b"}),
         (ClusterConfig, {"partitions": 0}),
     ],
@@ -48,7 +51,7 @@ def test_every_field_says_what_it_means(kind: type) -> None:
     source = inspect.getsource(config)
     body = source[source.index(f"class {kind.__name__}") :]
     for field in dataclasses.fields(kind):
-        if field.name not in ("storage", "server", "kv"):
+        if field.name not in ("storage", "server", "kv", "topics"):
             assert f"    {field.name}: " in body
             following = body.split(f"    {field.name}: ", 1)[1].split("\n", 2)[1].strip()
             assert following.startswith('"""'), f"{kind.__name__}.{field.name} has no explanation"

@@ -38,6 +38,7 @@ from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
+from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
     ClusterMismatch,
@@ -54,7 +55,7 @@ from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import place_replicas
-from waltz_ray.protocol.spaces import KV_SPACE
+from waltz_ray.protocol.spaces import KV_SPACE, OFFSETS_PARTITIONS, OFFSETS_SPACE, Space
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
@@ -62,6 +63,7 @@ from waltz_ray.runtime.status import (
     ManagerStatus,
     PartitionAssignment,
     Readiness,
+    TopicActorStatus,
 )
 
 __all__ = [
@@ -93,6 +95,7 @@ class Cluster:
     replicas: int
     servers: int
     kv: int
+    topics: int
     was_running: bool
     warnings: tuple[str, ...] = ()
 
@@ -143,8 +146,8 @@ class _Attempt:
             self._note(self._with_zookeeper())
             self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))
             self._initialised = True
-            kv = _with_kv(self._known, self._config)
-            status = _start_and_wait(self._known, kv, self._progress, self._deadline)
+            kv, topics = _with_layers(self._known, self._config)
+            status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
         known = self._known
         return Cluster(
             name=known.name,
@@ -156,6 +159,7 @@ class _Attempt:
             replicas=known.replicas,
             servers=known.servers,
             kv=kv,
+            topics=topics,
             was_running=was_running,
             warnings=tuple(_warnings(status)),
         )
@@ -273,8 +277,8 @@ def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
 def status_without_manager(name: str, reason: str) -> ClusterStatus:
     """What servers and replicas say themselves, in the same form, while the manager is silent for ``reason``."""
     actors = running_actors(name)
-    servers, replicas, kv = (_numbers(actors, kind) for kind in ("server", "replica", "kv"))
-    answers = statuses(name, servers, replicas, ZOOKEEPER in actors, kv=kv)
+    servers, replicas, kv, topics = (_numbers(actors, kind) for kind in ("server", "replica", "kv", "topic"))
+    answers = statuses(name, servers, replicas, ZOOKEEPER in actors, kv=kv, topics=topics)
     partitions = [
         PartitionAssignment(partition_id, server_id, served.generation, served.session, served.members)
         for server_id, server in answers.servers.items()
@@ -288,6 +292,7 @@ def status_without_manager(name: str, reason: str) -> ClusterStatus:
         servers=answers.servers,
         replicas=answers.replicas,
         kv=answers.kv,
+        topics=answers.topics,
     )
 
 
@@ -377,22 +382,32 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         client.close()
 
 
-def _with_kv(known: ClusterFile, config: ClusterConfig) -> int:
-    """As many kv actors as are wanted, or as there are to be anyway; and with the first of them the space ``kv``.
+def _with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
+    """As many kv and topic actors as are wanted, or as there are to be anyway, and the spaces that they need: with the
+    first kv actors ``kv``, with the first topic actors one for offsets, and a kv actor for that.
 
     InvalidInput for fewer than there are.
     """
     client = KazooZooKeeper(known.zookeeper)
     try:
         layers, spaces = LayerStore(client, known.name), ClusterStore(client, known.name).spaces
-        if not config.kv.actors:
-            return layers.actors("kv")
-        actors = layers.raise_actors("kv", config.kv.actors)
-        if not any(space.kind == "kv" for space in spaces.table().present()):
+        topics = layers.actors("topic")
+        kv = layers.raise_actors("kv", config.kv.actors) if config.kv.actors else layers.actors("kv")
+        if config.kv.actors and not any(each.kind == "kv" and each.name != OFFSETS_SPACE for each in _present(spaces)):
             spaces.create(KV_SPACE, None, "kv")
-        return actors
+        if config.topics.actors:
+            kv = layers.raise_actors("kv", max(kv, 1))
+            if not any(each.name == OFFSETS_SPACE for each in _present(spaces)):
+                spaces.create(OFFSETS_SPACE, OFFSETS_PARTITIONS, "kv")
+            topics = layers.raise_actors("topic", config.topics.actors)
+        return kv, topics
     finally:
         client.close()
+
+
+def _present(spaces: SpaceStore) -> list[Space]:
+    """Those that were not deleted."""
+    return spaces.table().present()
 
 
 def _initialise_restored(
@@ -429,14 +444,14 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             )
 
 
-def _start_and_wait(known: ClusterFile, kv: int, progress: Progress, deadline: float) -> ClusterStatus:
+def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress, deadline: float) -> ClusterStatus:
     begin = time.monotonic()
     last = ""
     while True:
         ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
         try:
             status = cluster_status(known.name)
-            waiting = missing(status, kv)
+            waiting = missing(status, kv, topics)
             if not waiting:
                 return status
         except ClusterNotFound as error:
@@ -453,9 +468,9 @@ def _start_and_wait(known: ClusterFile, kv: int, progress: Progress, deadline: f
         time.sleep(_POLL_S)
 
 
-def missing(status: ClusterStatus, kv: int = 0) -> list[str]:
-    """What a starting cluster with so many kv actors still lacks. A replica that refuses to start is not waited for:
-    see ``warnings``."""
+def missing(status: ClusterStatus, kv: int = 0, topics: int = 0) -> list[str]:
+    """What a starting cluster with so many kv and topic actors still lacks. A replica that refuses to start is not
+    waited for: see ``warnings``."""
     replicas = [
         f"replica {replica_id} ({replica.reason or replica.state})"
         for replica_id, replica in status.replicas.items()
@@ -473,6 +488,7 @@ def missing(status: ClusterStatus, kv: int = 0) -> list[str]:
         + replicas
         + [f"partition {each.partition}" for each in status.partitions if each.partition not in ready]
         + _missing_of_kv(status, kv)
+        + _missing_of_topics(status, topics)
     )
 
 
@@ -485,6 +501,19 @@ def _missing_of_kv(status: ClusterStatus, actors: int) -> list[str]:
         f"space {space.name} ({unserved} of its buckets)"
         for space in status.spaces
         if space.kind == "kv" and (unserved := status.unserved_buckets(space.name)) > 0
+    ]
+
+
+def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
+    absent = TopicActorStatus(state=ActorState.ABSENT)
+    answers = {actor_id: status.topics.get(actor_id, absent) for actor_id in range(actors)}
+    waiting = [f"topic {n} ({actor.reason or actor.state})" for n, actor in answers.items() if not actor.serving]
+    if waiting or not actors:
+        return waiting
+    return [
+        f"topic {space.name} ({unserved} of its partitions)"
+        for space in status.spaces
+        if space.kind == "topic" and (unserved := status.unserved_slots(space)) > 0
     ]
 
 

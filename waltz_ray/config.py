@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.errors import ConfigError
 
-__all__ = ["ClientConfig", "ClusterConfig", "KvConfig", "ServerConfig", "StorageConfig", "build"]
+__all__ = ["ClientConfig", "ClusterConfig", "KvConfig", "ServerConfig", "StorageConfig", "TopicConfig", "build"]
 
 Config = TypeVar("Config")
 
@@ -322,6 +322,100 @@ class KvConfig:
 
 
 @dataclass(frozen=True)
+class TopicConfig:
+    """The topic actors of a cluster: each has a port of the master and one for each slot that it serves."""
+
+    actors: int = 0
+    """How many there are, with IDs from 0; 0 = none. They need a key/value actor, which keeps where groups are."""
+
+    host: str = ""
+    """Address to listen on and to announce; empty = the node's address as Ray knows it (loopback on a local Ray)."""
+
+    master_port: int = 0
+    """Port of actor 0 for what clients say to a master; actor n has master_port + n. 0 = any free one. The protocol's
+    usual one is 8715, with TLS 8716."""
+
+    broker_port: int = 0
+    """The first of a hundred ports of actor 0 for its slots; actor n begins 100 n higher. 0 = any free ones. The
+    protocol's usual one is 8123, with TLS 8124."""
+
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it all ports speak TLS, and nothing else."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
+    session_ms: int = 1_500
+    """ZooKeeper session time-out of an actor: after this a hung one's slots move. A killed one is noticed at once."""
+
+    lease_margin_ms: int = 300
+    """How much earlier than the session an actor's lease ends."""
+
+    client_ms: int = 30_000
+    """A producer or consumer that the master has not heard of for this long is gone; a consumer that a slot has not
+    heard of for this long has its partition no more."""
+
+    balance_ms: int = 1_000
+    """So often the master looks whether partitions are shared out evenly."""
+
+    hold_ms: int = 200
+    """A pull for which there is nothing new is answered after this, or as soon as there is something."""
+
+    max_message_bytes: int = 4 * 1024 * 1024
+    """A longer message is refused. C++ clients take no reply above 8 MiB."""
+
+    batch_bytes: int = 1024 * 1024
+    """So much a pull brings at the most, but always one message."""
+
+    batch_messages: int = 500
+    """So many messages a pull brings at the most."""
+
+    tail_bytes: int = 4 * 1024 * 1024
+    """So much of the end of each partition is kept in memory, for who keeps up."""
+
+    connections: int = 4096
+    """Connections of clients to one port at one time; one more is closed at once."""
+
+    connections_per_peer: int = 2048
+    """Of these, connections from one address."""
+
+    outstanding: int = 1024
+    """Requests of one connection that may be without an answer; at the limit nothing more is read from it."""
+
+    idle_ms: int = 300_000
+    """Who says nothing for this long is closed; 0 = never. Clients close after three minutes by themselves."""
+
+    stall_ms: int = 60_000
+    """A client that has taken too little of what was sent to it for this long is closed."""
+
+    def __post_init__(self) -> None:
+        _require(self, "actors", 0, 999)
+        _require(self, "master_port", 0, 65_535)
+        _require(self, "broker_port", 0, 65_535)
+        _require(self, "session_ms", 500, 600_000)
+        _require(self, "lease_margin_ms", 0, 600_000)
+        _require(self, "client_ms", 100, 3_600_000)
+        _require(self, "balance_ms", 10, 600_000)
+        _require(self, "hold_ms", 0, 10_000)
+        _require(self, "max_message_bytes", 1, 20 * 1024 * 1024)
+        _require(self, "batch_bytes", 1, 7 * 1024 * 1024)
+        _require(self, "batch_messages", 1, 10_000)
+        _require(self, "tail_bytes", 1, 1 << 34)
+        _require(self, "connections", 1, 1_000_000)
+        _require(self, "connections_per_peer", 1, 1_000_000)
+        _require(self, "outstanding", 1, 1_000_000)
+        _require(self, "idle_ms", 0, 86_400_000)
+        _require(self, "stall_ms", 10, 3_600_000)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("TopicConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.lease_margin_ms >= self.session_ms:
+            raise ConfigError(
+                f"TopicConfig.lease_margin_ms ({self.lease_margin_ms}) must be less than session_ms "
+                f"({self.session_ms}): else no lease is ever good"
+            )
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """What ``waltz up`` brings up."""
 
@@ -346,6 +440,7 @@ class ClusterConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     kv: KvConfig = field(default_factory=KvConfig)
+    topics: TopicConfig = field(default_factory=TopicConfig)
 
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)

@@ -6,7 +6,7 @@
     ├── InvalidInput                 what the caller gave cannot be used
     │   └── ConfigError              a configuration field is unknown or out of range
     ├── WireError                    the peer sent bytes that are not our protocol; the connection is closed
-    │   └── BadPayload               one command or reply of a kv port makes no sense; the connection goes on
+    │   └── BadPayload               one command or reply of a port makes no sense; the connection goes on
     ├── StorageError
     │   ├── ForeignStorage           the directory belongs to another cluster
     │   ├── ControlFileMissing       segments without a control file, or no storage at all
@@ -149,7 +149,7 @@ class WireError(WaltzError):
 
 
 class BadPayload(WireError):
-    """One command or reply of a kv port makes no sense: it is refused, nothing is done, the connection goes on."""
+    """One command or reply of a layer's port makes no sense: it is refused, nothing is done, the connection goes on."""
 
 
 class StorageError(WaltzError):

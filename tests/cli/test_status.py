@@ -304,10 +304,10 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
     asked: list[tuple[list[int], list[int]]] = []
 
     def statuses(
-        name: str, servers: list[int], replicas: list[int], zookeeper: bool, kv: list[int]
+        name: str, servers: list[int], replicas: list[int], zookeeper: bool, kv: list[int], topics: list[int]
     ) -> supervision.ActorAnswers:
         assert zookeeper
-        assert kv == []
+        assert kv == topics == []
         asked.append((servers, replicas))
         return answers
 

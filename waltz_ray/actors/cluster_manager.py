@@ -25,6 +25,7 @@ from waltz_ray.actors.layers import Layers
 from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.settings import Settings, from_json
+from waltz_ray.actors.topic_slots import TopicSlots
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
@@ -88,6 +89,7 @@ class ManagerHost:
         self.settings = from_json(self._info.settings)
         self._layer_store = LayerStore(zookeeper, cluster)
         self._kv_actors = self._layer_store.actors("kv")
+        self._topic_actors = self._layer_store.actors("topic")
         self._supervisor = supervisor
         self._settle_s = settle_s
         self._closed = False
@@ -121,24 +123,35 @@ class ManagerHost:
             lambda: self._kv_actors,
             self._settle_s,
         )
+        slots = self._topic_slots = TopicSlots(
+            self._zookeeper,
+            self._info.name,
+            lambda: manager.machine.leading,
+            lambda: self._topic_actors,
+            self._settle_s,
+        )
         try:
             await manager.start()
             await layers.start()
+            await slots.start()
         except BaseException:
             await manager.close()
             await layers.close()
+            await slots.close()
             raise
         return manager
 
     def _ensure(self) -> None:
-        """As the settings say, with as many kv actors as there are to be by now."""
+        """As the settings say, with as many actors of layers as there are to be by now."""
         config = self.settings.config
         try:
             self._kv_actors = self._layer_store.actors("kv")
+            self._topic_actors = self._layer_store.actors("topic")
         except CoordinationError as error:  # the others are looked after without ZooKeeper, too
-            log.info("manager: how many kv actors there are to be was not read again: %s", error)
+            log.info("manager: how many actors of layers there are to be was not read again: %s", error)
         kv = replace(config.kv, actors=self._kv_actors)
-        self._supervisor.ensure(replace(self.settings, config=replace(config, kv=kv)))
+        topics = replace(config.topics, actors=self._topic_actors)
+        self._supervisor.ensure(replace(self.settings, config=replace(config, kv=kv, topics=topics)))
 
     @property
     def leading(self) -> bool:
@@ -152,6 +165,7 @@ class ManagerHost:
         self._pulse.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
         asyncio.run_coroutine_threadsafe(self._layers.close(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._topic_slots.close(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self.manager.close(), self._loop).result()
         self._end_loop()
 
@@ -190,6 +204,11 @@ class ManagerHost:
     def kv_actors(self) -> int:
         """How many kv actors there are to be, as it was read last."""
         return self._kv_actors
+
+    @property
+    def topic_actors(self) -> int:
+        """How many topic actors there are to be, as it was read last."""
+        return self._topic_actors
 
     def _read_view(self) -> None:
         self._kv_actors = self._layer_store.actors("kv")
@@ -269,8 +288,8 @@ class ClusterManager:
 
         embedded = not self._host.settings.config.zookeeper
         view = self._host.view(_VIEW_TIMEOUT_S)
-        kv = range(self._host.kv_actors)
-        answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv)
+        kv, topics = range(self._host.kv_actors), range(self._host.topic_actors)
+        answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv, topics=topics)
         return replace(
             view,
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
@@ -279,6 +298,7 @@ class ClusterManager:
             servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
             replicas={r: self._with_silence(self._replicas[r], answer) for r, answer in answers.replicas.items()},
             kv=answers.kv,
+            topics=answers.topics,
         )
 
     def _with_silence(self, name: str, answer: StatusT) -> StatusT:

@@ -25,9 +25,10 @@ from waltz_ray.runtime.status import (
     ServedPartition,
     ServerStatus,
     StoredPartition,
+    TopicActorStatus,
 )
 
-__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges"]
+__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges", "TopicGauges"]
 
 MOST_PARTITIONS = 64
 """Of one process, that have gauges of their own; and as many cursors."""
@@ -136,6 +137,16 @@ _KV: tuple[_Figure[KvSpaceStatus], ...] = (
     _Figure("waltz_kv_live_bytes", "bytes of the live state, of all partitions", lambda s: s.live_bytes),
     _Figure("waltz_kv_tail_bytes", "bytes of the log since the last whole snapshots", lambda s: s.tail_bytes),
 )
+_TOPIC: tuple[_Figure[TopicActorStatus], ...] = (
+    _Figure("waltz_topic_slots", "slots that the actor has", lambda s: len(s.slots)),
+    _Figure("waltz_topic_unserved", "partitions of its slots where nothing can be appended", lambda s: len(s.unserved)),
+    _Figure("waltz_topic_master", "1 if the actor is the master, else 0", lambda s: s.leads),
+    _Figure("waltz_topic_connections", "connections of clients", lambda s: s.connections),
+    _Figure("waltz_topic_produced", "messages appended since the actor began", lambda s: s.produced),
+    _Figure("waltz_topic_refused", "messages refused since the actor began", lambda s: s.refused),
+    _Figure("waltz_topic_delivered", "messages delivered since the actor began", lambda s: s.delivered),
+    _Figure("waltz_topic_groups", "partitions that groups consume at the actor", lambda s: s.groups),
+)
 _CURSOR: tuple[_Figure[CursorStatus], ...] = (
     _Figure("waltz_cursor_lag", "transactions that are committed and still to come", lambda c: c.lag),
     _Figure("waltz_cursor_owned", "1 if somebody has the cursor, else 0", lambda c: c.owner is not None),
@@ -214,6 +225,17 @@ class KvGauges:
         """Set everything that one ``KvActor.status()`` knows."""
         for space, of_space in status.spaces.items():
             self._set.tell(of_space, space=space)
+
+
+class TopicGauges:
+    """The gauges of one topic actor, tagged with the cluster and the actor."""
+
+    def __init__(self, cluster: str, actor: str) -> None:
+        self._set = _Set(_TOPIC, {"cluster": cluster, "actor": actor})
+
+    def actor(self, status: TopicActorStatus) -> None:
+        """Set everything that one ``TopicActor.status()`` knows."""
+        self._set.tell(status)
 
 
 class CursorGauges:

@@ -27,6 +27,7 @@ from waltz_ray.runtime.status import (
     KvActorStatus,
     ReplicaStatus,
     ServerStatus,
+    TopicActorStatus,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "running_actors",
     "server_name",
     "statuses",
+    "topic_name",
 ]
 
 StatusT = TypeVar("StatusT", bound=ActorStatus)
@@ -65,6 +67,10 @@ def server_name(server_id: int) -> str:
 
 def kv_name(actor_id: int) -> str:
     return f"kv/{actor_id}"
+
+
+def topic_name(actor_id: int) -> str:
+    return f"topic/{actor_id}"
 
 
 def replica_name(replica_id: int) -> str:
@@ -108,9 +114,15 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     for actor_id in range(config.kv.actors):
         arguments_of_kv = (config.name, zookeeper, actor_id, config.kv, config.directory)
         ensure_actor(_layer_actor("kv"), kv_name(actor_id), namespace, arguments_of_kv, threads=None)
+    for actor_id in range(config.topics.actors):
+        arguments_of_topics = (config.name, zookeeper, actor_id, config.topics)
+        ensure_actor(_layer_actor("topic"), topic_name(actor_id), namespace, arguments_of_topics, threads=None)
 
 
-_LAYER_ACTORS = {"kv": "waltz_ray.kv.serving.actor:KvActor"}
+_LAYER_ACTORS = {
+    "kv": "waltz_ray.kv.serving.actor:KvActor",
+    "topic": "waltz_ray.topics.serving.actor:TopicActor",
+}
 """Layers are applications of the log: it knows their actors by name, and imports nothing of them."""
 
 
@@ -121,18 +133,19 @@ def _layer_actor(layer: str) -> type[Any]:
 
 
 class RaySupervisor:
-    """The manager's hand in Ray. A server or kv actor that Ray has started again begins to serve when it is told to
-    ``start``."""
+    """The manager's hand in Ray. A server or layer's actor that Ray has started again begins to serve when it is told
+    to ``start``."""
 
     def __init__(self, zookeeper: str) -> None:
         self._zookeeper = zookeeper
         self._starts: dict[str, Any] = {}  # actor -> the call that has no answer yet
 
     def ensure(self, settings: Settings) -> None:
-        """All of them exist, and servers and kv actors have been told to start. Raises what one of these answered."""
+        """All of them exist, and servers and layers have been told to start. Raises what one of these answered."""
         ensure_data_plane(settings, self._zookeeper)
         config = settings.config
-        names = [*map(server_name, range(config.servers)), *map(kv_name, range(config.kv.actors))]
+        of_layers = (*map(kv_name, range(config.kv.actors)), *map(topic_name, range(config.topics.actors)))
+        names = [*map(server_name, range(config.servers)), *of_layers]
         failures = [
             f"{name.replace('/', ' ')}: {failure}" for name in names if (failure := self._start(settings, name))
         ]
@@ -202,9 +215,9 @@ def running_actors(cluster: str) -> list[str]:
     return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, *_order_of_ending(name)))
 
 
-def _order_of_ending(name: str) -> tuple[bool, bool, str]:
-    """Layers before the servers that they use, servers before replicas."""
-    return not name.startswith("kv/"), not name.startswith("server/"), name
+def _order_of_ending(name: str) -> tuple[bool, bool, bool, str]:
+    """Layers before what they use, servers before replicas."""
+    return not name.startswith("topic/"), not name.startswith("kv/"), not name.startswith("server/"), name
 
 
 def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
@@ -228,6 +241,7 @@ class ActorAnswers:
     replicas: Mapping[int, ReplicaStatus]
     zookeeper: EmbeddedZooKeeperStatus | None = None  # None: it was not asked
     kv: Mapping[int, KvActorStatus] = field(default_factory=dict)
+    topics: Mapping[int, TopicActorStatus] = field(default_factory=dict)
 
 
 def statuses(
@@ -237,21 +251,23 @@ def statuses(
     zookeeper: bool = False,
     timeout_s: float = 2.0,
     kv: Iterable[int] = (),
+    topics: Iterable[int] = (),
 ) -> ActorAnswers:
     """Ask all of them, and ZooKeeper's keeper, at once for their ``status()``; wait no longer than ``timeout_s``."""
     of_servers = {number: _call_status(cluster, server_name(number)) for number in servers}
     of_replicas = {number: _call_status(cluster, replica_name(number)) for number in replicas}
     of_kv = {number: _call_status(cluster, kv_name(number)) for number in kv}
+    of_topics = {number: _call_status(cluster, topic_name(number)) for number in topics}
     of_keeper = _call_status(cluster, ZOOKEEPER) if zookeeper else None
-    calls = [
-        call for call in (*of_servers.values(), *of_replicas.values(), *of_kv.values(), of_keeper) if call is not None
-    ]
+    of_all = (of_servers, of_replicas, of_kv, of_topics, {0: of_keeper})
+    calls = [call for calls in of_all for call in calls.values() if call is not None]
     ready = _ready(calls, timeout_s)
     return ActorAnswers(
         {number: _answer(call, ready, ServerStatus) for number, call in of_servers.items()},
         {number: _answer(call, ready, ReplicaStatus) for number, call in of_replicas.items()},
         _answer(of_keeper, ready, EmbeddedZooKeeperStatus) if zookeeper else None,
         {number: _answer(call, ready, KvActorStatus) for number, call in of_kv.items()},
+        {number: _answer(call, ready, TopicActorStatus) for number, call in of_topics.items()},
     )
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
-    **{"kv": "kv"},
+    **{"kv": "kv", "topic": "topic"},
     **{"backup": "backup", "restore": "backup"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},

@@ -49,6 +49,8 @@ def status(
         console.print(_replicas(view))
         if view.kv:
             console.print(_kv(view))
+        if view.topics:
+            console.print(_topics(view))
         if view.cursors:
             console.print(cursor_table(view.cursors))
         for line in trouble:
@@ -129,6 +131,16 @@ def _kv(view: ClusterStatus) -> Table:
             table.add_row(*row)
         if not actor.spaces:
             table.add_row(str(actor_id), actor.state, *["-"] * 7)
+    return table
+
+
+def _topics(view: ClusterStatus) -> Table:
+    table = table_of("topic actor", "state", "master", "slots", "connections", "produced", "delivered")
+    for actor_id, actor in view.topics.items():
+        master = f"{_text(actor.master)}{', leads' if actor.leads else ''}"
+        slots = " ".join(f"{slot}:{port}" for slot, port in sorted(actor.slots.items())) or "-"
+        figures = (actor.connections, actor.produced, actor.delivered)
+        table.add_row(str(actor_id), actor.state, master, slots, *map(str, figures))
     return table
 
 

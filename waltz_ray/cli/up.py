@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
-from waltz_ray.config import ClusterConfig, KvConfig
+from waltz_ray.config import ClusterConfig, KvConfig, TopicConfig
 
 if TYPE_CHECKING:
     from waltz_ray.finding.cluster_file import ClusterFile
@@ -46,6 +46,10 @@ def up(
     kv: Annotated[
         int | None, typer.Option(min=1, help="Key/value actors, and a space kv; more of them than before at any time.")
     ] = None,
+    topics: Annotated[
+        int | None,
+        typer.Option(min=1, help="Topic actors (TubeMQ), and a key/value actor if there is none; more at any time."),
+    ] = None,
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
     address: Annotated[
         str,
@@ -72,6 +76,7 @@ def up(
         replicas=replicas if replicas is not None else there.replicas,
         servers=servers if servers is not None else there.servers,
         kv=KvConfig(actors=kv or 0),
+        topics=TopicConfig(actors=topics or 0),
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:
@@ -88,7 +93,8 @@ def up(
     what = "was running already, nothing was changed" if running.was_running else "is up"
     typer.echo(
         f"cluster {running.name} {what}: {running.partitions} partitions, {running.replicas} replicas, "
-        f"{running.servers} servers{f', {running.kv} kv actors' if running.kv else ''} in {running.directory}"
+        f"{running.servers} servers{f', {running.kv} kv actors' if running.kv else ''}"
+        f"{f', {running.topics} topic actors' if running.topics else ''} in {running.directory}"
     )
     typer.echo(f"Ray {running.address}   ZooKeeper {running.zookeeper}   dashboard {running.dashboard or '-'}")
 

@@ -15,6 +15,7 @@
             /preferred                 preferred partitions of every server that has some
             /spaces, /spaces/<name>    which partitions are whose, see ``space_store.py``
             /trims, /holds/<name>      what may go, and what must stay, see ``hold_store.py``
+            /layers, /units, /topics   of layers: ``layer_store.py``, ``unit_store.py``, ``topic_store.py``
             /leader, /admin            locks, ephemeral
 
 ``create_nodes`` may crash anywhere. Its first step is one transaction that makes the root, ``/store`` and

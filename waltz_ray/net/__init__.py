@@ -13,4 +13,5 @@ It knows frames and errors (``wire.framing``, ``errors``) and nothing else of ou
 | ``limit``, ``seldom`` | how many connections there may be; log lines that nobody can make a flood of |
 | ``tls`` | contexts that listeners and connectors take |
 | ``backoff`` | how long to wait before trying again |
+| ``room`` | bytes outstanding, of all connections together |
 """

@@ -30,6 +30,9 @@ __all__ = [
     "KV_SPACE",
     "SETTINGS",
     "KV_PARTITIONS",
+    "OFFSETS_PARTITIONS",
+    "OFFSETS_SPACE",
+    "MOST_TOPIC_PARTITIONS",
     "MOST_KV_PARTITIONS",
     "Space",
     "SpaceState",
@@ -48,6 +51,14 @@ DEFAULT_SPACE = "log"
 
 KV_SPACE = "kv"
 """The space that a cluster has once it has kv actors."""
+
+OFFSETS_SPACE = "topic-offsets"
+"""The space, of kind ``kv``, that a cluster has once it has topic actors: where groups of consumers are."""
+
+OFFSETS_PARTITIONS = 4
+
+MOST_TOPIC_PARTITIONS = 1024
+"""Of a space of kind ``topic``: each is served by a slot, which has a port."""
 
 KINDS = ("log", "kv", "topic")
 
@@ -170,6 +181,8 @@ def checked_count(kind: str, count: object) -> int:
             f"a space of kind kv has 1, 2, 4, 8 ... or {MOST_KV_PARTITIONS} partitions, not {count}; "
             f"take {KV_PARTITIONS}"
         )
+    if kind == "topic" and count > MOST_TOPIC_PARTITIONS:
+        raise InvalidInput(f"a topic has at most {MOST_TOPIC_PARTITIONS} partitions, not {count}")
     return count
 
 

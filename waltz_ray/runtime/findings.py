@@ -53,6 +53,7 @@ def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
     for each in view.partitions:
         found += _partition(each, view.served(each))
     found += _kv(view)
+    found += _topics(view)
     if view.manager.supervision_error:
         found.append(Finding("manager", view.manager.supervision_error, "see to what it says of Ray's nodes"))
     return found
@@ -167,6 +168,23 @@ def _kv(view: ClusterStatus) -> Iterator[Finding]:
         if unserved > 0:
             remedy = "wait: they are given to actors that live; if it lasts, see to these and to the manager"
             yield Finding(f"space {space.name}", f"{unserved} of its buckets are served by nobody", remedy)
+
+
+def _topics(view: ClusterStatus) -> Iterator[Finding]:
+    for number, actor in view.topics.items():
+        yield from _not_serving(f"topic {number}", actor)
+        if actor.zookeeper is not None:
+            yield from _no_answer(f"topic {number}: ZooKeeper", actor.zookeeper)
+    if not any(actor.serving for actor in view.topics.values()):
+        return
+    if not any(actor.leads for actor in view.topics.values()):
+        remedy = "wait a moment: another actor takes over; if it lasts, see to ZooKeeper"
+        yield Finding("topics", "no actor is the master: clients can neither register nor beat", remedy)
+    for space in view.spaces:
+        unserved = view.unserved_slots(space) if space.kind == "topic" else 0
+        if unserved > 0:
+            remedy = "wait: they are given to actors that live; if it lasts, see to these and to the manager"
+            yield Finding(f"topic {space.name}", f"{unserved} of its partitions are served by nobody", remedy)
 
 
 def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:

@@ -30,6 +30,7 @@ __all__ = [
     "EndpointStatistics",
     "KvActorStatus",
     "KvSpaceStatus",
+    "TopicActorStatus",
     "LinkStatus",
     "ManagerStatus",
     "PartitionAssignment",
@@ -312,6 +313,30 @@ class KvActorStatus(ActorStatus):
     zookeeper: ZooKeeperStatus | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicActorStatus(ActorStatus):
+    """A topic actor's. ``master``: where it listens for what clients say to a master; ``leads``: it is the master.
+
+    ``slots``: where its slots listen; ``unserved``: "topic/slot" of its slots where nothing can be appended yet, or any
+    more; ``produced``, ``refused``, ``delivered``: messages since it began; ``groups``: (group, partition) that consume
+    here; ``topics``: those that it knows.
+    """
+
+    actor: int | None = None
+    master: Endpoint | None = None
+    leads: bool = False
+    incarnation: str | None = None
+    slots: Mapping[int, int] = field(default_factory=dict)
+    unserved: tuple[str, ...] = ()
+    topics: Mapping[str, int] = field(default_factory=dict)
+    connections: int = 0
+    produced: int = 0
+    refused: int = 0
+    delivered: int = 0
+    groups: int = 0
+    zookeeper: ZooKeeperStatus | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ManagerStatus:
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
@@ -392,6 +417,7 @@ class ClusterStatus:
     servers: Mapping[int, ServerStatus] = field(default_factory=dict)
     replicas: Mapping[int, ReplicaStatus] = field(default_factory=dict)
     kv: Mapping[int, KvActorStatus] = field(default_factory=dict)
+    topics: Mapping[int, TopicActorStatus] = field(default_factory=dict)
     placement: Mapping[int, str] = field(default_factory=dict)
     config: ClusterConfig | None = None
 
@@ -399,6 +425,15 @@ class ClusterStatus:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
         server = None if partition.server is None else self.servers.get(partition.server)
         return None if server is None else server.partitions.get(partition.partition)
+
+    def unserved_slots(self, space: Space) -> int:
+        """Partitions of a topic that no actor says it serves."""
+        served: set[int] = set()
+        for actor in self.topics.values():
+            served |= {slot for slot in actor.slots if f"{space.name}/{slot}" not in actor.unserved}
+            if space.name not in actor.topics:
+                served -= set(actor.slots)
+        return sum(slot not in served for slot in range(1, space.count + 1))
 
     def unserved_buckets(self, space: str) -> int:
         """Buckets of a kv space that no actor says it serves."""

@@ -5,6 +5,5 @@
 | ``gateway`` | the port of one space: listener, announcements, its end |
 | ``connection`` | one connection of it: frames, what it answers itself, what it holds back |
 | ``port`` | what the gateway asks of the node, its limits, its counts |
-| ``room`` | bytes outstanding, of all connections together |
 | ``peer_link`` | the other side: a member's connection to another member's gateway |
 """

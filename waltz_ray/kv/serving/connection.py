@@ -32,7 +32,6 @@ from waltz_ray.kv.messages import (
     TryElsewhere,
 )
 from waltz_ray.kv.serving.port import ACK, CommandPort, GatewayCounts, GatewayLimits, courtesy
-from waltz_ray.kv.serving.room import Room
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
     Dialect,
@@ -44,6 +43,7 @@ from waltz_ray.kv.wire import (
 from waltz_ray.kv.wire_framer import HELD_FREELY, KvFrame, KvFramer
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience, Stream
 
 __all__ = ["KvConnection", "PortState"]

@@ -1,4 +1,4 @@
-"""Bytes that commands without an answer may have, of all connections together."""
+"""Bytes that requests without an answer may have, of all connections of a port together."""
 
 from __future__ import annotations
 

@@ -1,0 +1,308 @@
+"""Consumers of slots over a log in memory: what they are given, what comes again, who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.topics.actors import TopicActors, actors
+from tests.topics.foreign_client import ForeignClient, payloads_of
+from waltz_ray.topics.offset_item import OffsetItem
+from waltz_ray.topics.records import OWNERSHIP_HEADER
+
+KEY = ("g", "orders", 0)
+
+
+@asynccontextmanager
+async def one_slot(**options: Any) -> AsyncIterator[tuple[TopicActors, ForeignClient]]:
+    async with actors(1, **options) as found:
+        await found.create("orders", 1)
+        found.arrange(lambda slot: 0, 1)
+        await found.until_served(1)
+        yield found, await found.broker(1)
+
+
+async def sent(broker: ForeignClient, *datas: bytes, msg_type: str = "") -> list[int]:
+    replies = [await broker.produce("orders", data, msg_type) for data in datas]
+    assert {reply.code for reply in replies} <= {200}
+    return [reply.number(5) for reply in replies]
+
+
+async def pulled(broker: ForeignClient, group: str = "g", consumer: str = "one", **options: bool) -> list[bytes]:
+    """One pull's messages."""
+    reply = await broker.pull(group, "orders", consumer, **options)
+    assert reply.code in (200, 404), reply.fields
+    return payloads_of(reply)
+
+
+def test_t25_what_was_produced_is_pulled_with_where_it_is() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, b"a", b"b", b"c")
+            registered = await broker.register("g", "orders")
+            assert (registered.code, registered.number(4), registered.number(5)) == (200, 0, numbers[-1] + 1)
+            reply = await broker.pull("g", "orders")
+            assert [part.number(1) for part in reply.parts(4)] == numbers
+            assert payloads_of(reply) == [b"a", b"b", b"c"]
+            assert (reply.code, reply.number(5), reply.number(10)) == (200, 0, numbers[-1] + 1)
+            assert (await broker.pull("g", "orders")).code == 404
+            assert found.offsets.items[KEY].offset == numbers[-1] + 1
+
+    asyncio.run(run())
+
+
+def test_t26_what_is_confirmed_moves_the_offset_and_what_is_not_comes_again() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            await broker.register("g", "orders")
+            assert await pulled(broker) == [b"a"]
+            await sent(broker, b"b")
+            assert await pulled(broker, consumed=False) == [b"a"], "the same batch"
+            assert (await broker.confirm("g", "orders", consumed=False)).code == 200
+            assert await pulled(broker, consumed=False) == [b"a"]
+            confirmed = await broker.confirm("g", "orders")
+            assert confirmed.code == 200
+            assert found.offsets.items[KEY].offset == confirmed.number(4) == 2
+            assert await pulled(broker) == [b"b"]
+
+    asyncio.run(run())
+
+
+def test_t23_a_partition_has_one_consumer_of_a_group() -> None:
+    async def run() -> None:
+        async with one_slot() as (_, broker):
+            await sent(broker, b"a")
+            assert (await broker.register("g", "orders", "one")).code == 200
+            occupied = await broker.register("g", "orders", "two")
+            assert (occupied.code, occupied.why[:13]) == (410, "consumer one ")
+            assert (await broker.register("other", "orders", "two")).code == 200
+            assert await pulled(broker, "other", "two") == [b"a"]
+            assert (await broker.pull("g", "orders", "two")).code == 412
+            assert (await broker.register("g", "orders", "one", out=True)).code == 200
+            assert (await broker.pull("g", "orders", "one")).code == 411
+            assert (await broker.register("g", "orders", "two")).code == 200
+            assert await pulled(broker, "g", "two") == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_t22_t24_heartbeats_say_what_is_lost() -> None:
+    async def run() -> None:
+        async with one_slot() as (_, broker):
+            place = "1:127.0.0.1:8123#orders:0"
+            lost = await broker.beat("g", [place])
+            assert (lost.code, lost.number(4), lost.texts(5)) == (200, 1, [f"411:{place}"])
+            await broker.register("g", "orders")
+            kept = await broker.beat("g", [place])
+            assert (kept.code, kept.number(4), kept.texts(5)) == (200, 0, [])
+            others = await broker.beat("g", [place, "1:127.0.0.1:8123#nothing:0"], "two")
+            assert others.texts(5) == [f"412:{place}", "403:1:127.0.0.1:8123#nothing:0"]
+            assert (await broker.beat("g", ["nonsense"])).code == 400
+
+    asyncio.run(run())
+
+
+def test_t29_where_a_group_begins() -> None:
+    async def run() -> None:
+        async with one_slot() as (_, broker):
+            numbers = await sent(broker, b"a", b"b")
+            for group, read, begins in (("zero", 0, 0), ("one", 1, 3), ("two", 2, 3)):
+                assert (await broker.register(group, "orders", read=read)).number(4) == begins
+            await sent(broker, b"c")
+            assert await pulled(broker, "one") == await pulled(broker, "two") == [b"c"]
+            assert await pulled(broker, "zero") == [b"a", b"b", b"c"]
+            at = await broker.register("at", "orders", offset=numbers[1])
+            assert at.number(4) == numbers[1]
+            assert await pulled(broker, "at") == [b"b", b"c"]
+            assert (await broker.register("beyond", "orders", offset=99)).code == 400
+            assert (await broker.register("g", "orders", read=3)).code == 400
+
+    asyncio.run(run())
+
+
+def test_t44_a_filter_lets_its_types_through_and_no_other_with_the_same_hash() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            for msg_type in ("Aa", "BB", "", "ccc"):
+                await sent(broker, msg_type.encode() or b"none", msg_type=msg_type)
+            for wanted, got in ((["Aa"], [b"Aa"]), (["BB", "ccc"], [b"BB", b"ccc"]), (["zzz"], [])):
+                group = "-".join(wanted)
+                await broker.register(group, "orders", filters=wanted)
+                assert await pulled(broker, group) == got
+            assert found.nodes[0].duties.deliveries.status()["orders", 0, "zzz"].delivered == 5
+
+    asyncio.run(run())
+
+
+def test_t28_several_pulls_and_one_confirm() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await broker.register("g", "orders")
+            for data in (b"a", b"b", b"c"):
+                await sent(broker, data)
+                assert await pulled(broker, by_hand=True) == [data]
+            assert found.offsets.items[KEY].offset in (-1, 0, 1)
+            assert (await broker.confirm("g", "orders")).number(4) == 4
+            assert found.offsets.items[KEY].offset == 4
+
+    asyncio.run(run())
+
+
+def test_t27_who_vanishes_leaves_what_was_not_confirmed_to_the_next() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            deliveries = found.nodes[0].duties.deliveries
+            begun = deliveries.now_ms()
+            now = begun
+            deliveries.now_ms = lambda: now
+            await sent(broker, b"a")
+            await broker.register("g", "orders", "one")
+            assert await pulled(broker) == [b"a"]
+            assert await pulled(broker) == [], "which confirms"
+            await sent(broker, b"b")
+            assert await pulled(broker) == [b"b"]
+            now = begun + 29_000
+            assert (await broker.register("g", "orders", "two")).code == 410
+            now = begun + 60_000
+            assert (await broker.register("g", "orders", "two")).code == 200
+            assert await pulled(broker, "g", "two") == [b"b"]
+            assert (await broker.confirm("g", "orders", "one")).code == 412
+
+    asyncio.run(run())
+
+
+def test_a_group_goes_on_where_it_was_when_its_slot_moves() -> None:
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            broker = await found.broker(1)
+            await sent(broker, b"a", b"b")
+            await broker.register("g", "orders")
+            assert await pulled(broker) == [b"a", b"b"]
+            assert (await broker.confirm("g", "orders")).code == 200
+            found.arrange(lambda slot: 1, 1)
+            await found.until_served(1)
+            broker = await found.broker(1)
+            assert (await broker.pull("g", "orders")).code == 411
+            await broker.register("g", "orders", "another")
+            await sent(broker, b"c")
+            assert await pulled(broker, "g", "another") == [b"c"]
+            kept = found.offsets.items[KEY]
+            assert (kept.epoch, kept.actor, kept.slot_epoch) == (2, 1, found.places[1].epoch)
+
+    asyncio.run(run())
+
+
+def test_a_zombies_confirm_is_refused() -> None:
+    """Actor 0 believes that it serves the slot; actor 1 does, and its consumer has taken the offset."""
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            old = await found.broker(1)
+            await sent(old, b"a", b"b")
+            await old.register("g", "orders", "asleep")
+            assert await pulled(old, "g", "asleep") == [b"a", b"b"]
+            partition = found.nodes[0].topics["orders"].of_slot(1)
+            assert partition is not None
+            partition.fold._fold = lambda batch: None  # type: ignore[method-assign]
+            del found.incarnations[0]
+            found.tell_members(0)
+            found.arrange(lambda slot: 1, 1, but=(0,))
+            await found.until(lambda: found.serves(1, "orders", 1))
+            new = await found.broker(1)
+            await new.register("g", "orders", "awake")
+            before = found.offsets.items[KEY]
+            fenced = await old.confirm("g", "orders", "asleep")
+            assert fenced.code == 301
+            assert found.offsets.items[KEY] == before
+            again = await old.register("g", "orders", "asleep")
+            assert (again.code, "newer epoch" in again.why) == (503, True)
+            assert found.offsets.items[KEY] == before
+            assert await pulled(new, "g", "awake") == [b"a", b"b"]
+
+    asyncio.run(run())
+
+
+def test_offsets_that_are_away_hold_nobody_up_and_lose_nothing() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            await broker.register("g", "orders")
+            assert await pulled(broker) == [b"a"]
+            found.offsets.away = True
+            assert (await broker.confirm("g", "orders")).code == 503
+            assert (await broker.register("other", "orders")).code == 503
+            found.offsets.away = False
+            assert await pulled(broker) == []
+            assert found.offsets.items[KEY] == OffsetItem(2, 1, found.places[1].epoch, 0)
+
+    asyncio.run(run())
+
+
+def test_what_is_not_in_memory_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in the order it is in, whatever the pieces."""
+    monkeypatch.setattr("tests.topics.actors.TAIL_BYTES", 1)
+
+    async def run() -> None:
+        async with one_slot(most_bytes=1 << 20) as (_, broker):
+            datas = [bytes([number]) * 9000 for number in range(200)]
+            await asyncio.gather(*(sent(broker, data) for data in datas))
+            await broker.register("g", "orders")
+            got: list[bytes] = []
+            while len(got) < len(datas):
+                batch = await pulled(broker)
+                assert 1 <= len(batch) <= 117, "of at most 1 MB"
+                got += batch
+            assert sorted(got) == datas
+            assert await pulled(broker) == []
+
+    asyncio.run(run())
+
+
+def test_what_was_trimmed_is_passed_over() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, b"a", b"b", b"c")
+            await asyncio.to_thread(found.cluster.trim, 0, numbers[1], "orders")
+            assert (await broker.register("g", "orders")).number(4) == numbers[1]
+            assert await pulled(broker) == [b"b", b"c"]
+
+    asyncio.run(run())
+
+
+def test_ownership_is_never_delivered_and_what_is_no_message_is_passed_over() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            with found.cluster.connect(space="orders") as client:
+                for data in (b"", b"somebody's", b"\x01\x00cut"):
+                    await asyncio.to_thread(client.append(0, data, OWNERSHIP_HEADER).result, 10)
+            await sent(broker, b"b")
+            await broker.register("g", "orders")
+            got: list[bytes] = []
+            for _ in range(2):
+                got += await pulled(broker)
+            assert got == [b"a", b"b"]
+
+    asyncio.run(run())
+
+
+def test_a_pull_waits_for_a_moment_and_is_answered_when_something_comes() -> None:
+    async def run() -> None:
+        async with one_slot(hold_s=10.0) as (_, broker):
+            await broker.register("g", "orders")
+            answer = asyncio.ensure_future(pulled(broker))
+            await sent(broker, b"a")
+            assert await answer == [b"a"]
+
+    asyncio.run(run())

@@ -1,0 +1,354 @@
+"""``waltz topic``: messages, groups, rights and limits of topics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.connecting import ZooKeeperOption
+from waltz_ray.cli.moments import MOMENT_HELP, moment
+from waltz_ray.errors import InvalidInput, PartitionNotReady, VersionConflict
+from waltz_ray.protocol.spaces import OFFSETS_SPACE
+
+if TYPE_CHECKING:
+    from waltz_ray.client.client import WaltzClient
+    from waltz_ray.coordination.zookeeper import KazooZooKeeper
+    from waltz_ray.finding.find import FoundCluster
+    from waltz_ray.kv import KvClient
+    from waltz_ray.protocol.ids import Endpoint
+
+__all__ = ["register"]
+
+_topic = typer.Typer(help="Topics: messages, groups that consume them, rights and limits.")
+
+TopicArgument = Annotated[str, typer.Argument(help="A space of kind topic.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Register this module's commands on ``app``."""
+    app.add_typer(_topic, name="topic", no_args_is_help=True)
+
+
+class _Topics:
+    """A cluster that was found, and what is opened of it."""
+
+    def __init__(self, directory: str, cluster: str, address: str, zookeeper: str) -> None:
+        from waltz_ray.coordination.zookeeper import KazooZooKeeper
+        from waltz_ray.finding.find import find_cluster
+
+        self.stack = ExitStack()
+        self.found: FoundCluster = find_cluster(cluster, directory, address, zookeeper)
+        self.zookeeper: KazooZooKeeper = KazooZooKeeper(self.found.zookeeper)
+        self.stack.callback(self.zookeeper.close)
+
+    def __enter__(self) -> _Topics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def items(self) -> KvClient:
+        from waltz_ray import kv
+
+        return self.stack.enter_context(kv.connect(self.found.name, OFFSETS_SPACE, zookeeper=self.found.zookeeper))
+
+    def log(self, topic: str) -> WaltzClient:
+        from waltz_ray.connecting import connect
+
+        self.partitions(topic)
+        return self.stack.enter_context(connect(self.found.name, zookeeper=self.found.zookeeper, space=topic))
+
+    def masters(self) -> list[Endpoint]:
+        """Where the actors listen."""
+        from waltz_ray.coordination.unit_store import UnitStore
+        from waltz_ray.topics.slots import SLOTS, SlotSplitting
+
+        units = UnitStore[int](self.zookeeper, self.found.name, "topic", SLOTS, SlotSplitting(lambda: 1))
+        return [each.endpoint for _, each in sorted(units.members().items())]
+
+    def partitions(self, topic: str) -> int:
+        """How many the topic has. InvalidInput if it is none."""
+        from waltz_ray.coordination.cluster_store import ClusterStore
+
+        space = ClusterStore(self.zookeeper, self.found.name).spaces.get(topic)
+        if space.kind != "topic":
+            raise InvalidInput(f"space {topic!r} is of kind {space.kind}, not topic; see waltz space list")
+        return space.count
+
+
+@_topic.command()
+def produce(
+    topic: TopicArgument,
+    data: Annotated[list[str] | None, typer.Argument(help="Messages; none: the lines of stdin.")] = None,
+    msg_type: Annotated[str, typer.Option("--type", help="Of all of them; consumers may filter by it.")] = "",
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="All of them to this one. \\[default: each in turn]", show_default=False)
+    ] = None,
+    user: Annotated[str, typer.Option(help="Who we are, if the cluster asks for that.")] = "",
+    password: Annotated[str, typer.Option(envvar="WALTZ_TOPIC_PASSWORD", help="Theirs.", show_default=False)] = "",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message.")] = 10.0,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+) -> None:
+    """Send messages to a topic, through its actors, and print partition/ID of each."""
+    import asyncio
+
+    from waltz_ray.topics.client.producing import TopicSender
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        count = there.partitions(topic)
+        if partition is not None and partition >= count:
+            raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+        masters = there.masters()
+
+        async def send_all() -> None:
+            sender = TopicSender(masters, topic, timeout, user, password)
+            try:
+                for each in data or (line.rstrip("\n") for line in sys.stdin):
+                    sent = await sender.send(each.encode(), count, msg_type, partition)
+                    print("{}/{}".format(*sent), flush=True)
+            finally:
+                await sender.close()
+
+        asyncio.run(send_all())
+
+
+@_topic.command()
+def consume(
+    topic: TopicArgument,
+    group: Annotated[str, typer.Option(help="Of which we are a member.", show_default=False)],
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Messages of this type only; may be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="End after so many; 0 = at Ctrl-C.")] = 0,
+    user: Annotated[str, typer.Option(help="Who we are, if the cluster asks for that.")] = "",
+    password: Annotated[str, typer.Option(envvar="WALTZ_TOPIC_PASSWORD", help="Theirs.", show_default=False)] = "",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each request.")] = 10.0,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+) -> None:
+    """Print the messages of a topic as a member of a group, through its actors: a line each. They are confirmed."""
+    import asyncio
+
+    from waltz_ray.topics.client.consuming import TopicReader
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        there.partitions(topic)
+        masters = there.masters()
+
+        async def print_all() -> None:
+            reader = TopicReader(masters, group, topic, tuple(types or ()), timeout, user, password)
+            count = 0
+            try:
+                async for each in reader.messages():
+                    sys.stdout.buffer.write(each.data + b"\n")
+                    sys.stdout.flush()
+                    count += 1
+                    if count == limit:
+                        return
+            finally:
+                await reader.close()
+
+        asyncio.run(print_all())
+
+
+@_topic.command()
+def describe(
+    topic: TopicArgument,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show a topic's partitions: the slot and the actor that serve each, where it listens, where the log ends."""
+    from waltz_ray.coordination.topic_store import TopicStore
+    from waltz_ray.coordination.unit_store import UnitStore
+    from waltz_ray.topics.slots import SLOTS, SlotSplitting, slot_of
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        log, count = there.log(topic), there.partitions(topic)
+        store = UnitStore[int](there.zookeeper, there.found.name, "topic", SLOTS, SlotSplitting(lambda: count))
+        arranged = store.table()[0]
+        places = {} if arranged is None else arranged.places
+        said = TopicStore(there.zookeeper, there.found.name).ports()
+        rows = []
+        for partition in range(count):
+            slot = slot_of(partition)
+            place = places.get(slot)
+            actor = None if place is None else place.primary
+            ports = None if actor is None else said.get(actor)
+            port = None if ports is None else ports.ports.get(slot)
+            rows.append(
+                {
+                    "partition": partition,
+                    "slot": slot,
+                    "actor": actor,
+                    "address": None if ports is None or port is None else f"{ports.host}:{port}",
+                    "end": log.server_high_water_mark(partition) + 1,
+                }
+            )
+    if as_json:
+        print_json(rows)
+        return
+    table = table_of("partition", "slot", "actor", "address", "end")
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
+    Console().print(table)
+
+
+@_topic.command()
+def groups(
+    directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
+) -> None:
+    """Show the groups of consumers that the master knows: their members, and who has which partition."""
+    from waltz_ray.actors.supervision import ask, running_actors
+    from waltz_ray.finding.find import find_on_ray
+    from waltz_ray.runtime.status import to_json
+
+    name, _ = find_on_ray(cluster, directory, address)
+    actors = [each for each in running_actors(name) if each.startswith("topic/")]
+    answers = (ask(name, each, "groups", 5.0) for each in actors)
+    found = next((answer for answer in answers if answer is not None), None)
+    if found is None:
+        raise PartitionNotReady("no topic actor says that it is the master: see waltz status")
+    if as_json:
+        print_json(to_json(found))
+        return
+    table = table_of("group", "topic", "partition", "consumer", "connected")
+    for group in found:
+        for each in group.partitions:
+            number = str(each.partition.slot - 1)
+            connected = "yes" if each.connected else "no"
+            table.add_row(group.name, each.partition.topic, number, each.owner or "-", connected)
+    Console().print(table)
+
+
+@_topic.command()
+def lag(
+    group: Annotated[str, typer.Argument(help="One group only.", show_default=False)] = "",
+    topic: Annotated[str, typer.Option(help="One topic only.", show_default=False)] = "",
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show where groups are, and how many transactions are behind that."""
+    from waltz_ray.topics.client.positions import positions
+
+    rows = []
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        logs: dict[str, WaltzClient] = {}
+        for place, offset in positions(there.items(), group, topic).items():
+            if place.topic not in logs:
+                logs[place.topic] = there.log(place.topic)
+            end = logs[place.topic].server_high_water_mark(place.partition) + 1
+            behind = end - offset if offset >= 0 else end
+            rows.append({**place._asdict(), "offset": offset, "end": end, "lag": max(0, behind)})
+    if as_json:
+        print_json(rows)
+        return
+    table = table_of("group", "topic", "partition", "offset", "end", "lag")
+    for row in rows:
+        table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
+    Console().print(table)
+
+
+@_topic.command()
+def reset(
+    group: Annotated[str, typer.Argument(help="Who goes on elsewhere.", show_default=False)],
+    topic: TopicArgument,
+    to: Annotated[str, typer.Option(help=f"earliest, latest, an offset, or {MOMENT_HELP}", show_default=False)],
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Of this one only. \\[default: of all]", show_default=False)
+    ] = None,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+) -> None:
+    """Set where a group goes on. Members that consume are sent away for a moment, and go on there."""
+    from waltz_ray.topics.client.positions import GroupPlace, set_position
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        count, log, items = there.partitions(topic), there.log(topic), there.items()
+        if partition is not None and partition >= count:
+            raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+        for number in range(count) if partition is None else [partition]:
+            offset = _offset(log, number, to)
+            set_position(items, GroupPlace(group, topic, number), offset)
+            print(f"{group} goes on at {topic} {number}/{offset}")
+
+
+def _offset(log: WaltzClient, partition: int, to: str) -> int:
+    end = log.server_high_water_mark(partition) + 1
+    if to == "latest":
+        return end
+    if to.isdecimal():
+        if int(to) > end:
+            raise InvalidInput(f"partition {partition} ends at {end}: {to} is not in the log")
+        return int(to)
+    from datetime import datetime, timezone
+
+    when = datetime.fromtimestamp(0, timezone.utc) if to == "earliest" else moment("--to", to)
+    return min(end, log.first_id_at(partition, when))
+
+
+@_topic.command()
+def access(
+    file: Annotated[Path | None, typer.Argument(help="JSON that replaces it; none: print what holds.")] = None,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+) -> None:
+    """Print or replace who may produce and consume: docs/tubemq.md has the form. It holds at once."""
+    from waltz_ray.topics.access_document import decode_access
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        _document(there, "access", file, decode_access)
+
+
+@_topic.command()
+def flow(
+    file: Annotated[Path | None, typer.Argument(help="JSON that replaces it; none: print what holds.")] = None,
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    zookeeper: ZooKeeperOption = "",
+) -> None:
+    """Print or replace how fast groups may consume: docs/tubemq.md has the form. It holds at once."""
+    from waltz_ray.topics.flow_table import decode_flow_table
+
+    with _Topics(directory, cluster, address, zookeeper) as there:
+        _document(there, "flow", file, decode_flow_table)
+
+
+def _document(there: _Topics, name: str, file: Path | None, check: Callable[[bytes], object]) -> None:
+    from waltz_ray.coordination.topic_store import TopicStore
+
+    store = TopicStore(there.zookeeper, there.found.name)
+    before, version = store.document(name)
+    if file is None:
+        print(before.decode() or "{}")
+        return
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    check(data)
+    if not store.set_document(name, data, version):
+        raise VersionConflict(f"somebody else has just replaced {name}; look at it, and try again")
+    print(f"{name} holds from now on")

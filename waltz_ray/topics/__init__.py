@@ -1,0 +1,1 @@
+"""The topics layer (TubeMQ): an application of the log. docs/tubemq.md."""

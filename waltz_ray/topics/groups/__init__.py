@@ -1,0 +1,1 @@
+"""The master of topics, pure: producers, consumer groups, who has which partition. docs/tubemq.md."""

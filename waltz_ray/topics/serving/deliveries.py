@@ -1,0 +1,285 @@
+"""What groups consume of the partitions of one actor: a ``Delivery`` for each (group, partition), driven.
+
+Orders end in one fact each: offsets are taken and stored by ``Offsets``, batches read by ``batch_reading``. A pull for
+which there is nothing new is held back for a moment, and looks when there is something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from waltz_ray.errors import InvalidInput, WaltzError
+from waltz_ray.topics import delivery_types as t
+from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.delivery import Delivery
+from waltz_ray.topics.flow_rules import NO_RULES, FlowRules
+from waltz_ray.topics.offset_item import offset_name
+from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
+from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway
+from waltz_ray.topics.serving.slot_partition import SlotPartition
+
+__all__ = ["Deliveries", "GroupDelivery", "UnixClock"]
+
+log = logging.getLogger(__name__)
+
+_LEASES_S = 1.0
+_MOST_GROUPS = 4096  # of one partition
+
+Replied = Callable[[t.DeliveryReply], None]
+
+
+class _HeldPull(NamedTuple):
+    consumer: str
+    reply: t.DeliveryReply
+    timer: asyncio.TimerHandle
+
+
+class UnixClock:
+    """Milliseconds since 1970; never goes back."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._now_ms = now_ms
+        self._last_ms = 0
+
+    def __call__(self) -> int:
+        self._last_ms = max(self._last_ms, self._now_ms())
+        return self._last_ms
+
+
+class GroupDelivery:
+    """Of one group and one partition."""
+
+    def __init__(self, owner: Deliveries, group: str, topic: str, partition: SlotPartition) -> None:
+        self.group = group
+        self.topic = topic
+        self.machine = Delivery(owner.limits, owner.flow_of(group))
+        self._owner = owner
+        self._partition = partition
+        self._replies: dict[int, Replied] = {}
+        self._until_s: dict[int, float] = {}  # pulls that may wait
+        self._held: dict[int, _HeldPull] = {}
+
+    def ask(self, make: Callable[[int], t.DeliveryRequest | t.LeaseRenewed], told: Replied) -> None:
+        """A request, made with its token."""
+        token = self._owner.next_token()
+        request = make(token)
+        self._replies[token] = told
+        if isinstance(request, t.PullAsked) and self._owner.hold_s:
+            self._until_s[token] = asyncio.get_running_loop().time() + self._owner.hold_s
+        self.step(request)
+
+    def _replied(self, reply: t.DeliveryReply) -> None:
+        """Give the reply; one that says that there is nothing new is kept for a while."""
+        until_s = self._until_s.get(reply.token)
+        status, loop = self.machine.status(), asyncio.get_running_loop()
+        nothing = reply.code is TopicCode.NOT_FOUND and status.delivered >= self._partition.end
+        if until_s is None or not nothing or loop.time() >= until_s or self._owner.flow_of(self.group) != NO_RULES:
+            self._until_s.pop(reply.token, None)
+            self._replies.pop(reply.token)(reply)
+        else:
+            timer = loop.call_at(until_s, self._let_go_of, reply.token)
+            self._held[reply.token] = _HeldPull(status.consumer, reply, timer)
+
+    def end_others(self, consumer: str) -> None:
+        """The master has granted the partition to ``consumer``: who else has it has it no more. What he was given and
+        has not confirmed comes again."""
+        holder = self.machine.status().consumer
+        if holder and holder != consumer:
+            log.info("group %s: %s has been granted what %s still has", self.group, consumer, holder)
+            self.ask(lambda token: t.PartitionGivenBack(token, holder, False), lambda reply: None)
+
+    def grew(self) -> None:
+        """There is more to be read: pulls that were held back look again, and say nothing of what was before."""
+        for token in list(self._held):
+            held = self._held.pop(token)
+            held.timer.cancel()
+            self.step(t.PullAsked(token, held.consumer, last_consumed=True, manual=True))
+
+    def _let_go_of(self, token: int) -> None:
+        del self._until_s[token]
+        self._replies.pop(token)(self._held.pop(token).reply)
+
+    def step(self, event: t.DeliveryEvent) -> None:
+        """Tell the machine, and carry out what it orders."""
+        for effect in self.machine.step(event, self._owner.now_ms()):
+            match effect:
+                case t.DeliveryReply():
+                    self._replied(effect)
+                case t.TakeOffset(number):
+                    self._owner.spawn(self._take(number))
+                case t.StoreOffset(number, offset, epoch):
+                    self._owner.spawn(self._store(number, offset, epoch))
+                case t.ReadBatch():
+                    self._read(effect)
+                case t.PartitionLost(consumer, reason):
+                    text = "group %s: consumer %s has lost partition %d of topic %s: %s"
+                    log.info(text, self.group, consumer, self._partition.partition, self.topic, reason)
+
+    def stop(self) -> None:
+        """The partition is served no more: everybody is told so."""
+        self.step(t.DeliveryStops())
+        for token, held in list(self._held.items()):
+            held.timer.cancel()
+            self._let_go_of(token)
+
+    @property
+    def idle(self) -> bool:
+        """It may be forgotten."""
+        return self.machine.idle and not self._held and not self._replies
+
+    def _place(self) -> OffsetPlace:
+        partition = self._partition
+        return OffsetPlace(self.group, self.topic, partition.partition, self._owner.actor, partition.epoch)
+
+    async def _take(self, number: int) -> None:
+        taken = await self._owner.offsets.take(self._place())
+        if isinstance(taken, OffsetsAway):
+            self.step(t.OffsetUnknown(number, taken.reason))
+            return
+        try:
+            first = await self._partition.first()
+        except WaltzError as error:
+            self.step(t.OffsetUnknown(number, str(error)))
+            return
+        await self._partition.settled()
+        self.step(t.OffsetTaken(number, taken.offset, taken.epoch, first, self._partition.end))
+
+    async def _store(self, number: int, offset: int, epoch: int) -> None:
+        stored = await self._owner.offsets.store(self._place(), offset, epoch)
+        if isinstance(stored, OffsetsAway):
+            self.step(t.OffsetUnknown(number, stored.reason))
+        else:
+            self.step(t.OffsetKept(number) if stored else t.OffsetFenced(number))
+
+    def _read(self, order: t.ReadBatch) -> None:
+        found = read_from_memory(self._partition, order)
+        if found is not None:
+            asyncio.get_running_loop().call_soon(self.step, found)
+        else:
+            self._owner.spawn(self._read_log(order))
+
+    async def _read_log(self, order: t.ReadBatch) -> None:
+        self.step(await read_batch(self._partition, order))
+
+
+class Deliveries:
+    """All of one actor. In one event loop."""
+
+    def __init__(
+        self,
+        actor: int,
+        offsets: Offsets,
+        limits: t.DeliveryLimits | None = None,
+        flow_of: Callable[[str], FlowRules] = lambda group: NO_RULES,
+        hold_s: float = 0.2,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """``hold_s``: how long a pull waits for something new."""
+        self.actor = actor
+        self.offsets = offsets
+        self.limits = limits or t.DeliveryLimits()
+        self.flow_of = flow_of
+        self.hold_s = hold_s
+        self.now_ms = now_ms or UnixClock()
+        self.delivered = 0
+        """Messages."""
+        self._tokens = itertools.count(1)
+        self._of: dict[tuple[str, int], dict[str, GroupDelivery]] = defaultdict(dict)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Look after leases from now on."""
+        self._ticker = asyncio.get_running_loop().call_later(_LEASES_S, self._tick)
+
+    async def close(self) -> None:
+        """End everything; who waits is told. Idempotent."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for groups in self._of.values():
+            for each in groups.values():
+                each.stop()
+        self._of.clear()
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def next_token(self) -> int:
+        return next(self._tokens)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have it done, until this is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler({"message": "a delivery has failed", "exception": error})
+
+    # ---- requests
+
+    def of(self, topic: str, partition: SlotPartition, group: str) -> GroupDelivery | None:
+        """What there is of a group; None: it has not been here."""
+        return self._of.get((topic, partition.partition), {}).get(group)
+
+    def begun(self, topic: str, partition: SlotPartition, group: str) -> GroupDelivery:
+        """What there is of a group, from now on. InvalidInput if its name is too long, or there are too many."""
+        groups = self._of[topic, partition.partition]
+        if group not in groups:
+            offset_name(group, topic, partition.partition)
+            if len(groups) >= _MOST_GROUPS:
+                raise InvalidInput(f"{len(groups)} groups consume the partition already: no further one can")
+            groups[group] = GroupDelivery(self, group, topic, partition)
+        return groups[group]
+
+    # ---- what changes
+
+    def changed(self, topic: str, partition: SlotPartition) -> None:
+        """A partition is served, or not any more, or has grown."""
+        groups = self._of.get((topic, partition.partition))
+        if not groups:
+            return
+        if partition.serving:
+            for each in groups.values():
+                each.grew()
+        else:
+            self.gone(topic, partition)
+
+    def gone(self, topic: str, partition: SlotPartition) -> None:
+        """A partition is not served here any more."""
+        for each in self._of.pop((topic, partition.partition), {}).values():
+            each.stop()
+
+    def flow_changed(self) -> None:
+        """Rules of groups are others now."""
+        for groups in self._of.values():
+            for group, each in groups.items():
+                each.step(t.FlowChanged(self.flow_of(group)))
+
+    def _tick(self) -> None:
+        for key, groups in list(self._of.items()):
+            for group, each in list(groups.items()):
+                each.step(t.LeasesDue())
+                if each.idle:
+                    del groups[group]
+            if not groups:
+                del self._of[key]
+        self._ticker = asyncio.get_running_loop().call_later(_LEASES_S, self._tick)
+
+    def status(self) -> dict[tuple[str, int, str], t.DeliveryStatus]:
+        """By (topic, partition, group)."""
+        return {
+            (topic, number, group): each.machine.status()
+            for (topic, number), groups in self._of.items()
+            for group, each in groups.items()
+        }

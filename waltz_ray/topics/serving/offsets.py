@@ -1,0 +1,133 @@
+"""Where groups are: items of a key/value space, changed by who has taken them last and by nobody else.
+
+Taking raises the item's epoch, and each change names the version that it is made on. So of two owners of a slot the one
+that took the offset last can store it, and the other one is refused; and a write whose fate nobody knows does not land
+after the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from waltz_ray.errors import WaltzError
+from waltz_ray.kv import ABSENT, AsyncKvMap
+from waltz_ray.topics.offset_item import OffsetItem, decode_offset, encode_offset, offset_name
+
+__all__ = ["KvOffsets", "OffsetPlace", "OffsetResets", "Offsets", "OffsetsAway", "TakenOffset"]
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class OffsetsAway:
+    """Nobody can say whether it is stored, or taken."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class OffsetPlace:
+    """Whose offset, and under which ownership of the slot it is asked for."""
+
+    group: str
+    topic: str
+    partition: int
+    actor: int
+    slot_epoch: int
+
+
+@dataclass(frozen=True)
+class TakenOffset:
+    """``offset``: None = nothing is confirmed yet."""
+
+    offset: int | None
+    epoch: int
+
+
+class Offsets(Protocol):
+    """What a slot needs of it."""
+
+    async def take(self, place: OffsetPlace) -> TakenOffset | OffsetsAway:
+        """Read the offset and raise its epoch, in one step."""
+        ...
+
+    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
+        """Store it if it was taken last with ``epoch``; whether it is stored."""
+        ...
+
+
+class OffsetResets(Protocol):
+    """What a master needs of it."""
+
+    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+        """The group goes on there; whoever has taken the offset is refused from then on. "", or why it is not so."""
+        ...
+
+
+class KvOffsets:
+    """In ``items``: a client of a key/value space, or a map of one."""
+
+    def __init__(self, items: AsyncKvMap, timeout_s: float = 5.0) -> None:
+        self._items = items
+        self._timeout_s = timeout_s
+        self._taken: dict[str, tuple[int, int]] = {}  # name -> the epoch it was taken with, and the version it is at
+
+    async def take(self, place: OffsetPlace) -> TakenOffset | OffsetsAway:
+        try:
+            return await self._take(place, offset_name(place.group, place.topic, place.partition))
+        except WaltzError as error:
+            return OffsetsAway(str(error))
+
+    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
+        try:
+            return await self._store(place, offset_name(place.group, place.topic, place.partition), offset, epoch)
+        except WaltzError as error:  # KvUnknownFate among them: the next write is made on what is there
+            return OffsetsAway(str(error))
+
+    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+        try:
+            name = offset_name(group, topic, partition)
+            for _ in range(_ATTEMPTS):
+                before, version = await self._read(name)
+                after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+                if await self._write(name, after, version) is not None:
+                    return ""
+        except WaltzError as error:
+            return str(error)
+        return "others change it all the time"
+
+    async def _take(self, place: OffsetPlace, name: str) -> TakenOffset | OffsetsAway:
+        for _ in range(_ATTEMPTS):
+            before, version = await self._read(name)
+            if before.slot_epoch > place.slot_epoch:
+                return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
+            after = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor)
+            at = await self._write(name, after, version)
+            if at is not None:
+                self._taken[name] = after.epoch, at
+                return TakenOffset(None if after.offset < 0 else after.offset, after.epoch)
+        return OffsetsAway("others take it all the time")
+
+    async def _store(self, place: OffsetPlace, name: str, offset: int, epoch: int) -> bool:
+        known_epoch, version = self._taken.get(name, (0, ABSENT))
+        if known_epoch != epoch:
+            return False
+        for _ in range(_ATTEMPTS):
+            at = await self._write(name, OffsetItem(offset, epoch, place.slot_epoch, place.actor), version)
+            if at is not None:
+                self._taken[name] = epoch, at
+                return True
+            found, version = await self._read(name)  # of us, perhaps: a write of which nothing was heard
+            if found.epoch != epoch:
+                break
+        self._taken.pop(name, None)
+        return False
+
+    async def _read(self, name: str) -> tuple[OffsetItem, int]:
+        entry = await self._items.get_item(name, timeout=self._timeout_s)
+        return (OffsetItem(-1, 0, 0, 0), ABSENT) if entry is None else (decode_offset(entry.value), entry.version)
+
+    async def _write(self, name: str, item: OffsetItem, version: int) -> int | None:
+        """The new version; None: it is at another one than ``version``."""
+        return await self._items.cas(name, encode_offset(item), version, timeout=self._timeout_s)

@@ -1,0 +1,327 @@
+"""The port of one slot: what clients say to a broker. In one event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from waltz_ray.errors import BadPayload, InvalidInput
+from waltz_ray.topics import delivery_types as t
+from waltz_ray.topics import texts
+from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
+from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
+from waltz_ray.topics.messages_consumer import (
+    CommitOffsetRequestC2B,
+    CommitOffsetResponseB2C,
+    GetMessageRequestC2B,
+    GetMessageResponseB2C,
+    HeartBeatRequestC2B,
+    HeartBeatResponseB2C,
+    RegisterRequestC2B,
+    RegisterResponseB2C,
+    TransferedMessage,
+)
+from waltz_ray.topics.messages_producer import SendMessageRequestP2B, SendMessageResponseB2P
+from waltz_ray.topics.produce_rules import message_of, why_no_message
+from waltz_ray.topics.refusals import Refusal
+from waltz_ray.topics.rpc import RpcCall, RpcFault
+from waltz_ray.topics.serving.deliveries import Deliveries, GroupDelivery
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.served_topic import ServedTopic
+from waltz_ray.topics.serving.slot_partition import SlotPartition
+from waltz_ray.topics.wire import TopicRequest, TopicResponse
+
+__all__ = ["SlotDuties", "SlotPort"]
+
+_MAY_BE_BEHIND = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
+
+Answered = Callable[["TopicResponse | RpcFault"], None]
+
+
+@dataclass
+class SlotDuties:
+    """What all slots of an actor do alike."""
+
+    deliveries: Deliveries
+    max_message_bytes: int
+    access: Callable[[], TopicAccess] = TopicAccess
+    """Asked at each request: what holds now."""
+    access_again: Callable[[], Awaitable[None]] | None = None
+    """Looks at ZooKeeper again: what holds may be newer than what was told."""
+    produced: int = 0
+    """Messages that were appended."""
+    refused: int = 0
+    """Messages that were not."""
+
+    def changed(self, topic: str, partition: SlotPartition) -> None:
+        """A partition is served, or not any more, or has grown."""
+        self.deliveries.changed(topic, partition)
+
+    def gone(self, topic: str, partition: SlotPartition) -> None:
+        """A partition is about to be closed."""
+        self.deliveries.gone(topic, partition)
+
+
+class SlotPort:
+    """``RequestPort`` of one slot. ``topics``: those there are, by name; it changes."""
+
+    def __init__(self, slot: int, topics: Mapping[str, ServedTopic], duties: SlotDuties) -> None:
+        self._slot = slot
+        self._topics = topics
+        self._duties = duties
+        self._deliveries = duties.deliveries
+
+    def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
+        if isinstance(request, RegisterRequestC2B) and request.op_type == OTHERS_END:
+            self._others_end(request, answer)
+            return
+        refused = self._refused(request)
+        again = self._duties.access_again
+        if refused is None:
+            self._submit(request, answer)
+        elif refused.code in _MAY_BE_BEHIND and again is not None:
+            self._deliveries.spawn(self._look_again(again(), request, answer))
+        else:
+            answer(_refusal(request, refused))
+
+    def _others_end(self, request: RegisterRequestC2B, answer: Answered) -> None:
+        """Of a master: it has granted the partition."""
+        if not is_from_a_master(self._duties.access().secrets, request, self._slot):
+            text = f"opType is 31 (register) or 32 (log out), not {request.op_type}"
+            answer(RegisterResponseB2C(False, TopicCode.BAD_REQUEST, text))
+            return
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if not isinstance(delivery, Refusal):
+            delivery.end_others(request.client_id)
+        answer(RegisterResponseB2C(True, TopicCode.OK, ""))
+
+    async def _look_again(self, looked: Awaitable[None], request: TopicRequest, answer: Answered) -> None:
+        await looked
+        refused = self._refused(request)
+        if refused is None:
+            self._submit(request, answer)
+        else:
+            answer(_refusal(request, refused))
+
+    def _refused(self, request: TopicRequest) -> Refusal | None:
+        """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
+        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        match request:
+            case SendMessageRequestP2B(client_id, topic):
+                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
+                return known if isinstance(known, Refusal) else refused_topics(access, known, [topic])
+            case RegisterRequestC2B(_, client_id, group, topic):
+                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
+                if isinstance(known, Refusal) or request.op_type != BrokerOperation.REGISTER:
+                    return known if isinstance(known, Refusal) else None
+                filters = [each.strip() for each in request.filter_cond_str if each.strip()]
+                return refused_topics(access, known, [topic], group or "?", filters)
+            case HeartBeatRequestC2B():
+                known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
+                return known if isinstance(known, Refusal) else None
+        return None
+
+    def _submit(self, request: TopicRequest, answer: Answered) -> None:
+        match request:
+            case SendMessageRequestP2B():
+                self._send(request, answer)
+            case RegisterRequestC2B():
+                self._register(request, answer)
+            case HeartBeatRequestC2B():
+                self._heartbeat(request, answer)
+            case GetMessageRequestC2B():
+                self._pull(request, answer)
+            case CommitOffsetRequestC2B():
+                self._confirm(request, answer)
+            case _:
+                raise AssertionError(f"the port lets no {type(request).__name__} through")
+
+    def _found(self, topic: str, partition_id: int) -> SlotPartition | Refusal:
+        """The slot's partition of a topic, which is served."""
+        served = self._topics.get(topic)
+        if served is None:
+            return Refusal(TopicCode.FORBIDDEN, f"there is no topic {topic:.100}: waltz space create makes one")
+        if partition_id != 0:
+            text = f"slot {self._slot} has partition 0 of each topic, and no partition {partition_id}"
+            return Refusal(TopicCode.BAD_REQUEST, text)
+        if self._slot > served.count:
+            text = f"topic {topic} has {served.count} partitions: slot {self._slot} has none of it"
+            return Refusal(TopicCode.FORBIDDEN, text)
+        partition = served.of_slot(self._slot)
+        if partition is None or not partition.serving:
+            return Refusal(TopicCode.NOT_READY, f"slot {self._slot} is being moved: ask again soon")
+        return partition
+
+    # ---- producers
+
+    def _send(self, request: SendMessageRequestP2B, answer: Answered) -> None:
+        duties = self._duties
+        partition = self._found(request.topic_name, request.partition_id)
+        refused = partition if isinstance(partition, Refusal) else why_no_message(request, duties.max_message_bytes)
+        if refused is not None:
+            duties.refused += 1
+            answer(_not_sent(refused))
+            return
+        assert isinstance(partition, SlotPartition)
+        message = message_of(request, self._deliveries.now_ms())
+
+        def told(fate: MessageFate) -> None:
+            if isinstance(fate, AppendedMessage):
+                duties.produced += 1
+                number = fate.transaction_id
+                answer(SendMessageResponseB2P(True, TopicCode.OK, "", None, number, message.append_ms, number))
+                return
+            duties.refused += 1
+            if isinstance(fate, NotServed):
+                refusal = Refusal(TopicCode.NOT_READY, f"slot {self._slot} has moved: ask the master where it is")
+            else:
+                text = f"nobody can say whether the message is in the log: {fate.reason}"
+                refusal = Refusal(TopicCode.INTERNAL_ERROR, text)
+            answer(_not_sent(refusal))
+
+        try:
+            partition.append(message, told)
+        except InvalidInput as error:
+            duties.refused += 1
+            answer(_not_sent(Refusal(TopicCode.BAD_REQUEST, str(error))))
+
+    # ---- consumers
+
+    def _register(self, request: RegisterRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            answer(RegisterResponseB2C(*_outcome(reply), reply.offset, reply.end))
+
+        def refused(code: TopicCode, text: str) -> None:
+            answer(RegisterResponseB2C(False, code, text))
+
+        try:
+            texts.checked_client_id(request.client_id)
+            delivery = self._delivery_to_register(request, refused)
+        except (BadPayload, InvalidInput) as error:
+            refused(TopicCode.BAD_REQUEST, str(error))
+            return
+        if delivery is None:
+            return
+        consumer = request.client_id
+        if request.op_type == BrokerOperation.LOGOUT:
+            consumed = request.read_status == 0
+            delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told)
+            return
+        offset = request.curr_offset if request.curr_offset is not None and request.curr_offset >= 0 else t.NO_OFFSET
+        filters = frozenset(each.strip() for each in request.filter_cond_str if each.strip())
+        delivery.ask(lambda token: t.PartitionWanted(token, consumer, request.read_status, offset, filters), told)
+
+    def _delivery_to_register(
+        self, request: RegisterRequestC2B, refused: Callable[[TopicCode, str], None]
+    ) -> GroupDelivery | None:
+        """None: it was refused. InvalidInput."""
+        group = texts.checked_group(request.group_name)
+        partition = self._found(request.topic_name, request.partition_id)
+        if isinstance(partition, Refusal):
+            refused(partition.code, partition.text)
+            return None
+        match request.op_type:
+            case BrokerOperation.REGISTER:
+                if request.read_status not in (0, 1, 2):
+                    raise InvalidInput(f"readStatus is 0, 1 or 2, not {request.read_status}")
+                if len(request.filter_cond_str) > texts.MAX_FILTERS:
+                    raise InvalidInput(f"{len(request.filter_cond_str)} filters: {texts.MAX_FILTERS} are the most")
+                return self._deliveries.begun(request.topic_name, partition, group)
+            case BrokerOperation.LOGOUT:
+                found = self._deliveries.of(request.topic_name, partition, group)
+                if found is None:
+                    refused(TopicCode.HB_NO_NODE, f"consumer {request.client_id:.200} does not have the partition")
+                return found
+        raise InvalidInput(f"opType is 31 (register) or 32 (log out), not {request.op_type}")
+
+    def _heartbeat(self, request: HeartBeatRequestC2B, answer: Answered) -> None:
+        try:
+            places = [texts.parse_place(each) for each in request.partition_info]
+        except BadPayload as error:
+            answer(HeartBeatResponseB2C(False, TopicCode.BAD_REQUEST, str(error)))
+            return
+        failures: list[str] = []
+
+        def told(place: texts.PartitionPlace, reply: t.DeliveryReply) -> None:
+            if reply.code is not TopicCode.OK:
+                failures.append(str(texts.PartitionFailure(reply.code, place)))
+
+        for place in places:
+            delivery = self._delivery(place.topic, place.partition_id, request.group_name)
+            if isinstance(delivery, Refusal):
+                failures.append(str(texts.PartitionFailure(delivery.code, place)))
+            else:
+                # A lease is renewed at once: the reply comes within this call.
+                delivery.ask(lambda token: t.LeaseRenewed(token, request.client_id), partial(told, place))
+        known = known_at_broker(
+            self._duties.access(), request.auth_info, [], request.client_id, self._deliveries.now_ms()
+        )
+        renew = not isinstance(known, Refusal) and known.renew
+        answer(HeartBeatResponseB2C(True, TopicCode.OK, "", bool(failures), tuple(failures), renew or None))
+
+    def _delivery(self, topic: str, partition_id: int, group: str) -> GroupDelivery | Refusal:
+        partition = self._found(topic, partition_id)
+        if isinstance(partition, Refusal):
+            return partition
+        found = self._deliveries.of(topic, partition, group)
+        if found is None:
+            return Refusal(TopicCode.HB_NO_NODE, f"nobody of group {group:.100} has the partition: register first")
+        return found
+
+    def _pull(self, request: GetMessageRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            messages = tuple(each for each in reply.messages if isinstance(each, TransferedMessage))
+            self._deliveries.delivered += len(messages)
+            answer(
+                GetMessageResponseB2C(
+                    *_outcome(reply),
+                    messages,
+                    reply.offset,
+                    reply.wait_ms,
+                    None,
+                    max(0, reply.lag_bytes),
+                    reply.slow,
+                    reply.end,
+                )
+            )
+
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if isinstance(delivery, Refusal):
+            answer(GetMessageResponseB2C(False, delivery.code, delivery.text))
+            return
+        consumed, by_hand = bool(request.last_pack_consumed), bool(request.manual_commit_offset)
+        delivery.ask(lambda token: t.PullAsked(token, request.client_id, consumed, by_hand), told)
+
+    def _confirm(self, request: CommitOffsetRequestC2B, answer: Answered) -> None:
+        def told(reply: t.DeliveryReply) -> None:
+            answer(CommitOffsetResponseB2C(*_outcome(reply), reply.offset, reply.end))
+
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if isinstance(delivery, Refusal):
+            answer(CommitOffsetResponseB2C(False, delivery.code, delivery.text))
+            return
+        consumed = bool(request.last_pack_consumed)
+        delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told)
+
+
+def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:
+    """The answer to a request that the client may not make."""
+    code, text = refused.code, refused.text
+    match request:
+        case SendMessageRequestP2B():
+            return SendMessageResponseB2P(False, code, text, code is TopicCode.CERTIFICATE_FAILURE or None)
+        case RegisterRequestC2B():
+            return RegisterResponseB2C(False, code, text)
+    require = code in (TopicCode.CERTIFICATE_FAILURE, TopicCode.UNAUTHORIZED) or None
+    return HeartBeatResponseB2C(False, code, text, None, (), require)
+
+
+def _not_sent(refusal: Refusal) -> SendMessageResponseB2P:
+    return SendMessageResponseB2P(False, refusal.code, refusal.text)
+
+
+def _outcome(reply: t.DeliveryReply) -> tuple[bool, int, str]:
+    """success, errCode, errMsg."""
+    return reply.code is TopicCode.OK, reply.code, reply.text
