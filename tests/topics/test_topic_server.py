@@ -128,6 +128,34 @@ def test_topics_come_and_go_and_grow_the_table() -> None:
     asyncio.run(run())
 
 
+def test_what_a_bug_has_ended_does_not_look_as_if_it_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            server = cluster.servers[0]
+            await cluster.until(lambda: server.status().serving)
+
+            def bug() -> list[int]:
+                raise TypeError("a bug")
+
+            monkeypatch.setattr(server.node, "slots", bug)
+            server.node._stirred.set()
+            await cluster.until(lambda: bool(server.node.broken))
+            monkeypatch.undo()
+            said = server.status()
+            assert not said.serving
+            assert said.reason.startswith("slots are left as they are: TypeError('a bug')")
+            server.node.broken = ""
+
+            async def ends() -> None:
+                raise TypeError("another")
+
+            server._spawn(ends())
+            await cluster.until(lambda: not server.status().serving)
+            assert server.status().reason.startswith("a task has ended: TypeError('another')")
+
+    asyncio.run(run())
+
+
 def test_t51_what_makes_no_sense_is_refused_and_says_why() -> None:
     async def run() -> None:
         async with topic_cluster(1) as cluster:

@@ -60,6 +60,8 @@ class TopicNode:
         """Where the slots listen."""
         self.failure = ""
         """Why a slot cannot listen."""
+        self.broken = ""
+        """A bug of ours has ended what looks after the slots: it stays as it is."""
         self._around, self.duties, self._listening, self._announce = around, duties, listening, announce
         self._outgoing = Outgoing()
         self._stirred = asyncio.Event()
@@ -69,7 +71,7 @@ class TopicNode:
     def start(self) -> None:
         """Do what the table says, from now on."""
         self._following = asyncio.get_running_loop().create_task(self._follow())
-        self._following.add_done_callback(_failed)
+        self._following.add_done_callback(self._follows_no_more)
 
     async def close(self) -> None:
         """Serve nothing any more."""
@@ -214,7 +216,8 @@ class TopicNode:
         timer = loop.call_later(_AGAIN_S, look)
         self._timers.add(timer)
 
-
-def _failed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        task.get_loop().call_exception_handler({"message": "slots are not looked after any more", "exception": error})
+    def _follows_no_more(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.broken = f"slots are left as they are: {error!r}, a bug of this actor; see its log, and restart it"
+            log.error("topic/%d: %s", self.actor, self.broken, exc_info=error)

@@ -86,6 +86,8 @@ class TopicServer:
         self.endpoint: Endpoint | None = None
         """Of the master's port."""
         self.failure = ""
+        self.broken = ""
+        """A bug of ours has ended something that never should."""
         self._actor = actor
         self._config = config
         self._connect = connect
@@ -216,7 +218,9 @@ class TopicServer:
         unserved = tuple(f"{topic}/{slot}" for topic, slot in node.unserved())
         missing = [name for name in self._wanted if name not in node.topics]
         reason = (
-            self.failure
+            self.broken
+            or node.broken
+            or self.failure
             or node.failure
             or self.access.problem
             or (f"topic {missing[0]} is being opened" if missing else "")
@@ -438,5 +442,7 @@ class TopicServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._loop.call_exception_handler({"message": "a topic task failed", "exception": task.exception()})
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.broken = f"a task has ended: {error!r}, a bug of this actor; see its log, and restart it"
+            log.error("topic/%d: %s", self._actor, self.broken, exc_info=error)
