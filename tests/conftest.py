@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,12 @@ settings.load_profile("waltz_ray")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write tests/scenarios/*.txt anew instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests last: Spark lives as long as this process is joined to the session's Ray, which whoever takes a
+    cluster down leaves."""
+    items.sort(key=lambda item: "spark" in item.path.relative_to(Path(__file__).parent).parts)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ class TopicCluster:
         self.sessions: dict[int, MemoryZooKeeper] = {}
         self.clients: list[ForeignClient] = []
         self.wanted = 0
+        self.created: set[str] = set()
         self._manager = log._zookeeper.client()
         self._slots = TopicSlots(self._manager, CLUSTER, lambda: True, lambda: self.wanted, 0.05)
 
@@ -55,6 +56,11 @@ class TopicCluster:
 
     async def create(self, topic: str, partitions: int) -> None:
         await asyncio.to_thread(self.log.create_space, topic, partitions, "topic")
+        self.created.add(topic)
+
+    async def delete(self, topic: str) -> None:
+        self.created.remove(topic)
+        await asyncio.to_thread(self.log.delete_space, topic)
 
     def settled(self) -> bool:
         """Everybody serves what it should, and the master knows where."""
@@ -62,6 +68,8 @@ class TopicCluster:
         if not all(each.serving and each.incarnation for each in said):
             return False
         topics = {name: count for each in said for name, count in each.topics.items()}
+        if any(not self.created <= set(each.topics) for each in said):
+            return False
         slots = sorted(slot for server in self.servers.values() for slot in server.node.ports)
         if slots != list(range(1, max(topics.values(), default=0) + 1)) or self.leader() is None:
             return False

@@ -121,7 +121,7 @@ def test_topics_come_and_go_and_grow_the_table() -> None:
             await cluster.create("bills", 3)
             await cluster.until(lambda: cluster.settled() and len(server.node.ports) == 3)
             assert server.status().topics == {"orders": 1, "bills": 3}
-            await asyncio.to_thread(cluster.log.delete_space, "orders")
+            await cluster.delete("orders")
             await cluster.until(lambda: server.status().topics == {"bills": 3})
             assert cluster.settled()
 
