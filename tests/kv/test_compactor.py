@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.kv.test_space_node import PARTITIONS, Actors, actors, put
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotChunk
 from waltz_ray.kv.serving import compactor as module
 from waltz_ray.kv.serving.compactor import Compactor
-from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
+from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_node import SpaceNode
 
 

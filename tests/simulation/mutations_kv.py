@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.break_rule import break_rule
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.kv import fold, fold_clients, keeper, lines, rules
 from waltz_ray.kv.lines import Line
 from waltz_ray.kv.model import Record
 from waltz_ray.kv.routing import Unit
-from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
+from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.protocol import ownership_rules
 
 __all__ = [

@@ -34,9 +34,8 @@ from waltz_ray.client import own_loop, stream
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.threads import Threads
 from waltz_ray.coordination import cluster_store, unit_store
-from waltz_ray.kv.serving import connection as kv_connection
 from waltz_ray.kv.serving import gateway
-from waltz_ray.net import backoff
+from waltz_ray.net import backlog, backoff
 from waltz_ray.net import stream as net_stream
 from waltz_ray.runtime import driver, seldom
 from waltz_ray.storage import journal, partition_log, replica_service, store
@@ -113,7 +112,7 @@ class SimThreads(Threads):
         self.ended = self._loop.create_task(last)
 
 
-_TIMED = (net_stream, driver, turns, seldom, kv_connection)
+_TIMED = (net_stream, driver, turns, seldom, backlog)
 
 
 async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:

@@ -1,10 +1,11 @@
-"""The layers' part of the cluster manager: units of every kv space are arranged while it leads."""
+"""The layers' part of the cluster manager: their units are arranged while it leads, those of every kv space here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 from waltz_ray.actors.units import SpaceUnits
@@ -15,28 +16,30 @@ from waltz_ray.coordination.unit_store import UnitStore
 from waltz_ray.protocol.ownership_types import Splitting
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 
-__all__ = ["Layers"]
+__all__ = ["Layers", "UnitsOfSpaces"]
 
 log = logging.getLogger(__name__)
 
 Splittings = Callable[[Space], Splitting[Any]]
 
 
-class Layers:
-    """Follows the spaces of ``cluster``. ``splitting``: how the units of a kv space are split. In one event loop."""
+class UnitsOfSpaces:
+    """Follows the spaces of ``cluster``, and has units arranged of those of one kind; by name. In one event loop.
+
+    ``actors``: how many there are to be.
+    """
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
         cluster: str,
-        config: KvConfig,
-        splitting: Splittings,
+        kind: str,
         leading: Callable[[], bool],
         actors: Callable[[], int],
         settle_s: float,
     ) -> None:
-        self._zookeeper, self._cluster, self._config = zookeeper, cluster, config
-        self._splitting, self._leading, self._actors, self._settle_s = splitting, leading, actors, settle_s
+        self._zookeeper, self._cluster, self._kind = zookeeper, cluster, kind
+        self._leading, self._actors, self._settle_s = leading, actors, settle_s
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._watch: Any = None
@@ -61,21 +64,51 @@ class Layers:
         await asyncio.gather(*running.values(), return_exceptions=True)
 
     def _seen(self, table: SpaceTable) -> None:
-        wanted = {s.name: s for s in table.present() if s.kind == "kv" and s.state is SpaceState.READY}
-        for name in self._running.keys() - wanted.keys():
-            self._running.pop(name).cancel()
-        for name, space in wanted.items():
-            if name not in self._running:
-                task = self._running[name] = self._loop.create_task(self._arrange(space))
-                task.add_done_callback(self._ended)
+        self.changed([each for each in table.present() if each.kind == self._kind and each.state is SpaceState.READY])
+
+    @abstractmethod
+    def changed(self, spaces: Sequence[Space]) -> None:
+        """These are there now: ``begin`` what is not running."""
+
+    def begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run it until it is cancelled."""
+        task = self._running[name] = self._loop.create_task(work)
+        task.add_done_callback(self._ended)
+
+    async def arrange(self, store: UnitStore[Any], splitting: Splitting[Any], fewest: int) -> None:
+        """The units of one table, for as long as this runs."""
+        await SpaceUnits(store, splitting, self._leading, self._actors, fewest, self._settle_s).run()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "units are not arranged", "exception": task.exception()})
 
+
+class Layers(UnitsOfSpaces):
+    """``splitting``: how the units of a kv space are split."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        cluster: str,
+        config: KvConfig,
+        splitting: Splittings,
+        leading: Callable[[], bool],
+        actors: Callable[[], int],
+        settle_s: float,
+    ) -> None:
+        super().__init__(zookeeper, cluster, "kv", leading, actors, settle_s)
+        self._config, self._splitting = config, splitting
+
+    def changed(self, spaces: Sequence[Space]) -> None:
+        wanted = {space.name: space for space in spaces}
+        for name in self._running.keys() - wanted.keys():
+            self._running.pop(name).cancel()
+        for name, space in wanted.items():
+            if name not in self._running:
+                self.begin(name, self._arrange(space))
+
     async def _arrange(self, space: Space) -> None:
         splitting: Splitting[Hashable] = self._splitting(space)
         store = UnitStore(self._zookeeper, self._cluster, "kv", space.name, splitting)
-        fewest = self._config.fewest_buckets
-        units = SpaceUnits(store, splitting, self._leading, self._actors, fewest, self._settle_s)
-        await units.run()
+        await self.arrange(store, splitting, self._config.fewest_buckets)

@@ -274,14 +274,20 @@ class Engine:
 
     def append_under(
         self, partition_id: int, data: bytes, header: int, hashes: LockHashes, client_mark: int, future: Fate[int]
-    ) -> tuple[Outbox, AppendCall]:
-        """``append_of`` for layers on the log, whose arguments are known to be what they should be; of the locks they
-        keep the hashes. InvalidInput if no server would take it."""
+    ) -> None:
+        """On the loop: append for layers on the log, whose arguments are known to be what they should be; of the locks
+        they keep the hashes. ``future`` is told how it ends, never within this call. InvalidInput if no server would
+        take it; ClientClosed where the partition was not used before the end."""
         attachment = self.attachments.get(partition_id) or self.attachment(partition_id)
         check_size(partition_id, len(data), sum(map(len, hashes)), self._config.max_frame_bytes)
         append = AppendCall(data, header, crc32(data), True, None, future)
         append.take_locks(client_mark, hashes)
-        return attachment.outbox, append
+        outbox = attachment.outbox
+        try:
+            if not outbox.offer(append):
+                outbox.stand_in_line(append, lambda error: append.fail(error) if error is not None else None)
+        except WaltzError as error:  # the client is closed
+            asyncio.get_running_loop().call_soon(future.set_exception, error)
 
     def many_append_of(
         self,

@@ -1,18 +1,15 @@
-"""The clocks of a kv actor: one for deadlines, which never jumps, and one for leases, which never stands still."""
+"""The clock of a kv actor for deadlines, which never jumps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["SteadyClock", "boot_s"]
+from waltz_ray.runtime.boot_clock import boot_s
+
+__all__ = ["SteadyClock"]
 
 _LARGEST_DRIFT = 0.01
-
-
-def boot_s() -> float:
-    """Seconds since the machine was started; goes on while the process is stopped, and while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _wall_ms() -> float:

@@ -15,10 +15,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.errors import ProjectionFailed, WaltzError
 from waltz_ray.kv import compaction
 from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotEnd
-from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
+from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_node import SpaceNode
 from waltz_ray.runtime.seldom import Seldom
 

@@ -1,16 +1,12 @@
 """One connection to a kv port: each command gets exactly one reply, and nothing it does makes it keep much.
 
-Commands below 1000 are answered here, all others by the node. What has come and may not be handed on yet (too much is
-outstanding, or the peer does not take its replies) waits in ``_backlog``, and nothing more is read: it is at most what
-one read had.
+Commands below 1000 are answered here, all others by the node. What waits meanwhile: ``net/backlog.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -41,10 +37,11 @@ from waltz_ray.kv.wire import (
     encode_reply,
 )
 from waltz_ray.kv.wire_framer import HELD_FREELY, KvFrame, KvFramer
+from waltz_ray.net.backlog import BackloggedStream, BacklogLimits
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
-from waltz_ray.net.stream import Patience, Stream
+from waltz_ray.net.stream import Patience
 
 __all__ = ["KvConnection", "PortState"]
 
@@ -55,7 +52,6 @@ _SECONDARY_HAS = int(Opcode.APPLIED)
 _COMMAND_BYTES = 512  # of one that waits, besides its payload
 _SMALL_REPLY = 1024  # is sent whatever waits: there are at most ``outstanding`` of them
 _ASKED = 64  # own commands that are remembered: of an older one the reply counts as a stray
-_TURN_S = 0.01
 
 
 class PortState:
@@ -99,37 +95,34 @@ class PortState:
         return message_id, int.from_bytes(frame[:2], "big"), frame
 
 
-class KvConnection(Stream[KvFrame]):
+class KvConnection(BackloggedStream[KvFrame, KvFrame]):
     """One client, or one other member."""
 
     def __init__(self, shared: PortState) -> None:
         limits = shared.limits
-        self._framer_of_kv = KvFramer(limits.frame_bytes, self._hold)
-        patience = Patience(limits.first_ms, limits.untaken_ms, limits.busy_bytes)
-        super().__init__(self._framer_of_kv, shared.outgoing, patience, shared.admission)
+        super().__init__(
+            KvFramer(limits.frame_bytes, self._hold),
+            shared.outgoing,
+            Patience(limits.first_ms, limits.untaken_ms, limits.busy_bytes),
+            shared.admission,
+            BacklogLimits(limits.outstanding, limits.frame_ms),
+            shared.room,
+            shared.frames_room,
+        )
         self.connection_id = shared.next_connection_id()
         self.greeted = False
         """It has said hello, and hears what changes."""
         self.dialect: Dialect = shared.dialect
         """In which it hears that: who asked whether we know our own commands need not be told things one by one."""
-        self.outstanding = 0
-        """Commands that the node has not answered."""
         self.stirred = True
         """Something has come since the last look (``look``)."""
         self._shared = shared
         self._port = shared.port
         self._limits = limits
-        self._room = shared.room
-        self._frames_room = shared.frames_room
         self._counts = shared.counts
-        self._backlog: deque[KvFrame] = deque()
-        self._stalled = False  # what comes goes to the backlog
-        self._catching_up = False  # a look at the backlog is due
-        self._leaving = False  # it is about to end: nothing more is taken
         self._parting = False  # we have said goodbye
         self._forgotten = False  # by the node
         self._missed = False  # an announcement that it did not take
-        self._held_bytes = 0  # of a frame that is not whole
         self._server = ""  # who it is, if it is a member
         self._asked: dict[int, int] = {}  # our commands without a reply: message ID -> opcode
         self._when_answered: Callable[[], None] | None = None  # what is done when nothing is outstanding any more
@@ -142,10 +135,7 @@ class KvConnection(Stream[KvFrame]):
             self._shared.connections[self.connection_id] = self
 
     def on_frame(self, frame: KvFrame) -> None:
-        if self._stalled:
-            self._backlog.append(frame)
-        else:
-            self._handle(frame)
+        self._take(frame)
 
     def _handle(self, frame: KvFrame) -> None:
         opcode, replied_to, message_id, payload = frame
@@ -160,9 +150,7 @@ class KvConnection(Stream[KvFrame]):
             self._counts.unknown += 1
             self._reply(opcode, message_id, courtesy(opcode, None))
         elif opcode >= _FIRST_DATA and self._room.full and (self.outstanding or len(payload) > HELD_FREELY):
-            self._backlog.appendleft(frame)
-            self._stall()
-            self._room.waiting[self._look_again] = None
+            self._put_back(frame)
         else:
             try:
                 command = decode_command(opcode, payload)
@@ -193,8 +181,8 @@ class KvConnection(Stream[KvFrame]):
         self._reply(opcode, message_id, reply)
         if self._when_answered is not None and not self.outstanding:
             self._when_answered()
-        elif self._stalled and not self._catching_up and self.outstanding <= self._limits.outstanding // 2:
-            self._look_again()
+        else:
+            self._one_less()
 
     def _answer_here(self, opcode: int, message_id: int, command: Command) -> None:
         if isinstance(command, KvHello):
@@ -225,71 +213,11 @@ class KvConnection(Stream[KvFrame]):
         elif opcode == Opcode.GOODBYE:
             self._end_with(partial(self.finish, "it has acked our goodbye"))
 
-    def _hold(self, size: int) -> bool:
-        """Whether there is room for so much of a frame that is not whole."""
-        more = size - self._held_bytes
-        if more > 0 and not self._frames_room.fits(more):
-            return False
-        if more < 0:
-            self._frames_room.give(-more)
-        self._held_bytes = size
-        if not size:
-            self._wait_no_more("frame")
-        elif not self._stalled:
-            self._await_frame()
-        return True
-
-    def _await_frame(self) -> None:
-        self._wait("frame", self._limits.frame_ms, f"a frame is not whole after {self._limits.frame_ms} ms")
-
-    # ---- waiting ----------------------------------------------------------------------------------------
-
-    def _stall(self) -> None:
-        if not self._stalled:
-            self._stalled = True
-            self.hold_input("backlog")
-            self._wait_no_more("frame")  # its rest is not read
-
-    def _look_again(self) -> None:
-        if self._stalled and not self._catching_up and not self._leaving:
-            self._catching_up = True
-            self._loop.call_soon(self._catch_up)
-
-    def _catch_up(self) -> None:
-        """Hand on what has waited, for some milliseconds; read again when it is all done."""
-        self._catching_up = False
-        until = time.monotonic() + _TURN_S
-        with self._outgoing:
-            while not (self.ended or self._leaving or self.busy or self.outstanding >= self._limits.outstanding):
-                if not self._backlog:
-                    self._stalled = False
-                    self.release_input("backlog")
-                    if self._held_bytes:
-                        self._await_frame()
-                    self.on_turn_end()
-                    return
-                waiting = len(self._backlog)
-                self._handle(self._backlog.popleft())
-                if len(self._backlog) == waiting:  # put back: it waits for room
-                    return
-                if time.monotonic() > until:
-                    self._look_again()
-                    return
-
-    def on_busy(self) -> None:
-        self._stall()
-
     def on_writable(self) -> None:
         if self._missed:
             self._missed = False
             self._tell_everything()
-        self._look_again()
-
-    def on_turn_end(self) -> None:
-        """What is wrong behind the last good frame ends the connection once the good ones are handled."""
-        error = self._framer_of_kv.error
-        if error is not None and self._cause is None and not self._frames and not self._backlog:
-            self._broken(error)
+        super().on_writable()
 
     # ---- out --------------------------------------------------------------------------------------------
 
@@ -369,10 +297,7 @@ class KvConnection(Stream[KvFrame]):
         log.info("closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
-        self._frames_room.give(self._held_bytes)
-        self._held_bytes = 0
-        self._backlog.clear()
-        self._room.waiting.pop(self._look_again, None)
+        super().on_closed(error)
         if self._shared.connections.pop(self.connection_id, None) is not None:
             self._forget()
             if not self._shared.connections:

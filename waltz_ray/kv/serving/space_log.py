@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import LockConflict, WaltzError
+from waltz_ray.errors import WaltzError
 from waltz_ray.kv.model import Record
 from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import Unit
 from waltz_ray.protocol.ids import LockId
 
-__all__ = ["AppendFates", "SpaceLog", "owner_lock"]
+__all__ = ["SpaceLog", "owner_lock"]
 
 
 def owner_lock(unit: Unit) -> LockId:
@@ -25,34 +26,6 @@ def owner_lock(unit: Unit) -> LockId:
 @lru_cache(maxsize=8192)  # more than there are units
 def _lock_hash(unit: Unit) -> int:
     return owner_lock(unit).hash
-
-
-class AppendFates:
-    """What is told of one append, once: ``committed(ID)``, ``refused(conflicting ID)`` or ``lost(why)``."""
-
-    __slots__ = ("_committed", "_lost", "_refused", "_told")
-
-    def __init__(
-        self, committed: Callable[[int], None], refused: Callable[[int], None], lost: Callable[[str], None]
-    ) -> None:
-        self._committed = committed
-        self._refused = refused
-        self._lost = lost
-        self._told = False
-
-    def done(self) -> bool:
-        return self._told
-
-    def set_result(self, result: int) -> None:
-        self._told = True
-        self._committed(int(result))
-
-    def set_exception(self, exception: BaseException) -> None:
-        self._told = True
-        if isinstance(exception, LockConflict):
-            self._refused(exception.transaction_id)
-        else:
-            self._lost(str(exception))
 
 
 class SpaceLog:
@@ -76,10 +49,8 @@ class SpaceLog:
         hashes = ([*map(_lock_hash, write)], [*map(_lock_hash, read)], ())
         data, header = encode_record(record), header_of(record)
         try:
-            outbox, append = self._engine.append_under(partition, data, header, hashes, mark, fates)
-            if not outbox.offer(append):
-                outbox.stand_in_line(append, lambda error: append.fail(error) if error is not None else None)
-        except WaltzError as error:  # the client is closed
+            self._engine.append_under(partition, data, header, hashes, mark, fates)
+        except WaltzError as error:  # too long for any server, or the client is closed
             asyncio.get_running_loop().call_soon(fates.set_exception, error)
 
     async def high_water_marks(self, partitions: int) -> dict[int, int]:

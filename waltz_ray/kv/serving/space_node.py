@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.errors import ProjectionFailed, WaltzError
 from waltz_ray.kv.keeper import Keeper
 from waltz_ray.kv.keeper_types import (
@@ -47,9 +48,8 @@ from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
-from waltz_ray.kv.serving.clock import boot_s
 from waltz_ray.kv.serving.folding import Folding
-from waltz_ray.kv.serving.space_log import AppendFates, SpaceLog
+from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.state import KvState
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ownership import OwnershipMachine
@@ -77,6 +77,7 @@ from waltz_ray.protocol.ownership_types import (
     UnitTable,
     Unregistered,
 )
+from waltz_ray.runtime.boot_clock import boot_s
 
 __all__ = ["Announcer", "KvMember", "SpaceNode", "Surroundings"]
 

@@ -19,12 +19,13 @@ from waltz_ray.config import KvConfig
 from waltz_ray.coordination.api import Watch, ZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.trim_store import TrimStore
-from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
-from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed
+from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
+from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore
+from waltz_ray.errors import ConfigError, ProjectionFailed
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
-from waltz_ray.kv.serving.clock import SteadyClock, boot_s
+from waltz_ray.kv.serving.clock import SteadyClock
 from waltz_ray.kv.serving.compactor import Compactor
 from waltz_ray.kv.serving.gateway import Gateway
 from waltz_ray.kv.serving.peers import Peers
@@ -34,8 +35,9 @@ from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
 from waltz_ray.kv.wire import Dialect
 from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
+from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregistered
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.boot_clock import boot_s
 from waltz_ray.runtime.status import KvSpaceStatus
 
 __all__ = ["SpaceServer"]
@@ -258,28 +260,20 @@ class SpaceServer:
     # ---- going on
 
     async def _keep_lease(self) -> None:
-        """Renew the lease several times within one."""
-        assert self.node is not None
-        pause_s = max(0.02, (self._config.session_ms - self._config.lease_margin_ms) / 5000)
-        while True:
-            registration = self._registration
-            if registration is not None:
-                try:
-                    confirmed = await self._loop.run_in_executor(self._lease_thread, registration.contact)
-                except CoordinationError as error:
-                    log.info("kv/%d: the lease is not renewed: %s", self._actor, error)
-                    confirmed = None
-                if isinstance(confirmed, LeaseConfirmed):
-                    self.node.lease_confirmed(confirmed.incarnation, confirmed.sent_at_s)
-            await asyncio.sleep(pause_s)
+        node = self.node
+        assert node is not None
+        await keep_lease(
+            f"kv/{self._actor}",
+            lambda: self._registration,
+            self._lease_thread,
+            (self._config.session_ms - self._config.lease_margin_ms) / 1000,
+            lambda lease: node.lease_confirmed(lease.incarnation, lease.sent_at_s),
+        )
 
     async def _confirm_members(self) -> Mapping[int, str]:
-        while True:
-            try:
-                return incarnations(await self._in_thread(self._store.confirmed_members))
-            except CoordinationError as error:
-                log.info("kv/%d: who is registered cannot be read: %s", self._actor, error)
-                await asyncio.sleep(self._config.session_ms / 1000)
+        return await confirmed_incarnations(
+            f"kv/{self._actor}", self._store, self._threads, self._config.session_ms / 1000
+        )
 
     async def _ask_secondary(self, server: str, partition: int, transaction_id: int) -> bool:
         assert self._peers is not None

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltz_ray import compat
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.ownership import OwnershipMachine
 from waltz_ray.protocol.ownership_types import (
@@ -59,7 +60,7 @@ from waltz_ray.topics.serving.partition_fold import (
     PartitionFold,
     SlotClaim,
 )
-from waltz_ray.topics.serving.topic_log import RecordFates, TopicLog
+from waltz_ray.topics.serving.topic_log import TopicLog
 from waltz_ray.topics.slots import THE_UNIT, OneUnit, of_slot, slot_of
 
 __all__ = ["PartitionPlaces", "SlotPartition"]
@@ -216,7 +217,7 @@ class SlotPartition:
 
         self._in_flight += 1
         try:
-            self._log.append(self.partition, self.slot, message, self.fold.mark, RecordFates(committed, refused, lost))
+            self._log.append(self.partition, self.slot, message, self.fold.mark, AppendFates(committed, refused, lost))
         except BaseException:
             self._landed()
             raise
@@ -235,7 +236,7 @@ class SlotPartition:
         fold.records_since = fold.bytes_since = 0
         self._in_flight += 1
         own = SlotOwn(self.slot, claim.actor, claim.incarnation, claim.epoch)
-        fates = RecordFates(lambda _: self._landed(), lambda _: self._landed(), lambda _: self._landed())
+        fates = AppendFates(lambda _: self._landed(), lambda _: self._landed(), lambda _: self._landed())
         self._log.append(self.partition, self.slot, own, fold.mark, fates)
 
     # ---- ownership
@@ -300,7 +301,7 @@ class SlotPartition:
             log.warning("topic/%d: nobody can say whether its %s is in the log: %s", self._places.actor, record, reason)
             self._loop.call_later(_LOST_S, self._put, unknown)
 
-        fates = RecordFates(
+        fates = AppendFates(
             lambda transaction_id: self._put(done(transaction_id)),
             lambda conflict: self.fold.after(conflict, lambda: self._put(refused)),
             lost,

@@ -6,50 +6,23 @@ both with the mark of the fold: so what a deposed owner still appends is refused
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 
+from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import LockConflict, WaltzError
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import TopicRecord, encode_topic_record, topic_header
 
-__all__ = ["RecordFates", "TopicLog", "slot_lock"]
+__all__ = ["TopicLog", "slot_lock"]
 
 
 @lru_cache(maxsize=4096)
 def slot_lock(slot: int) -> int:
     """The hash of the lock that what a slot's owner appends rests on."""
     return LockId("topic slot", slot).hash
-
-
-class RecordFates:
-    """What is told of one append, once: ``committed(ID)``, ``refused(conflicting ID)`` or ``lost(why)``."""
-
-    __slots__ = ("_committed", "_lost", "_refused", "_told")
-
-    def __init__(
-        self, committed: Callable[[int], None], refused: Callable[[int], None], lost: Callable[[str], None]
-    ) -> None:
-        self._committed, self._refused, self._lost = committed, refused, lost
-        self._told = False
-
-    def done(self) -> bool:
-        return self._told
-
-    def set_result(self, result: int) -> None:
-        self._told = True
-        self._committed(int(result))
-
-    def set_exception(self, exception: BaseException) -> None:
-        self._told = True
-        if isinstance(exception, LockConflict):
-            self._refused(exception.transaction_id)
-        else:
-            self._lost(str(exception))
 
 
 class TopicLog:
@@ -61,19 +34,14 @@ class TopicLog:
         self._next_client_id = next_client_id
 
     def append(
-        self, partition: int, slot: int, record: TopicRecord, mark: int, fates: RecordFates, exclusive: bool = False
+        self, partition: int, slot: int, record: TopicRecord, mark: int, fates: AppendFates, exclusive: bool = False
     ) -> None:
         """Append under the slot's lock, ``exclusive``: and update it. ``fates`` is told how it ends, never within this
         call. InvalidInput if no server would take it."""
         lock = [slot_lock(slot)]
         hashes = (lock, [], ()) if exclusive else ([], lock, ())
         data, header = encode_topic_record(record), topic_header(record)
-        outbox, append = self._engine.append_under(partition, data, header, hashes, mark, fates)
-        try:
-            if not outbox.offer(append):
-                outbox.stand_in_line(append, lambda error: append.fail(error) if error is not None else None)
-        except WaltzError as error:  # the client is closed
-            asyncio.get_running_loop().call_soon(fates.set_exception, error)
+        self._engine.append_under(partition, data, header, hashes, mark, fates)
 
     async def high_water_mark(self, partition: int) -> int:
         """The last committed transaction. DataUnavailable."""

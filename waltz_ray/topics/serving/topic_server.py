@@ -21,12 +21,14 @@ from waltz_ray.coordination.api import EphemeralNode, Watch, ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.topic_store import SlotPorts, TopicStore
+from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, WaltzError
 from waltz_ray.net.tls import server_context
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
+from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregistered
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
+from waltz_ray.runtime.boot_clock import boot_s
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
 from waltz_ray.topics.client.caller import TopicCaller
 from waltz_ray.topics.delivery_types import DeliveryLimits
@@ -56,11 +58,6 @@ _TELL_S = 2.0
 
 class GroupOffsets(Offsets, OffsetResets, Protocol):
     """Where groups are, for slots and for the master."""
-
-
-def boot_s() -> float:
-    """Seconds since the machine was started; goes on while the process is stopped, and while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _to_our_own() -> ssl.SSLContext:
@@ -360,19 +357,9 @@ class TopicServer:
     # ---- going on
 
     async def _keep_lease(self) -> None:
-        """Renew the lease several times within one."""
-        pause_s = max(0.02, (self._config.session_ms - self._config.lease_margin_ms) / 5000)
-        while True:
-            registration = self._registration
-            if registration is not None:
-                try:
-                    confirmed = await self._loop.run_in_executor(self._lease_thread, registration.contact)
-                except CoordinationError as error:
-                    log.info("topic/%d: the lease is not renewed: %s", self._actor, error)
-                    confirmed = None
-                if isinstance(confirmed, LeaseConfirmed):
-                    self.node.told(confirmed)
-            await asyncio.sleep(pause_s)
+        lease_s = (self._config.session_ms - self._config.lease_margin_ms) / 1000
+        who = f"topic/{self._actor}"
+        await keep_lease(who, lambda: self._registration, self._lease_thread, lease_s, self.node.told)
 
     async def _keep_tokens(self) -> None:
         while True:
@@ -387,12 +374,8 @@ class TopicServer:
         self.node.duties.deliveries.flow_changed()
 
     async def _confirm_members(self) -> Mapping[int, str]:
-        while True:
-            try:
-                return incarnations(await self._in_thread(self._units.confirmed_members))
-            except CoordinationError as error:
-                log.info("topic/%d: who is registered cannot be read: %s", self._actor, error)
-                await asyncio.sleep(self._config.session_ms / 1000)
+        again_s = self._config.session_ms / 1000
+        return await confirmed_incarnations(f"topic/{self._actor}", self._units, self._threads, again_s)
 
     def _ports_are(self, ports: Mapping[int, int]) -> None:
         self._ports_changed.set()
