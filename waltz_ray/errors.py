@@ -56,6 +56,7 @@
         ├── KvNotReplicated          the write is committed, but no secondary has said in time that it has it
         ├── KvLockTaken              retriable: somebody else has had the lock for as long as one would wait
         ├── KvLockLost               the lock is not ours any more
+        ├── TopicRefused             a master or a slot of topics says no, with the protocol's code
         └── ClientClosed
 
 ``retriable`` says whether the very same call may be made again: it may succeed then without anything being changed by
@@ -546,6 +547,19 @@ class KvLockLost(ClientError):
 
     def __str__(self) -> str:
         return f"lock {self.name!r} was lost: {self.reason}; what followed may not have been alone, check it"
+
+
+class TopicRefused(ClientError):
+    """A master or a slot of topics does not do what it is asked. ``code``: the protocol's
+    (``waltz_ray.topics.codes.TopicCode``): 403 no right, 301, 411 or 412 the partition is not ours any more."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"refused with {code}: {text}")
+        self.code = code
+        self.text = text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.text)
 
 
 class ClientClosed(ClientError):

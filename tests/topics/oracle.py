@@ -69,6 +69,9 @@ GetMessageResponseB2C: 1 success b!, 2 errCode i!, 3 errMsg s, 4 messages Transf
 6 minLimitTime i, 7 escFlowCtrl b, 8 currDataDlt l, 9 requireSlow b, 10 maxOffset l
 CommitOffsetRequestC2B: 1 clientId s!, 2 topicName s!, 3 partitionId i!, 4 groupName s!, 5 lastPackConsumed b
 CommitOffsetResponseB2C: {_OUTCOME}, 4 currOffset l, 5 maxOffset l
+ProgressRequestC2B: 1 clientId s!, 2 groupName s!, 3 topicName s!, 4 partitionId i!, 5 offset l!, 6 readBytes l!, \
+7 filtered b
+ProgressResponseB2C: {_OUTCOME}, 4 currOffset l, 5 maxOffset l, 6 minLimitTime i, 7 limited b
 """
 
 _F = descriptor_pb2.FieldDescriptorProto

@@ -21,12 +21,10 @@ from waltz_ray.topics.records import (
 
 GOLDEN = [
     (
-        TopicMessage(b"hello", 1, 907060870, -1073741310, 1700000000123, "aaa", "202311142213", 7, 9),
-        "010000000001"
-        "3610a686c00002020000018bcfe5687b0000000000000007000000000000000900030c"
-        "6161613230323331313134323231 3368656c6c6f",
+        TopicMessage(b"hello", 1, 907060870, -1073741310, 1700000000123, "aaa", "202311142213"),
+        "0100000000013610a686c00002020000018bcfe5687b00030c6161613230323331313134323231 3368656c6c6f",
     ),
-    (TopicMessage(b"", 0, 0, 0, 0), "0100" + "00" * 39),
+    (TopicMessage(b"", 0, 0, 0, 0), "0100" + "00" * 23),
     (SlotOwn(3, 1, "abc", 5), "0200000000030000000100000000000000 05616263"),
     (SlotRelease(3, 1, "abc", 5), "0300000000030000000100000000000000 05616263"),
 ]
@@ -41,14 +39,9 @@ def test_the_bytes_of_a_record(record: TopicMessage | SlotOwn | SlotRelease, gol
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 INT32S = st.integers(-(1 << 31), (1 << 31) - 1)
-UINT64S = st.integers(0, (1 << 64) - 1)
 
 
-@given(
-    st.builds(
-        TopicMessage, st.binary(), INT32S, INT32S, INT32S, st.integers(0, 1 << 62), TEXTS, TEXTS, UINT64S, UINT64S
-    )
-)
+@given(st.builds(TopicMessage, st.binary(), INT32S, INT32S, INT32S, st.integers(0, 1 << 62), TEXTS, TEXTS))
 def test_any_message_comes_back(message: TopicMessage) -> None:
     assert decode_topic_record(encode_topic_record(message)) == message
 
@@ -65,10 +58,10 @@ def test_t44_the_header_is_the_hash_of_the_type() -> None:
     [
         (b"", "no record of a topic"),
         (b"{}", "no record of a topic"),
-        (b"\x01\x00\x00", "its head alone 41"),
+        (b"\x01\x00\x00", "its head alone 25"),
         (b"\x02\x00", "its head alone 18"),
-        (b"\x01\x07" + bytes(39), "version 7"),
-        (b"\x01\x00" + bytes(36) + b"\x00\x09\x00", "names 50 bytes of type and time"),
+        (b"\x01\x07" + bytes(23), "version 7"),
+        (b"\x01\x00" + bytes(20) + b"\x00\x09\x00", "names 34 bytes of type and time"),
     ],
 )
 def test_what_is_no_record(data: bytes, why: str) -> None:

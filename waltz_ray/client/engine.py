@@ -327,12 +327,13 @@ class Engine:
         put: Callable[[FeedItem], None],
         ready_changed: Callable[[], None] = lambda: None,
         earliest: bool = False,
+        mode: FeedMode = FeedMode.RECORDS,
     ) -> Subscription:
         """A feed that follows, from the first ID of each partition on; ``shut_down`` ends it otherwise.
 
-        ``earliest``: from the first there is, where those were trimmed away.
+        ``earliest``: from the first there is, where those were trimmed away. ``mode``: RECORDS, or HEADERS.
         """
-        mounter = self._mounter(client_id, FeedMode.RECORDS)
+        mounter = self._mounter(client_id, mode)
         with self._lock:
             self.check_open()
             subscription = Subscription(mounter, first_ids, put, self._abandon, ready_changed, earliest)

@@ -8,7 +8,8 @@ __all__ = ["BrokerOperation", "RpcMethod", "RpcStatus", "ServiceType", "TopicCod
 
 
 class RpcMethod(enum.IntEnum):
-    """What a request asks for: 1 to 6 of a master, from 13 on of a broker. Any other number is none."""
+    """What a request asks for: 1 to 6 of a master, from 13 on of a broker. Any other number is none. PROGRESS is ours:
+    of consumers that read the log themselves."""
 
     PRODUCER_REGISTER = 1
     PRODUCER_HEARTBEAT = 2
@@ -21,6 +22,7 @@ class RpcMethod(enum.IntEnum):
     PARTITION_HEARTBEAT = 16
     GET_MESSAGE = 17
     COMMIT_OFFSET = 18
+    PROGRESS = 101
 
     @property
     def service(self) -> ServiceType:

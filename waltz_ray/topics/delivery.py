@@ -98,7 +98,7 @@ class Delivery:
     # ---- requests
 
     def _take_in(self, request: t.DeliveryRequest) -> None:
-        if isinstance(request, t.PullAsked | t.ConfirmAsked):
+        if isinstance(request, t.PullAsked | t.ConfirmAsked | t.ProgressAsked):
             self._lease.renew(request.consumer, self._now_ms)
         if len(self._waiting) >= self._limits.waiting:
             text = f"{len(self._waiting)} requests of this partition wait already: send one at a time"
@@ -118,6 +118,8 @@ class Delivery:
                 self._orders.take(work)
             case t.ResetAsked():
                 self._orders.take(work)
+            case t.ProgressAsked():
+                self._go_on_reading(work, request)
             case _:
                 if refused := self._lease.refusal(request.consumer):
                     self._finish(*refused)
@@ -135,6 +137,24 @@ class Delivery:
                         self._orders.read(work, self._place, self._filters)
                 self._go_on(work)
 
+    def _go_on_reading(self, work: DeliveryWork, asked: t.ProgressAsked) -> None:
+        """A consumer that reads by itself says how far it is, and asks whether it may go on."""
+        if refused := self._lease.refusal(asked.consumer):
+            self._finish(*refused)
+            return
+        if not rules.is_in_the_log(asked.offset, asked.end) and asked.offset != t.NO_OFFSET:
+            text = f"offset {asked.offset} is not in the log, which ends at {asked.end}"
+            self._finish(TopicCode.BAD_REQUEST, text)
+            return
+        self._end, self._lag_bytes = asked.end, asked.lag_bytes
+        self._place.confirm_to(asked.offset)
+        if asked.read_bytes:
+            self._meter.pulled(self._flow, asked.read_bytes, asked.filtered, self._now_ms)
+        work.wait_ms = self._meter.wait_ms(self._flow, self._lag_bytes, self._now_ms)
+        if self._place.has_to_store(self._limits.skipped):
+            self._store(work, self._place.confirmed)
+        self._go_on(work)
+
     def _go_on(self, work: DeliveryWork) -> None:
         """Answer, once nothing is waited for any more."""
         if work.waits:
@@ -146,6 +166,8 @@ class Delivery:
             self._finish(*work.failed)
         elif isinstance(request, t.PullAsked):
             self._answer_pull(work)
+        elif isinstance(request, t.ProgressAsked):
+            self._finish(TopicCode.OK, wait_ms=work.wait_ms)
         else:
             self._finish(TopicCode.OK)
 

@@ -51,6 +51,13 @@ class DeliveryPlace:
             self.confirmed = self.told = self.position
         self.ends = [end for end in self.ends if end > self.confirmed]
 
+    def confirm_to(self, offset: int) -> None:
+        """A consumer that reads by itself has consumed what is below ``offset``."""
+        if offset > self.confirmed:
+            self.confirmed = self.told = offset
+            self.position = max(self.position, offset)
+            self.ends = [end for end in self.ends if end > offset]
+
     def rewind(self) -> None:
         """What was delivered and not confirmed is to come again."""
         self.position = self.confirmed

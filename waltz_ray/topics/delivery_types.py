@@ -34,6 +34,7 @@ __all__ = [
     "PartitionGivenBack",
     "PartitionLost",
     "PartitionWanted",
+    "ProgressAsked",
     "PullAsked",
     "ReadBatch",
     "ResetAsked",
@@ -107,6 +108,21 @@ class ConfirmAsked:
     token: int
     consumer: str
     consumed: bool
+
+
+@value()
+class ProgressAsked:
+    """m101: of a consumer that reads the log itself. ``offset``: below it all is consumed, NO_OFFSET = nothing new;
+    ``read_bytes``: of messages that it has read since the last time. ``end``: of the log now; ``lag_bytes``: what it
+    has behind ``offset``, about."""
+
+    token: int
+    consumer: str
+    offset: int
+    read_bytes: int
+    filtered: bool
+    end: int
+    lag_bytes: int
 
 
 @value()
@@ -200,7 +216,7 @@ class DeliveryStops:
     """The partition's slot is not served here any more."""
 
 
-DeliveryRequest = PartitionWanted | PartitionGivenBack | PullAsked | ConfirmAsked | ResetAsked
+DeliveryRequest = PartitionWanted | PartitionGivenBack | PullAsked | ConfirmAsked | ProgressAsked | ResetAsked
 DeliveryEvent = (
     DeliveryRequest
     | LeaseRenewed

@@ -19,6 +19,8 @@ __all__ = [
     "HeartBeatResponseB2C",
     "HeartRequestC2M",
     "HeartResponseM2C",
+    "ProgressRequestC2B",
+    "ProgressResponseB2C",
     "RegisterRequestC2B",
     "RegisterRequestC2M",
     "RegisterResponseB2C",
@@ -250,3 +252,37 @@ class CommitOffsetResponseB2C:
     err_msg: str
     curr_offset: int | None = None
     max_offset: int | None = None
+
+
+# ---- ours: of consumers that read the log themselves
+
+
+@value()
+class ProgressRequestC2B:
+    """m101: what has become of one partition since the last time, and whether more may be read. It renews the lease."""
+
+    client_id: str
+    group_name: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    """What is below it has been consumed; -1 = nothing more than before."""
+    read_bytes: int
+    """Of messages that were read since the last time."""
+    filtered: bool | None = None
+    """Filters were at work."""
+
+
+@value()
+class ProgressResponseB2C:
+    """``min_limit_time``: milliseconds in which nothing more is to be given to the application; ``limited``: there are
+    rules of flow, it is to be asked about each batch."""
+
+    success: bool
+    err_code: int
+    err_msg: str
+    curr_offset: int | None = None
+    """Where the group is."""
+    max_offset: int | None = None
+    min_limit_time: int | None = None
+    limited: bool | None = None

@@ -8,10 +8,11 @@ tells which it is. Records of ownership have a header of their own, and no consu
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.protocol.value import value
-from waltz_ray.topics.payload import java_hash
+from waltz_ray.topics.payload import check_sum, java_hash
 
 __all__ = [
     "MAX_TYPE_BYTES",
@@ -21,6 +22,7 @@ __all__ = [
     "TopicMessage",
     "TopicRecord",
     "decode_topic_record",
+    "encode_messages",
     "encode_topic_record",
     "header_of_type",
     "is_message",
@@ -35,16 +37,16 @@ MAX_TYPE_BYTES = 1024
 
 _VERSION = 0
 _MESSAGE, _OWN, _RELEASE = 1, 2, 3
-_HEAD = struct.Struct(">BBiiiqQQHB")
+_HEAD = struct.Struct(">BBiiiqHB")
 _OWNER = struct.Struct(">BBIIQ")
+_INT = struct.Struct(">i")
+_CHECK_SUM_AT = 6
 
 
 @value()
 class TopicMessage:
     """A message as it is kept. ``payload`` (with the attributes, if bit 0 of ``flag`` says so), ``flag`` and
     ``sent_addr`` are the producer's; ``check_sum`` is right, also where the producer has computed none.
-
-    ``producer``, ``sequence``: a native producer's number and its message's; 0, 0 of all others.
     """
 
     payload: bytes
@@ -52,11 +54,9 @@ class TopicMessage:
     check_sum: int
     sent_addr: int
     append_ms: int
-    """When its owner took it, milliseconds since 1970."""
+    """When its owner, or a native producer, took it, milliseconds since 1970."""
     msg_type: str = ""
     msg_time: str = ""
-    producer: int = 0
-    sequence: int = 0
 
 
 @value()
@@ -109,14 +109,20 @@ def encode_topic_record(record: TopicRecord) -> bytes:
             record.check_sum,
             record.sent_addr,
             record.append_ms,
-            record.producer,
-            record.sequence,
             len(msg_type),
             len(msg_time),
         )
         return b"".join((head, msg_type, msg_time, record.payload))
     kind = _OWN if isinstance(record, SlotOwn) else _RELEASE
     return _OWNER.pack(kind, _VERSION, record.slot, record.actor, record.epoch) + record.incarnation.encode()
+
+
+def encode_messages(payloads: Sequence[bytes], msg_type: str, sent_addr: int, append_ms: int) -> list[bytes]:
+    """``encode_topic_record`` of many messages of one type, without attributes and time. InvalidInput."""
+    packed = _packed(msg_type, "a message type", MAX_TYPE_BYTES)
+    head = _HEAD.pack(_MESSAGE, _VERSION, 0, 0, sent_addr, append_ms, len(packed), 0)
+    before, behind, join = head[:_CHECK_SUM_AT], head[_CHECK_SUM_AT + 4 :] + packed, b"".join
+    return [join((before, _INT.pack(check_sum(payload)), behind, payload)) for payload in payloads]
 
 
 def decode_topic_record(data: bytes | memoryview) -> TopicRecord:
@@ -133,7 +139,7 @@ def decode_topic_record(data: bytes | memoryview) -> TopicRecord:
         _, _, slot, actor, epoch = _OWNER.unpack_from(data)
         incarnation = bytes(data[_OWNER.size :]).decode(errors="replace")
         return (SlotOwn if kind == _OWN else SlotRelease)(slot, actor, incarnation, epoch)
-    _, _, flag, check_sum, sent_addr, append_ms, producer, sequence, of_type, of_time = _HEAD.unpack_from(data)
+    _, _, flag, check_sum, sent_addr, append_ms, of_type, of_time = _HEAD.unpack_from(data)
     time_at = _HEAD.size + of_type
     payload_at = time_at + of_time
     if payload_at > len(data):
@@ -146,8 +152,6 @@ def decode_topic_record(data: bytes | memoryview) -> TopicRecord:
         append_ms,
         bytes(data[_HEAD.size : time_at]).decode(errors="replace"),
         bytes(data[time_at:payload_at]).decode(errors="replace"),
-        producer,
-        sequence,
     )
 
 

@@ -36,6 +36,7 @@ TopicRequest: TypeAlias = (
     | consumer.HeartBeatRequestC2B
     | consumer.GetMessageRequestC2B
     | consumer.CommitOffsetRequestC2B
+    | consumer.ProgressRequestC2B
 )
 """What a client asks."""
 
@@ -51,6 +52,7 @@ TopicResponse: TypeAlias = (
     | consumer.HeartBeatResponseB2C
     | consumer.GetMessageResponseB2C
     | consumer.CommitOffsetResponseB2C
+    | consumer.ProgressResponseB2C
 )
 """What it is answered."""
 
@@ -66,6 +68,7 @@ _EXCHANGES: Final[dict[RpcMethod, tuple[ProtoCodec[Any], ProtoCodec[Any]]]] = {
     RpcMethod.PARTITION_HEARTBEAT: (wire_consumer.HEART_BEAT_REQUEST_C2B, wire_consumer.HEART_BEAT_RESPONSE_B2C),
     RpcMethod.GET_MESSAGE: (wire_consumer.GET_MESSAGE_REQUEST_C2B, wire_consumer.GET_MESSAGE_RESPONSE_B2C),
     RpcMethod.COMMIT_OFFSET: (wire_consumer.COMMIT_OFFSET_REQUEST_C2B, wire_consumer.COMMIT_OFFSET_RESPONSE_B2C),
+    RpcMethod.PROGRESS: (wire_consumer.PROGRESS_REQUEST_C2B, wire_consumer.PROGRESS_RESPONSE_B2C),
 }
 
 _REQUESTS: Final = {int(method): request for method, (request, _) in _EXCHANGES.items()}

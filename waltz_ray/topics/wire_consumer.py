@@ -13,6 +13,8 @@ from waltz_ray.topics.messages_consumer import (
     HeartBeatResponseB2C,
     HeartRequestC2M,
     HeartResponseM2C,
+    ProgressRequestC2B,
+    ProgressResponseB2C,
     RegisterRequestC2B,
     RegisterRequestC2M,
     RegisterResponseB2C,
@@ -39,6 +41,8 @@ __all__ = [
     "HEART_BEAT_RESPONSE_B2C",
     "HEART_REQUEST_C2M",
     "HEART_RESPONSE_M2C",
+    "PROGRESS_REQUEST_C2B",
+    "PROGRESS_RESPONSE_B2C",
     "REGISTER_REQUEST_C2B",
     "REGISTER_REQUEST_C2M",
     "REGISTER_RESPONSE_B2C",
@@ -198,4 +202,22 @@ COMMIT_OFFSET_RESPONSE_B2C = ProtoCodec(
     *OUTCOME,
     optional(4, "currOffset", INT64),
     optional(5, "maxOffset", INT64),
+)
+PROGRESS_REQUEST_C2B = ProtoCodec(
+    ProgressRequestC2B,
+    required(1, "clientId", STRING),
+    required(2, "groupName", STRING),
+    required(3, "topicName", STRING),
+    required(4, "partitionId", INT32),
+    required(5, "offset", INT64),
+    required(6, "readBytes", INT64),
+    optional(7, "filtered", BOOL),
+)
+PROGRESS_RESPONSE_B2C = ProtoCodec(
+    ProgressResponseB2C,
+    *OUTCOME,
+    optional(4, "currOffset", INT64),
+    optional(5, "maxOffset", INT64),
+    optional(6, "minLimitTime", INT32),
+    optional(7, "limited", BOOL),
 )

@@ -86,6 +86,24 @@ class GroupDelivery:
             timer = loop.call_at(until_s, self._let_go_of, reply.token)
             self._held[reply.token] = _HeldPull(status.consumer, reply, timer)
 
+    def report(self, make: Callable[[int, int, int], t.DeliveryRequest], offset: int, told: Replied) -> None:
+        """A request about what a consumer has read by itself, up to ``offset``; made with its token, the log's end and
+        what it has behind ``offset``, in bytes. What it has read is known here a moment later, perhaps."""
+
+        def ask() -> None:
+            end = self._partition.end
+            lag_bytes = int(max(0, end - max(0, offset)) * self._partition.fold.tail.record_bytes)
+            self.ask(lambda token: make(token, end, lag_bytes), told)
+
+        async def ask_later() -> None:
+            await self._partition.settled(offset)
+            ask()
+
+        if offset <= self._partition.end:
+            ask()
+        else:
+            self._owner.spawn(ask_later())
+
     def end_others(self, consumer: str) -> None:
         """The master has granted the partition to ``consumer``: who else has it has it no more. What he was given and
         has not confirmed comes again."""
@@ -211,6 +229,10 @@ class Deliveries:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def is_limited(self, group: str) -> bool:
+        """Whether there are rules of how fast it may consume."""
+        return self.flow_of(group) != NO_RULES
 
     def next_token(self) -> int:
         return next(self._tokens)

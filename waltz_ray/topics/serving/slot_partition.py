@@ -141,11 +141,13 @@ class SlotPartition:
         """Something is committed that the fold has not come to."""
         return self._committed > self.fold.mark
 
-    async def settled(self) -> None:
-        """Return when it has, or after a while: who was told that a message is committed can consume it."""
-        if self.is_behind:
+    async def settled(self, end: int = 0) -> None:
+        """Return when it has, and knows what is below ``end``, or after a while: who was told that a message is
+        committed can consume it, and who has read it can confirm it."""
+        wanted = max(self._committed, end - 1)
+        if wanted > self.fold.mark:
             folded = asyncio.Event()
-            self.fold.after(self._committed, folded.set)
+            self.fold.after(wanted, folded.set)
             with contextlib.suppress(TimeoutError):
                 async with compat.timeout(_SETTLED_S):
                     await folded.wait()
@@ -191,7 +193,6 @@ class SlotPartition:
         if not self.serving:
             told(NotServed())
             return
-        self._say_again()
         self._append_message(message, told)
 
     def _append_message(self, message: TopicMessage, told: Callable[[MessageFate], None]) -> None:
@@ -245,6 +246,8 @@ class SlotPartition:
         for claim in claims:
             if claim != self._machine.claims.get(THE_UNIT):
                 self._put(OwnersFolded(((THE_UNIT, claim),)))
+        if self.serving:  # native producers append without us
+            self._say_again()
         self._places.changed(self.partition)
 
     def _ended(self, error: WaltzError) -> None:

@@ -19,6 +19,8 @@ from waltz_ray.topics.messages_consumer import (
     GetMessageResponseB2C,
     HeartBeatRequestC2B,
     HeartBeatResponseB2C,
+    ProgressRequestC2B,
+    ProgressResponseB2C,
     RegisterRequestC2B,
     RegisterResponseB2C,
     TransferedMessage,
@@ -135,6 +137,8 @@ class SlotPort:
                 self._pull(request, answer)
             case CommitOffsetRequestC2B():
                 self._confirm(request, answer)
+            case ProgressRequestC2B():
+                self._progress(request, answer)
             case _:
                 raise AssertionError(f"the port lets no {type(request).__name__} through")
 
@@ -304,6 +308,24 @@ class SlotPort:
             return
         consumed = bool(request.last_pack_consumed)
         delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told)
+
+    def _progress(self, request: ProgressRequestC2B, answer: Answered) -> None:
+        limited = self._deliveries.is_limited(request.group_name)
+
+        def told(reply: t.DeliveryReply) -> None:
+            answer(ProgressResponseB2C(*_outcome(reply), reply.offset, reply.end, reply.wait_ms, limited))
+
+        delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
+        if isinstance(delivery, Refusal):
+            answer(ProgressResponseB2C(False, delivery.code, delivery.text))
+            return
+        offset, read_bytes = max(t.NO_OFFSET, request.offset), max(0, request.read_bytes)
+        consumer, filtered = request.client_id, bool(request.filtered)
+
+        def asked(token: int, end: int, lag_bytes: int) -> t.ProgressAsked:
+            return t.ProgressAsked(token, consumer, offset, read_bytes, filtered, end, lag_bytes)
+
+        delivery.report(asked, offset, told)
 
 
 def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:

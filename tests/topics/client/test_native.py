@@ -1,0 +1,307 @@
+"""The native client: producers and members of groups, on topic actors in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
+from waltz_ray import compat
+from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused
+from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
+
+LIMIT_S = 20
+
+
+async def pulled(consumer: AsyncTopicConsumer, count: int) -> list[MessageBatch]:
+    """Batches with so many messages; nothing is confirmed."""
+    found: list[MessageBatch] = []
+    async with compat.timeout(LIMIT_S):
+        while sum(len(list(batch)) for batch in found) < count:
+            batch = await consumer.pull()
+            assert batch is not None
+            found.append(batch)
+    return found
+
+
+def run(work: object) -> None:
+    asyncio.run(work)  # type: ignore[arg-type]
+
+
+def test_t48_what_is_produced_is_consumed_in_its_order_and_confirmed() -> None:
+    """Synchronous production and pull."""
+
+    async def scene() -> None:
+        async with topic_world() as world, world.client() as client:
+            producer = client.producer()
+            sent = [await producer.send("orders", b"%d" % n, type="new", key=b"k") for n in range(10)]
+            assert len({each.partition for each in sent}) == 1
+            assert [each.offset for each in sent] == sorted({each.offset for each in sent})
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 10)
+                assert [message.data for message in batch] == [b"%d" % n for n in range(10)]
+                first = next(iter(batch))
+                assert (first.topic, first.type, first.offset) == ("orders", "new", sent[0].offset)
+                await consumer.confirm(batch)
+            async with client.consumer("g", "orders") as consumer:
+                await producer.send("orders", b"last", key=b"k")
+                (batch,) = await pulled(consumer, 1)
+                assert [message.data for message in batch] == [b"last"], "the others were confirmed"
+
+    run(scene())
+
+
+def test_t26_what_was_not_confirmed_comes_again() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send_many("orders", [b"a", b"b"])
+            async with client.consumer("g", "orders") as consumer:
+                await pulled(consumer, 2)
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 2)
+                assert [message.data for message in batch] == [b"a", b"b"]
+
+    run(scene())
+
+
+def test_t48_asynchronous_production_with_back_pressure() -> None:
+    async def scene() -> None:
+        config = TopicClientConfig(heartbeat_s=0.05, outstanding_bytes=1000)
+        async with topic_world() as world, world.client(config) as client:
+            producer = client.producer()
+            tasks = [await producer.begin("orders", b"%0100d" % n, partition=0) for n in range(200)]
+            await producer.flush()
+            offsets = [task.result().offset for task in tasks]
+            assert offsets == sorted(offsets), "in the order of the calls"
+            with pytest.raises(InvalidInput, match="more than outstanding_bytes"):
+                await producer.begin("orders", bytes(2000))
+
+    run(scene())
+
+
+def test_t48_a_push_consumer_confirms_what_was_handled_and_no_more() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            sent = await producer.send_many("orders", [b"%d" % n for n in range(20)])
+            seen: list[bytes] = []
+
+            async def handle(batch: MessageBatch) -> None:
+                seen.extend(message.data for message in batch)
+                if b"bad" in seen:
+                    raise ValueError("cannot be handled")
+
+            async with client.consumer("g", "orders") as consumer:
+                running = asyncio.create_task(consumer.run(handle, workers=3))
+                await world.until(lambda: len(seen) == 20)
+                await world.confirmed("g", 0, int(sent.offsets[-1]) + 1)
+                await producer.send("orders", b"bad")
+                with pytest.raises(ValueError, match="cannot be handled"):
+                    await running
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 1)
+                assert [message.data for message in batch] == [b"bad"], "of the failed one, and of no other"
+
+    run(scene())
+
+
+def test_t48_a_group_with_several_topics_and_members() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=4) as world, world.client() as client:
+            await world.cluster.create("bills", 3)
+            await world.cluster.until(world.cluster.settled)
+            producer = client.producer()
+            one, two = (client.consumer("g", ["orders", "bills"]) for _ in range(2))
+            async with one, two:
+                await world.until(lambda: len(one.partitions) + len(two.partitions) == 7)
+                await world.until(lambda: {len(one.partitions), len(two.partitions)} == {3, 4})
+                assert not set(one.partitions) & set(two.partitions)
+                for n in range(70):
+                    await producer.send(("orders", "bills")[n % 2], b"%d" % n)
+                found = Counter[bytes]()
+
+                async def take(consumer: AsyncTopicConsumer) -> None:
+                    async for message in consumer:
+                        found[message.data] += 1
+
+                tasks = [asyncio.create_task(take(each)) for each in (one, two)]
+                await world.until(lambda: len(found) == 70)
+                assert set(found.values()) == {1}
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scene())
+
+
+def test_t48_t44_filters_read_of_the_data_little_but_what_is_wanted() -> None:
+    """ "Aa" has the hash of "BB", and is not given to who wants that."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            for n in range(100):
+                await producer.send_many("orders", [bytes(1000)] * 199, type="other")
+                await producer.send("orders", b"x%d" % n + bytes(1000), type="BB")
+            await producer.send("orders", bytes(1000), type="Aa")
+            async with client.consumer("g", {"orders": ["BB"]}) as consumer:
+                batches = await pulled(consumer, 100)
+                assert [m.data[:3].rstrip(b"\0") for batch in batches for m in batch] == [
+                    b"x%d" % n for n in range(100)
+                ]
+                assert sum(batch.size_bytes for batch in batches) < 0.05 * 20_000 * 1000
+
+    run(scene())
+
+
+def test_t48_bound_consume_begins_at_given_offsets() -> None:
+    async def scene() -> None:
+        from waltz_ray.topics import BoundGroup
+
+        async with topic_world(partitions=2) as world, world.client() as client:
+            producer = client.producer()
+            sent = [
+                (await producer.send_many("orders", [b"%d" % n for n in range(10)], partition=p)).offsets
+                for p in (0, 1)
+            ]
+            bound = BoundGroup("once", 2, {("orders", p): int(sent[p][7]) for p in (0, 1)})
+            one, two = (client.consumer("b", "orders", bound=bound) for _ in range(2))
+            async with one:
+                assert await one.pull(timeout=0.2) is None, "not before both are there"
+                async with two:
+                    batches = await pulled(one, 3) + await pulled(two, 3)
+                    assert [m.data for b in batches for m in b] == [b"7", b"8", b"9"] * 2
+
+    run(scene())
+
+
+def test_t48_partition_offsets_pause_resume_and_seek() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            sent = (await producer.send_many("orders", [b"%d" % n for n in range(10)])).offsets
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 10)
+                await consumer.confirm(batch)
+                assert await consumer.seek("orders", 0, int(sent[8])) == sent[8]
+                (batch,) = await pulled(consumer, 2)
+                assert [m.data for m in batch] == [b"8", b"9"]
+                await consumer.seek("orders", 0, "earliest")
+                assert len(list((await pulled(consumer, 10))[0])) == 10
+                await consumer.seek("orders", 0, "latest")
+                consumer.pause("orders", 0)
+                await producer.send("orders", b"new")
+                assert await consumer.pull(timeout=0.2) is None
+                consumer.resume("orders", 0)
+                (batch,) = await pulled(consumer, 1)
+                assert [m.data for m in batch] == [b"new"]
+                await consumer.confirm(batch)
+                await world.until(lambda: consumer.lag() == {("orders", 0): 0})
+                with pytest.raises(InvalidInput, match="not this consumer's"):
+                    await consumer.seek("orders", 5, 0)
+
+    run(scene())
+
+
+def test_t48_t49_a_master_that_is_none_or_is_not_there_is_passed_over() -> None:
+    """Dead addresses before the living one; after some failures they are not even tried (shielded)."""
+
+    async def scene() -> None:
+        async with topic_world(actors=2) as world:
+            from waltz_ray.protocol.ids import Endpoint
+
+            place = MemoryPlace(world.cluster, [Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)])
+            from waltz_ray.topics import AsyncTopicClient
+
+            async with AsyncTopicClient(place, FAST) as client:
+                producer = client.producer()
+                assert (await producer.send("orders", b"x")).offset >= 0
+
+    run(scene())
+
+
+def test_t48_t52_connections_are_shared_recycled_and_opened_again() -> None:
+    async def scene() -> None:
+        config = TopicClientConfig(heartbeat_s=3600, idle_s=0.2)
+        async with topic_world() as world, world.client(config) as client:
+            first, second = client.producer(), client.producer()
+            await first.send("orders", b"x")
+            await second.send("orders", b"x")
+            assert client.connections == 1
+            own = client.producer(shared=False)
+            await own.send("orders", b"x")
+            assert client.connections == 2
+            await world.until(lambda: client.connections == 0)
+            await world.cluster.create("bills", 1)
+            await world.cluster.until(world.cluster.settled)
+            await first.send("bills", b"y")
+            assert client.connections == 1
+
+    run(scene())
+
+
+def test_who_consumes_is_told_when_the_partition_is_anothers() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 1)
+                world.take_away("g", 0)
+                with pytest.raises(TopicRefused):
+                    await consumer.confirm(batch)
+                assert (world.offset("g", 0) or 0) <= next(iter(batch)).offset, "unmoved"
+                again = await pulled(consumer, 1)
+                assert [m.data for m in again[0]] == [b"x"], "it is given the partition once more"
+
+    run(scene())
+
+
+def test_bad_input_is_refused_before_anything_is_sent() -> None:
+    async def scene() -> None:
+        async with topic_world(max_message_bytes=1000) as world, world.client() as client:
+            producer = client.producer()
+            for data, why in ((b"", "without data"), ("text", "bytes, not str"), (bytes(2000), "1000 are the most")):
+                with pytest.raises(InvalidInput, match=why):
+                    await producer.send("orders", data)  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match="partitions 0 to 1, not 2"):
+                await producer.send("orders", b"x", partition=2)
+            with pytest.raises(InvalidInput, match="not the text"):
+                client.consumer("g", {"orders": "new"})
+            with pytest.raises(InvalidInput, match="earliest"):
+                client.consumer("g", "orders", start="somewhere")  # type: ignore[arg-type]
+            async with client.consumer("g", "orders"):
+                with pytest.raises(TopicRefused, match="filter"):
+                    await client.consumer("g", {"orders": ["new"]}).start()
+
+    run(scene())
+
+
+def test_threads_do_the_same() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=2) as world:
+            await asyncio.to_thread(in_a_thread, world)
+
+    run(scene())
+
+
+def in_a_thread(world: TopicWorld) -> None:
+    with TopicClient(world.place, FAST) as client:
+        with client.producer() as producer:
+            sent = producer.send("orders", b"first", type="new", attributes="a=b", time="202611231200")
+            futures = [producer.send_nowait("orders", b"%d" % n, partition=1) for n in range(100)]
+            many = producer.send_many("orders", [b"m1", b"m2"], partition=sent.partition)
+            producer.flush()
+            assert [f.result() for f in futures] == sorted(f.result() for f in futures)
+            assert many.offsets[1] == many.offsets[0] + 1
+        found: dict[bytes, tuple[str, str | None, str]] = {}
+        with client.consumer("g", "orders") as consumer:
+            for message in consumer:
+                found[message.data] = message.type, message.attributes, message.time
+                if len(found) == 103:
+                    break
+        assert found[b"first"] == ("new", "a=b", "202611231200")
+    with pytest.raises(ClientClosed):
+        client.producer()

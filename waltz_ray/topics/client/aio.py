@@ -1,0 +1,169 @@
+"""The client of topics for coroutines; ``waltz_ray.topics.connect_async`` makes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+
+from waltz_ray.errors import InvalidInput
+from waltz_ray.net.tls import client_context
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer, BoundGroup, GroupStart, Subscription
+from waltz_ray.topics.client.links import TopicLinks
+from waltz_ray.topics.client.masters import Masters
+from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
+from waltz_ray.topics.client.producer import AsyncTopicProducer
+from waltz_ray.topics.client.registering import ProducerRegistration
+from waltz_ray.topics.client.settings import TopicClientConfig
+from waltz_ray.topics.client.topic_logs import TopicLogs
+
+__all__ = ["AsyncTopicClient", "TopicNames", "subscription_of"]
+
+TopicNames = str | Iterable[str] | Mapping[str, Iterable[str]]
+"""A topic, or several; or the message types wanted of each (none: all)."""
+
+
+class AsyncTopicClient:
+    """A client of the topics of a cluster, for the loop it is started on. ``async with`` starts and closes it.
+
+    Its producers and consumers share its connections: one with each master and slot, closed when nobody has used it for
+    ``TopicClientConfig.idle_s``. It pickles as its address, and connects where it is started.
+    """
+
+    def __init__(self, place: TopicsPlace, config: TopicClientConfig | None = None) -> None:
+        self.config = config or TopicClientConfig()
+        self._place = place
+        self._starting = asyncio.Lock()
+        self._running: _Running | None = None
+
+    async def start(self) -> None:
+        """Find the actors, on the loop that runs now. Idempotent. Raises what finding the cluster raises."""
+        async with self._starting:
+            if self._running is None:
+                directory = await asyncio.to_thread(self._place.directory)
+                try:
+                    self._running = _Running(self._place, directory, self.config)
+                    await self._running.watch()
+                except BaseException:
+                    self._running = None
+                    await asyncio.to_thread(directory.close)
+                    raise
+
+    async def close(self) -> None:
+        """Close all producers and consumers, and every connection. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.close()
+
+    async def __aenter__(self) -> AsyncTopicClient:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> tuple[type[AsyncTopicClient], tuple[TopicsPlace, TopicClientConfig]]:
+        return AsyncTopicClient, (self._place, self.config)
+
+    def producer(self, shared: bool = True) -> AsyncTopicProducer:
+        """One more producer. ``shared=False``: with connections of its own."""
+        producer = AsyncTopicProducer(self._started().logs, self.registration(shared), self.config)
+        self._started().users.append(producer)
+        return producer
+
+    def registration(self, shared: bool = True) -> ProducerRegistration:
+        """Of one more producer, whoever sends its messages."""
+        running = self._started()
+        return ProducerRegistration(Masters(running.links_for(shared), running.addresses), self.config)
+
+    def consumer(
+        self,
+        group: str,
+        topics: TopicNames,
+        start: GroupStart = "earliest",
+        bound: BoundGroup | None = None,
+        shared: bool = True,
+    ) -> AsyncTopicConsumer:
+        """A member of ``group``, which has to agree with the others on ``topics``, the message types wanted of each,
+        and ``bound``. ``start``: where a new group begins. ``async with`` joins. InvalidInput."""
+        running = self._started()
+        links = running.links_for(shared)
+        masters = Masters(links, running.addresses)
+        wanted = subscription_of(group, topics, start, bound)
+        consumer = AsyncTopicConsumer(links, masters, running.logs, self.config, wanted)
+        running.users.append(consumer)
+        return consumer
+
+    @property
+    def connections(self) -> int:
+        """With masters and slots, open now or being opened."""
+        return sum(map(len, self._started().links))
+
+    def _started(self) -> _Running:
+        if self._running is None:
+            raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")
+        return self._running
+
+
+class _Running:
+    """What a started client has."""
+
+    def __init__(self, place: TopicsPlace, directory: TopicDirectory, config: TopicClientConfig) -> None:
+        self.logs = TopicLogs(place, directory, config)
+        self.users: list[AsyncTopicProducer | AsyncTopicConsumer] = []
+        self._directory, self._config = directory, config
+        self._tls = client_context(config.tls_authority or None) if config.tls else None
+        self.links = [TopicLinks(config.timeout_s, config.idle_s, self._tls)]
+        self._addresses: Sequence[Endpoint] = ()
+        self._loop = asyncio.get_running_loop()
+        self._end_watch: Callable[[], None] = lambda: None
+
+    async def watch(self) -> None:
+        """Hear of the masters from now on."""
+
+        def told(addresses: Sequence[Endpoint]) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._set, addresses)
+
+        self._end_watch = await asyncio.to_thread(self._directory.watch, told)
+
+    def _set(self, addresses: Sequence[Endpoint]) -> None:
+        self._addresses = addresses
+
+    def addresses(self) -> Sequence[Endpoint]:
+        """Where masters listen."""
+        return self._addresses
+
+    def links_for(self, shared: bool) -> TopicLinks:
+        """The client's, or new ones."""
+        if not shared:
+            self.links.append(TopicLinks(self._config.timeout_s, self._config.idle_s, self._tls))
+        return self.links[0 if shared else -1]
+
+    async def close(self) -> None:
+        """All of it."""
+        await asyncio.gather(*(user.close() for user in self.users))
+        for links in self.links:
+            await links.close()
+        await self.logs.close()
+        await asyncio.to_thread(self._end_watch)
+        await asyncio.to_thread(self._directory.close)
+
+
+def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: BoundGroup | None) -> Subscription:
+    """InvalidInput for what makes no sense."""
+    if isinstance(topics, str):
+        topics = [topics]
+    if not isinstance(topics, Mapping):
+        topics = dict.fromkeys(topics, ())
+    if not topics or not group:
+        raise InvalidInput("a consumer has a group and at least one topic")
+    if start not in ("earliest", "latest", "end"):
+        raise InvalidInput(f'start is "earliest", "latest" or "end", not {start!r}')
+    for types in topics.values():
+        if isinstance(types, str):
+            raise InvalidInput(f"message types are a list of texts, not the text {types!r}")
+    return Subscription(group, {topic: frozenset(types) for topic, types in topics.items()}, start, bound)

@@ -1,0 +1,424 @@
+"""A member of a group of consumers: what the master gives it, and what the application takes of that.
+
+What is delivered is at least once: a batch is confirmed when the application says so (``confirm``, or by going on with
+the iteration), and what was not comes again, to whoever has the partition then. docs/topics.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from waltz_ray import compat
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError, WireError
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
+from waltz_ray.topics.client.links import TopicLinks
+from waltz_ray.topics.client.masters import Masters
+from waltz_ray.topics.client.messages import Message, MessageBatch
+from waltz_ray.topics.client.order_book import OrderBook
+from waltz_ray.topics.client.rights import TopicRights
+from waltz_ray.topics.client.settings import TopicClientConfig
+from waltz_ray.topics.client.topic_logs import TopicLogs
+from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.groups.events import RebalanceOp
+from waltz_ray.topics.messages import EventProto
+from waltz_ray.topics.messages_consumer import (
+    CloseRequestC2M,
+    HeartRequestC2M,
+    HeartResponseM2C,
+    RegisterRequestC2M,
+    RegisterResponseM2C,
+)
+from waltz_ray.topics.rpc import RpcFault
+from waltz_ray.topics.texts import condition_text, consumer_id, required_partitions_text
+from waltz_ray.topics.wire import TopicRequest, TopicResponse
+
+__all__ = ["AsyncTopicConsumer", "BoundGroup", "GroupStart", "SeekTo", "Subscription"]
+
+log = logging.getLogger(__name__)
+
+_HOST = "127.0.0.1"
+_COUNTS = itertools.count(1)
+_SIGN_AGAIN = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
+_LEAVE_S = 2.0  # for the application to confirm what it has, of a partition that goes to another member
+_CONNECTS = (RebalanceOp.CONNECT, RebalanceOp.ONLY_CONNECT)
+_DISCONNECTS = (RebalanceOp.DISCONNECT, RebalanceOp.ONLY_DISCONNECT)
+
+GroupStart = Literal["earliest", "latest", "end"]
+"""Where a group begins: "earliest" and "latest" count for one that was nowhere yet; "end" skips what there is."""
+
+SeekTo = int | datetime | Literal["earliest", "latest"]
+_READ_STATUS: dict[GroupStart, int] = {"earliest": 0, "latest": 1, "end": 2}
+
+
+@dataclass(frozen=True)
+class BoundGroup:
+    """A group that begins together, at given offsets: when all ``members`` are there that say the same ``key``."""
+
+    key: str
+    members: int
+    offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Where (topic, partition) begins; those that are not in it, where the group is."""
+    largest: bool = True
+    """Of two offsets that members give for a partition the larger counts; else the smaller."""
+
+
+class Subscription(NamedTuple):
+    """What a consumer is made of. ``topics``: by name, the message types wanted of each; none: all."""
+
+    group: str
+    topics: Mapping[str, frozenset[str]]
+    start: GroupStart = "earliest"
+    bound: BoundGroup | None = None
+
+
+class AsyncTopicConsumer:
+    """``AsyncTopicClient.consumer`` makes one; ``async with`` joins the group and leaves it."""
+
+    def __init__(
+        self, links: TopicLinks, masters: Masters, logs: TopicLogs, config: TopicClientConfig, wanted: Subscription
+    ) -> None:
+        self.client_id = consumer_id(
+            wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", "waltz"
+        )
+        """As the master and the slots know us."""
+        self._links, self._masters, self._logs, self._config, self._wanted = links, masters, logs, config, wanted
+        self._rights = TopicRights(config.user, config.password)
+        self._held: dict[str, HeldPartition] = {}
+        self._turn: deque[str] = deque()  # whose turn it is to be taken from
+        self._paused: set[tuple[str, int]] = set()
+        self._something = asyncio.Event()
+        self._orders = OrderBook()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registered = False
+        self._beat_now = asyncio.Event()
+        self._failure: WaltzError | None = None
+        self._closed = False
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time."""
+        await self._register()
+        self._spawn(self._keep_beating())
+
+    async def close(self) -> None:
+        """Leave the group: what was given out and is not confirmed comes again, to somebody else. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(held.give_back(_LEAVE_S, finish=False) for held in self._held.values()))
+        self._held.clear()
+        self._something.set()
+        if self._registered:
+            out = CloseRequestC2M(self.client_id, self._wanted.group, self._rights.for_master())
+            try:
+                await self._masters.ask(lambda: out, 1.0)
+            except PartitionNotReady as error:  # we shall be missed
+                log.info("consumer %s has not logged out: %s", self.client_id, error)
+
+    async def __aenter__(self) -> AsyncTopicConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- messages
+
+    async def pull(self, most: int = 1000, timeout: float | None = None) -> MessageBatch | None:
+        """The next messages of some partition, about ``most`` of them; None: there were none within ``timeout`` seconds
+        (None: wait for ever). Those of a partition come in their order. ``confirm`` follows.
+
+        TopicRefused: the master does not want us any more; ClientClosed.
+        """
+        try:
+            async with compat.timeout(timeout):
+                return await self._next(most)
+        except TimeoutError:
+            return None
+
+    async def confirm(self, batch: MessageBatch) -> None:
+        """The batch, and all before it of its partition, has been dealt with; when this returns it does not come again.
+        TopicRefused: the partition is not ours any more, and it does."""
+        held = self._of(batch.topic, batch.partition)
+        if held is None:
+            text = f"partition {batch.partition} of topic {batch.topic} is another member's by now"
+            raise TopicRefused(TopicCode.HB_NO_NODE, text)
+        await held.confirm(batch.end)
+
+    def consumed(self, batch: MessageBatch) -> None:
+        """``confirm``, without waiting: soon. For any thread. If the partition is not ours any more, it comes again."""
+        held = self._of(batch.topic, batch.partition)
+        if held is not None:
+            held.consumed(batch.end)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """All messages, for ever. A batch is confirmed when the application goes on behind its last message."""
+        while True:
+            batch = await self._next(1000)
+            for message in batch:
+                yield message
+            self.consumed(batch)
+
+    async def run(self, handler: Callable[[MessageBatch], Awaitable[object]], workers: int = 1) -> None:
+        """Push: call ``handler`` with each batch, ``workers`` of them at a time, until this is cancelled. A batch is
+        confirmed when its handler has returned. What it raises ends this; its batch, and those behind it in its
+        partition, come again. Batches of one partition are handled one after the other."""
+        busy: dict[tuple[str, int], asyncio.Lock] = {}
+
+        async def work() -> None:
+            while True:
+                batch = await self._next(1000)
+                async with busy.setdefault((batch.topic, batch.partition), asyncio.Lock()):
+                    await handler(batch)
+                    self.consumed(batch)
+
+        tasks = [asyncio.get_running_loop().create_task(work()) for _ in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _next(self, most: int) -> MessageBatch:
+        while True:
+            self._check()
+            for _ in range(len(self._turn)):
+                self._turn.rotate(-1)
+                held = self._held.get(self._turn[-1])
+                if held is not None and held.ready and (batch := held.next_batch(most)) is not None:
+                    return batch
+            if not any(held.ready for held in self._held.values()):
+                self._something.clear()
+                await self._something.wait()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer is closed; make another one")
+        if self._failure is not None:
+            raise self._failure
+
+    # ---- where it is
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        """Those that it has now."""
+        return sorted((held.topic, held.partition) for held in self._held.values() if held.lost is None)
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """By partition that it has: how many transactions the log has behind what is confirmed, about."""
+        return {
+            (held.topic, held.partition): max(0, held.end - held.confirmed)
+            for held in self._held.values()
+            if held.lost is None
+        }
+
+    def skipped(self) -> int:
+        """Transactions that retention had let go of before this consumer could read them."""
+        return sum(held.skipped for held in self._held.values())
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Give out nothing of it until ``resume``; it stays ours, also while it is another member's in between."""
+        self._paused.add((topic, partition))
+        self._apply_pauses()
+
+    def resume(self, topic: str, partition: int) -> None:
+        """End ``pause``."""
+        self._paused.discard((topic, partition))
+        self._apply_pauses()
+
+    async def seek(self, topic: str, partition: int, to: SeekTo) -> int:
+        """Go on at ``to`` in a partition that we have: an offset, the first message appended at a time or later, or an
+        end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us."""
+        held = self._of(topic, partition)
+        if held is None:
+            raise InvalidInput(f"partition {partition} of topic {topic} is not this consumer's: {self.partitions}")
+        offset = await self._offset(topic, partition, to)
+        await held.stop()
+        fresh = await self._new(held.subscription)
+        self._held[held.subscription] = fresh
+        await fresh.take(offset)
+        self._apply_pauses()
+        return offset
+
+    async def _offset(self, topic: str, partition: int, to: SeekTo) -> int:
+        source = await self._logs.of(topic)
+        if isinstance(to, int):
+            return to
+        if to == "latest":
+            return await source.server_high_water_mark(partition) + 1
+        when = datetime.fromtimestamp(0, timezone.utc) if isinstance(to, str) else to
+        return await source.first_id_at(partition, when)
+
+    def _of(self, topic: str, partition: int) -> HeldPartition | None:
+        found = (held for held in self._held.values() if (held.topic, held.partition) == (topic, partition))
+        return next((held for held in found if held.lost is None), None)
+
+    def _apply_pauses(self) -> None:
+        for held in self._held.values():
+            held.paused = (held.topic, held.partition) in self._paused
+        self._something.set()
+
+    # ---- the master
+
+    async def _register(self) -> None:
+        """Say who we are, and what we have."""
+        for _ in range(3):
+            answer = await self._masters.ask(self._registration, self._config.timeout_s)
+            assert isinstance(answer, RegisterResponseM2C)
+            if answer.success:
+                self._registered = True
+                self._orders = OrderBook()
+                self._rights.adopt(answer.authorized_info)
+                return
+            if answer.err_code not in _SIGN_AGAIN or self._rights.signs:
+                raise TopicRefused(answer.err_code, answer.err_msg)
+            self._rights.sign_again()
+        raise PartitionNotReady("the master asks for signatures again and again; see the log of the topic actors")
+
+    def _registration(self) -> RegisterRequestC2M:
+        wanted, bound = self._wanted, self._wanted.bound
+        conditions = tuple(condition_text(topic, types) for topic, types in wanted.topics.items() if types)
+        offsets = {} if bound is None else {(p + 1, topic, 0): at for (topic, p), at in bound.offsets.items()}
+        return RegisterRequestC2M(
+            self.client_id,
+            wanted.group,
+            _HOST,
+            tuple(sorted(wanted.topics)),
+            tuple(self._reported()),
+            conditions,
+            None if bound is None else True,
+            None if bound is None else time.time_ns() // 1_000_000,
+            None if bound is None else bound.key,
+            None if bound is None else bound.members,
+            None if bound is None else required_partitions_text(offsets),
+            select_big=None if bound is None else bound.largest,
+            auth_info=self._rights.for_master(),
+        )
+
+    def _reported(self) -> list[str]:
+        return [each for each, held in self._held.items() if held.lost is None]
+
+    async def _keep_beating(self) -> None:
+        while not self._closed:  # it may be cancelled and only be told that a time is over
+            self._drop_lost()
+            try:
+                if not self._registered:
+                    await self._register()
+                await self._beat()
+            except TopicRefused as error:
+                self._failure = error
+                self._something.set()
+            except PartitionNotReady as error:  # what we have goes on without a master
+                log.warning("consumer %s: %s", self.client_id, error)
+            try:
+                async with compat.timeout(self._config.heartbeat_s):
+                    await self._beat_now.wait()
+            except TimeoutError:
+                pass
+            self._beat_now.clear()
+
+    async def _beat(self) -> None:
+        def make() -> HeartRequestC2M:
+            shown = self._rights.for_master()
+            reported = tuple(self._reported())
+            return HeartRequestC2M(
+                self.client_id, self._wanted.group, reported, True, self._orders.report, auth_info=shown
+            )
+
+        answer = await self._masters.ask(make, self._config.timeout_s)
+        assert isinstance(answer, HeartResponseM2C)
+        if answer.success:
+            self._failure = None
+            self._rights.adopt(answer.authorized_info, answer.require_auth)
+            if answer.event is not None and self._orders.take(answer.event):
+                self._spawn(self._obey(answer.event))
+        elif answer.err_code == TopicCode.HB_NO_NODE:
+            self._registered = False
+            self._beat_now.set()
+        elif answer.err_code in _SIGN_AGAIN and not self._rights.signs:
+            self._rights.sign_again()
+        else:
+            raise TopicRefused(answer.err_code, answer.err_msg)
+
+    async def _obey(self, order: EventProto) -> None:
+        """What cannot be connected now the master orders again, when it sees that we do not have it."""
+        if order.op_type in _CONNECTS:
+            await asyncio.gather(*(self._connect(each) for each in order.subscribe_info if each not in self._held))
+        elif order.op_type in _DISCONNECTS:
+            await asyncio.gather(*(self._leave(each) for each in order.subscribe_info))
+        self._orders.done(order)
+        self._beat_now.set()
+
+    async def _connect(self, subscription: str) -> None:
+        try:
+            held = await self._new(subscription)
+            self._held[subscription] = held
+            await held.take()
+        except (TopicRefused, OSError, WireError, WaltzError) as error:
+            log.info("consumer %s does not get %s now: %s", self.client_id, subscription, error)
+            failed = self._held.pop(subscription, None)
+            if failed is not None:
+                await failed.stop()
+            return
+        self._turn.append(subscription)
+        self._apply_pauses()
+
+    async def _new(self, subscription: str) -> HeldPartition:
+        wanted = self._wanted
+        topic = subscription.split("#")[2].rpartition(":")[0]
+        own = ConsumerSelf(
+            self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[wanted.start], self._rights.for_slot
+        )
+        return HeldPartition(subscription, own, await self._logs.of(topic), self._ask_slot, self._something.set)
+
+    async def _ask_slot(self, endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+        return await self._links.ask(endpoint, request)
+
+    async def _leave(self, subscription: str) -> None:
+        held = self._held.get(subscription)
+        if held is not None:
+            held.paused = True
+            await held.give_back(_LEAVE_S, finish=True)
+            self._forget(subscription)
+
+    def _drop_lost(self) -> None:
+        for subscription, held in list(self._held.items()):
+            if held.lost is not None:
+                log.info("consumer %s has lost %s: %s", self.client_id, subscription, held.lost)
+                self._forget(subscription)
+                self._spawn(held.stop())
+
+    def _forget(self, subscription: str) -> None:
+        self._held.pop(subscription, None)
+        if subscription in self._turn:
+            self._turn.remove(subscription)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: nothing more would come
+            self._failure = WaltzError(f"the consumer has failed: {error!r}")
+            self._something.set()
+            log.critical("consumer %s has failed", self.client_id, exc_info=error)

@@ -1,0 +1,367 @@
+"""One partition that a consumer has: its lease at the slot, its messages straight from the log, what is confirmed.
+
+The slot says where the group is, and keeps that; it is told how far the application has come, and says whether more may
+be given out (rules of flow). The messages themselves are fed by the log's server: whole where all are wanted; of types
+only, headers first, and then of the data what has a wanted header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from waltz_ray import compat
+from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
+from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.errors import DataUnavailable, TopicRefused, Trimmed, WaltzError, WireError
+from waltz_ray.net.backoff import Backoff
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.topics.client.messages import MessageBatch, has_messages
+from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.messages import AuthorizedInfo
+from waltz_ray.topics.messages_consumer import (
+    ProgressRequestC2B,
+    ProgressResponseB2C,
+    RegisterRequestC2B,
+    RegisterResponseB2C,
+)
+from waltz_ray.topics.records import header_of_type
+from waltz_ray.topics.rpc import RpcFault
+from waltz_ray.topics.texts import parse_subscription
+from waltz_ray.topics.wire import TopicRequest, TopicResponse
+
+__all__ = ["ConsumerSelf", "HeldPartition"]
+
+log = logging.getLogger(__name__)
+
+AskSlot = Callable[[Endpoint, TopicRequest], Awaitable["TopicResponse | RpcFault"]]
+
+_TRY_AGAIN = (TopicCode.NOT_READY, TopicCode.RECEIVE_OVERFLOW, TopicCode.UNAVAILABLE, TopicCode.SPEED_LIMIT)
+_REPORT_S = 0.5
+_GAP = 4  # transactions that nobody wants, between two that are wanted: read with them
+_PIECE = 4096  # transactions of one read
+_PIECE_BYTES = 1 << 20
+
+
+class ConsumerSelf(NamedTuple):
+    """Who consumes. ``types``: of the topic, that are wanted; none: all. ``read_status``: where a group begins that was
+    nowhere. ``rights``: what a slot is shown."""
+
+    client_id: str
+    group: str
+    types: frozenset[str]
+    read_status: int
+    rights: Callable[[], AuthorizedInfo | None]
+
+
+class _Read(NamedTuple):
+    """What was read, up to ``end``, and what is to be said to the feed when it is used."""
+
+    records: tuple[RecordBatch, ...]
+    end: int
+    item: FeedItem
+
+
+class HeldPartition:
+    """In one event loop. ``changed``: there is something to take, or the partition is lost."""
+
+    def __init__(
+        self,
+        subscription: str,
+        own: ConsumerSelf,
+        source: AsyncWaltzClient,
+        ask: AskSlot,
+        changed: Callable[[], None],
+    ) -> None:
+        place = parse_subscription(subscription).place
+        self.subscription = subscription
+        self.topic = place.topic
+        self.partition = place.broker.broker_id - 1
+        self.paused = False
+        self.lost: TopicRefused | None = None
+        """Why the slot does not let us have it any more."""
+        self.confirmed = self.end = -1
+        """Where the group is, and where the log ends, as the slot said last."""
+        self.skipped = 0
+        """Transactions that were trimmed away before they could be read."""
+        self._endpoint = Endpoint(place.broker.host, place.broker.port)
+        self._number = place.partition_id
+        self._own, self._source, self._ask, self._changed = own, source, ask, changed
+        self._headers = np.array(sorted({header_of_type(each) for each in own.types}), dtype=np.int32)
+        self._reads: deque[_Read] = deque()
+        self._given = -1  # what is below it was given to the application
+        self._wanted = -1  # what is below it is to be confirmed
+        self._read_bytes = 0
+        self._limited = False
+        self._free = asyncio.Event()
+        self._free.set()
+        self._report_now = asyncio.Event()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._feed: Subscription | None = None
+        self._unread: asyncio.Queue[tuple[FeedBatch, FeedItem]] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+
+    # ---- the lease
+
+    async def take(self, offset: int | None = None) -> None:
+        """Register with the slot, and read from where the group is, or from ``offset``. TopicRefused; OSError,
+        WireError, WaltzError: it could not be done now."""
+        own = self._own
+        request = RegisterRequestC2B(
+            BrokerOperation.REGISTER,
+            own.client_id,
+            own.group,
+            self.topic,
+            self._number,
+            own.read_status,
+            tuple(sorted(own.types)),
+            offset,
+            auth_info=own.rights(),
+        )
+        answer = await self._ask(self._endpoint, request)
+        if isinstance(answer, RpcFault):
+            raise TopicRefused(TopicCode.INTERNAL_ERROR, answer.text)
+        assert isinstance(answer, RegisterResponseB2C)
+        if not answer.success:
+            raise TopicRefused(answer.err_code, answer.err_msg)
+        self.confirmed = answer.curr_offset or 0
+        self.end = answer.max_offset or 0
+        self._given = self._wanted = self.confirmed
+        await self._follow(self.confirmed)
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._keep_reporting()))
+        if len(self._headers):
+            self._tasks.append(loop.create_task(self._read_wanted()))
+
+    async def stop(self) -> None:
+        """Read and report nothing more. Idempotent."""
+        self._stopped = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._feed is not None:
+            await engine_of(self._source).unsubscribe(self._feed)
+            self._feed = None
+        self._reads.clear()
+        refused = self.lost or TopicRefused(TopicCode.HB_NO_NODE, "the partition was given back")
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(refused)
+
+    async def give_back(self, within_s: float, finish: bool) -> None:
+        """Log out, once what the application has done with is confirmed (``finish``: once it has done with all that it
+        was given), or the time is over."""
+        if self.lost is None and (self._given if finish else self._wanted) > self.confirmed:
+            done = self._confirmation(self._given if finish else self._wanted)
+            await asyncio.wait([done], timeout=within_s)
+            done.cancel()
+        await self.stop()
+        if self.lost is not None:
+            return
+        own = self._own
+        out = RegisterRequestC2B(
+            BrokerOperation.LOGOUT, own.client_id, own.group, self.topic, self._number, 1, auth_info=own.rights()
+        )
+        try:
+            await self._ask(self._endpoint, out)
+        except (OSError, WireError) as error:
+            log.info("%s: not logged out, the lease ends by itself: %s", self.subscription, error)
+
+    # ---- messages
+
+    @property
+    def ready(self) -> bool:
+        """There is something that may be taken."""
+        return bool(self._reads) and not self.paused and self.lost is None and self._free.is_set()
+
+    def next_batch(self, most: int) -> MessageBatch | None:
+        """What comes next, ``most`` transactions; None: nothing was wanted of what was read."""
+        read = self._reads.popleft()
+        if len(read.records) == 1 and len(read.records[0]) > most:
+            records = read.records[0]
+            rest = records.slice(most, len(records))
+            self._reads.appendleft(_Read((rest,), read.end, read.item))
+            read = _Read((records.slice(0, most),), rest.first_id, None)
+        if self._feed is not None and read.item is not None:
+            self._feed.used(read.item)
+        batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types)
+        empty = not any(map(has_messages, read.records))
+        nothing = self._given == self._wanted and empty
+        self._given = read.end
+        self._read_bytes += batch.size_bytes
+        if nothing:  # all before it is confirmed
+            self._wanted = read.end
+        elif self._limited:
+            self._free.clear()
+            self._report_now.set()
+        return None if empty else batch
+
+    def consumed(self, end: int) -> None:
+        """The application has done with what is below ``end``: the slot is told soon."""
+        if end > self._wanted:
+            self._wanted = end
+
+    async def confirm(self, end: int) -> None:
+        """The same, and wait until the slot has it. TopicRefused: the partition is not ours any more; what was not
+        confirmed comes again, to whoever has it then."""
+        self.consumed(end)
+        if self.lost is not None:
+            raise self.lost
+        if self.confirmed >= end:
+            return
+        await self._confirmation(end)
+
+    def _confirmation(self, end: int) -> asyncio.Future[None]:
+        """Done when what is below ``end`` is confirmed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((end, future))
+        self._report_now.set()
+        return future
+
+    async def _follow(self, offset: int) -> None:
+        """Have the log's server feed us from there on."""
+        engine, early = engine_of(self._source), list[FeedItem]()
+        put: Callable[[FeedItem], None] = early.append
+        client_id = await next_client_id_of(self._source)
+        mode = FeedMode.HEADERS if len(self._headers) else FeedMode.RECORDS
+        feed = engine.follow(client_id, {self.partition: offset}, lambda item: put(item), earliest=True, mode=mode)
+        self._feed = feed
+        put = self._fed
+        for item in early:
+            put(item)
+
+    def _fed(self, item: FeedItem) -> None:
+        if isinstance(item, WaltzError):
+            self._lose(TopicCode.INTERNAL_ERROR, f"the feed has ended: {item}")
+        elif item is not None:
+            batch = item[0]
+            if isinstance(batch, RecordBatch):
+                self._came(batch.since(max(self._seen, batch.first_id)), item)
+            else:
+                self._unread.put_nowait((batch, item))
+
+    @property
+    def _seen(self) -> int:
+        return self._reads[-1].end if self._reads else self._given
+
+    def _came(self, batch: RecordBatch, item: FeedItem) -> None:
+        if batch.first_id > self._seen:
+            self.skipped += batch.first_id - self._seen
+        self._reads.append(_Read((batch,), batch.end_id, item))
+        self._changed()
+
+    async def _read_wanted(self) -> None:
+        """Of headers, the data of what may be wanted."""
+        while True:
+            feed, item = await self._unread.get()
+            wanted = feed.first_id + np.isin(feed.headers, self._headers).nonzero()[0]
+            records: list[RecordBatch] = []
+            for first, end in _runs(wanted.tolist()):
+                records += await self._read_range(first, end)
+            self._reads.append(_Read(tuple(records), feed.first_id + len(feed), item))
+            self._changed()
+
+    async def _read_range(self, first: int, end: int) -> list[RecordBatch]:
+        found, pauses = [], Backoff(first_s=0.05, longest_s=1.0)
+        while first < end:
+            try:
+                batch = await engine_of(self._source).rpc.read(self.partition, first, end, _PIECE_BYTES)
+            except Trimmed as trimmed:
+                self.skipped += min(end, trimmed.first_id) - first
+                first = trimmed.first_id
+                continue
+            except DataUnavailable as error:
+                log.info("%s: %s; tried again", self.subscription, error)
+                await asyncio.sleep(pauses.next_s())
+                continue
+            found.append(batch)
+            first = batch.end_id if len(batch) else first
+        return found
+
+    # ---- reports
+
+    async def _keep_reporting(self) -> None:
+        pauses = Backoff(first_s=0.05, longest_s=1.0)
+        while self.lost is None and not self._stopped:  # it may be cancelled and only be told that a time is over
+            with contextlib.suppress(TimeoutError):
+                async with compat.timeout(_REPORT_S):
+                    await self._report_now.wait()
+            self._report_now.clear()
+            wait_s = await self._report()
+            if wait_s is None:
+                pauses.reset()
+            else:
+                self._report_now.set()
+                await asyncio.sleep(max(wait_s, pauses.next_s()))
+
+    async def _report(self) -> float | None:
+        """Say how far we are. Seconds after which it is to be said again; None: all is well."""
+        own, offset, read_bytes = self._own, self._wanted, self._read_bytes
+        told = offset if offset > self.confirmed else -1
+        request = ProgressRequestC2B(
+            own.client_id, own.group, self.topic, self._number, told, read_bytes, bool(own.types) or None
+        )
+        try:
+            answer = await self._ask(self._endpoint, request)
+        except (OSError, WireError) as error:
+            log.info("%s: %s; told again", self.subscription, error)
+            return 0.1
+        if not isinstance(answer, ProgressResponseB2C):
+            return 0.1
+        if not answer.success:
+            if answer.err_code in _TRY_AGAIN:
+                return 0.1
+            self._lose(answer.err_code, answer.err_msg)
+            return None
+        self._read_bytes -= read_bytes
+        self.end = answer.max_offset or self.end
+        self._reported(max(self.confirmed, answer.curr_offset or 0))
+        self._limited = bool(answer.limited)
+        if answer.min_limit_time:
+            self._free.clear()
+            return answer.min_limit_time / 1000
+        if not self._free.is_set():
+            self._free.set()
+            self._changed()
+        return None
+
+    def _reported(self, confirmed: int) -> None:
+        self.confirmed = confirmed
+        waiting, self._waiting = self._waiting, []
+        for end, future in waiting:
+            if end > confirmed:
+                self._waiting.append((end, future))
+            elif not future.done():
+                future.set_result(None)
+        if self._wanted > confirmed and self._waiting:
+            self._report_now.set()
+
+    def _lose(self, code: int, text: str) -> None:
+        self.lost = TopicRefused(code, text)
+        waiting, self._waiting = self._waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(self.lost)
+        self._changed()
+
+
+def _runs(wanted: list[int]) -> list[tuple[int, int]]:
+    """Ranges [first, end) that have all of ``wanted`` (ascending), and little else."""
+    runs: list[tuple[int, int]] = []
+    for each in wanted:
+        if runs and each - runs[-1][1] < _GAP and each - runs[-1][0] < _PIECE:
+            runs[-1] = runs[-1][0], each + 1
+        else:
+            runs.append((each, each + 1))
+    return runs

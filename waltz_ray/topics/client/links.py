@@ -1,0 +1,163 @@
+"""Connections of a client with masters and slots: one for each address, requests on it side by side, their answers in
+any order. All that is made of one ``TopicClient`` shares them, unless it asks for its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+
+from waltz_ray import compat
+from waltz_ray.errors import ClientClosed, WireError
+from waltz_ray.net.connector import connect
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import Stream
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
+from waltz_ray.topics.messages import UnknownMethod
+from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
+from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
+
+__all__ = ["TopicLink", "TopicLinks"]
+
+_SERIALS = 1 << 32
+
+
+class TopicLink(Stream[TopicFrame]):
+    """One connection. All in its event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(TopicFramer(), Outgoing())
+        self.endpoint = endpoint
+        self.used_s = self._loop.time()
+        """When it was last asked, or answered."""
+        self.closed = asyncio.Event()
+        self._serials = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[TopicResponse | RpcFault]] = {}
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer."""
+        return len(self._asked)
+
+    async def ask(self, request: TopicRequest, timeout_s: float) -> TopicResponse | RpcFault:
+        """The answer. TimeoutError; ConnectionError if the connection is lost: then nobody can say whether the request
+        was carried out. WireError: the answer makes no sense."""
+        if self.ended:
+            raise ConnectionResetError(f"the connection with {self.endpoint} is lost")
+        method, data = encode_request(request)
+        serial = next(self._serials) % _SERIALS
+        answer: asyncio.Future[TopicResponse | RpcFault] = self._loop.create_future()
+        self._asked[serial] = answer
+        self.used_s = self._loop.time()
+        self.send_bytes(
+            encode_frame(serial, encode_call(RpcCall(method, data, method.service, timeout_ms=int(1000 * timeout_s))))
+        )
+        try:
+            async with compat.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise TimeoutError(f"{self.endpoint} has not answered within {timeout_s:g} s") from None
+        finally:
+            self._asked.pop(serial, None)
+
+    def on_frame(self, frame: TopicFrame) -> None:
+        serial, message = frame
+        self.used_s = self._loop.time()
+        answer = self._asked.get(serial)
+        if answer is None or answer.done():
+            return  # nobody waits for it any more
+        try:
+            answer.set_result(_read(message))
+        except WireError as error:  # BadPayload is one: of this answer alone
+            answer.set_exception(error)
+
+    def on_closed(self, error: Exception) -> None:
+        lost = ConnectionResetError(f"the connection with {self.endpoint} was lost: {error}")
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(lost)
+        self.closed.set()
+
+
+def _read(message: bytes | None) -> TopicResponse | RpcFault:
+    assert message is not None, "this framer drops nothing"
+    reply = decode_reply(message)
+    if isinstance(reply, RpcFault):
+        return reply
+    answer = decode_response(reply.method, reply.data)
+    if isinstance(answer, UnknownMethod):
+        raise WireError(f"the answer is of method {reply.method}, which there is not")
+    return answer
+
+
+class TopicLinks:
+    """Opened when they are asked for the first time, and again when they were lost. In one event loop."""
+
+    def __init__(self, timeout_s: float, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
+        self._timeout_s, self._idle_s, self._tls = timeout_s, idle_s, tls
+        self._links: dict[Endpoint, asyncio.Task[TopicLink]] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Connections that are open, or being opened."""
+        return len(self._links)
+
+    async def ask(
+        self, endpoint: Endpoint, request: TopicRequest, timeout_s: float | None = None
+    ) -> TopicResponse | RpcFault:
+        """The answer of who listens there. OSError (TimeoutError is one), WireError, ClientClosed."""
+        link = await self._link(endpoint)
+        return await link.ask(request, timeout_s or self._timeout_s)
+
+    async def close(self) -> None:
+        """Let go of all of them. Idempotent."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        links, self._links = self._links, {}
+        for opening in links.values():
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                link = opening.result()
+                link.finish("the client is closed")
+                await link.closed.wait()
+            else:
+                opening.cancel()
+        await asyncio.gather(*links.values(), return_exceptions=True)
+
+    async def _link(self, endpoint: Endpoint) -> TopicLink:
+        if self._closed:
+            raise ClientClosed("the client of topics is closed; connect again")
+        opening = self._links.get(endpoint)
+        if opening is None or (opening.done() and (opening.exception() is not None or opening.result().ended)):
+            opening = self._links[endpoint] = asyncio.get_running_loop().create_task(self._opened(endpoint))
+            self._sweep_later()
+        return await asyncio.shield(opening)
+
+    async def _opened(self, endpoint: Endpoint) -> TopicLink:
+        try:
+            return await connect(lambda: TopicLink(endpoint), *endpoint, self._timeout_s, self._tls)
+        except OSError:
+            del self._links[endpoint]
+            raise
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(self._idle_s / 4, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what nobody uses, forget what is lost."""
+        self._sweeper = None
+        now_s = asyncio.get_running_loop().time()
+        for endpoint, opening in list(self._links.items()):
+            if not opening.done() or opening.exception() is not None:
+                continue
+            link = opening.result()
+            if not link.ended and not link.outstanding and now_s - link.used_s >= self._idle_s:
+                link.finish(f"it was not used for {self._idle_s:g} s")
+            if link.ended or (link.unsent_bytes == 0 and not link.outstanding and now_s - link.used_s >= self._idle_s):
+                del self._links[endpoint]
+        if self._links:
+            self._sweep_later()

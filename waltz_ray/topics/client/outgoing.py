@@ -1,0 +1,73 @@
+"""What a producer makes of what it is given: the record of a message, and the partition it goes to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from waltz_ray.client.keys import Key, partition_for
+from waltz_ray.errors import InvalidInput
+from waltz_ray.topics.payload import check_sum, packed_payload
+from waltz_ray.topics.records import TopicMessage, encode_messages, encode_topic_record, header_of_type
+
+__all__ = ["MessageKey", "SentMessage", "Spread", "record_of", "records_of"]
+
+MessageKey = Key
+"""What has the same key goes to the same partition."""
+
+
+class SentMessage(NamedTuple):
+    """Where a message is: committed, for good. ``offset`` is its ID."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def record_of(
+    data: bytes, msg_type: str, attributes: str | None, msg_time: str, sent_addr: int, now_ms: int
+) -> tuple[bytes, int]:
+    """The data and the header of the transaction. InvalidInput for what cannot be sent."""
+    payload, flag = packed_payload(_checked(data), attributes)
+    message = TopicMessage(payload, flag, check_sum(payload), sent_addr, now_ms, msg_type, msg_time)
+    return encode_topic_record(message), header_of_type(msg_type)
+
+
+def records_of(datas: Sequence[bytes], msg_type: str, sent_addr: int, now_ms: int) -> tuple[list[bytes], int]:
+    """The same of many, without attributes: the data of each, and the header of all. InvalidInput."""
+    for data in datas:
+        _checked(data)
+    return encode_messages(datas, msg_type, sent_addr, now_ms), header_of_type(msg_type)
+
+
+def _checked(data: bytes) -> bytes:
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"a message's data is bytes, not {type(data).__name__}")
+    if not data:
+        raise InvalidInput("a message without data cannot be sent")
+    return data
+
+
+class Spread:
+    """Which of ``count`` partitions of a topic is next."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.hindered: Collection[int] = ()
+        """Those that take nothing just now: messages without a key go elsewhere, if there is one that does."""
+        self._topic = topic
+        self._count = count
+        self._turn = -1
+
+    def choose(self, key: MessageKey | None, partition: int | None) -> int:
+        """The one asked for, or that of the key, or each in turn. InvalidInput."""
+        if partition is not None:
+            if not 0 <= partition < self._count:
+                raise InvalidInput(f"topic {self._topic} has partitions 0 to {self._count - 1}, not {partition}")
+            return partition
+        if key is not None:
+            return partition_for(key, self._count)
+        for _ in range(self._count):
+            self._turn = (self._turn + 1) % self._count
+            if self._turn not in self.hindered:
+                break
+        return self._turn

@@ -1,0 +1,170 @@
+"""Messages to topics, straight into their logs.
+
+A message goes to the log's server of its partition, not through the slot: producers are asked for their rights by the
+master, and tell it that they are there, but no message waits for it. The log's client sends again what has no answer,
+under the same request ID, and its servers know what is in the log already: so each message is there once, and those of
+one producer and partition are in their order, whichever server, slot or master dies (docs/topics.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.errors import InvalidInput
+from waltz_ray.net.room import Room
+from waltz_ray.protocol.records import Int64s
+from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
+from waltz_ray.topics.client.registering import ProducerRegistration
+from waltz_ray.topics.client.settings import TopicClientConfig
+from waltz_ray.topics.client.topic_logs import TopicLogs
+from waltz_ray.topics.payload import sent_address
+
+__all__ = ["AsyncTopicProducer", "SentMany", "SentMessage", "checked_size"]
+
+_SENDER = sent_address("127.0.0.1")
+
+
+class SentMany(NamedTuple):
+    """Where messages that were sent together are: ``offsets[i]`` is the ID of the i-th."""
+
+    topic: str
+    partition: int
+    offsets: Int64s
+
+
+class _Outlet(NamedTuple):
+    log: AsyncWaltzClient
+    spread: Spread
+
+
+class AsyncTopicProducer:
+    """``AsyncTopicClient.producer`` makes one; ``async with`` closes it, when what was sent has its fate.
+
+    ``send`` and ``send_many`` raise TopicRefused if the master says no, InvalidInput for what cannot be a message, and
+    what ``AsyncWaltzClient.append`` raises.
+    """
+
+    def __init__(self, logs: TopicLogs, registration: ProducerRegistration, config: TopicClientConfig) -> None:
+        self._logs, self._registration, self._config = logs, registration, config
+        self._outlets: dict[str, _Outlet] = {}
+        self._room = Room(config.outstanding_bytes)
+        self._begun: set[asyncio.Task[SentMessage]] = set()
+
+    async def __aenter__(self) -> AsyncTopicProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.flush()
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        data: bytes,
+        type: str = "",
+        key: MessageKey | None = None,
+        partition: int | None = None,
+        attributes: str | None = None,
+        time: str = "",
+    ) -> SentMessage:
+        """One message; where it is, once it is committed.
+
+        ``type``: what consumers may filter by. To ``partition``, or that of ``key``, or each in turn. ``attributes``
+        and ``time`` are text for consumers.
+        """
+        outlet = self._outlets.get(topic) or await self._outlet(topic)
+        record, header = record_of(data, type, attributes, time, _SENDER, _now_ms())
+        checked_size(self._registration, topic, len(data))
+        chosen = outlet.spread.choose(key, partition)
+        return SentMessage(topic, chosen, await outlet.log.append(chosen, record, header))
+
+    async def begin(
+        self,
+        topic: str,
+        data: bytes,
+        type: str = "",
+        key: MessageKey | None = None,
+        partition: int | None = None,
+        attributes: str | None = None,
+        time: str = "",
+    ) -> asyncio.Task[SentMessage]:
+        """``send``, without waiting for the commit: its result is what ``send`` returns. Waits while the producer has
+        ``TopicClientConfig.outstanding_bytes`` without a fate. Those to one partition get there in the order of the
+        calls."""
+        await self._outlet(topic)
+        while not self._room.fits(len(data)):
+            if not self._room.used:
+                raise InvalidInput(f"a message of {len(data)} bytes is more than outstanding_bytes")
+            await self._wait_for_room()
+        task = asyncio.get_running_loop().create_task(self.send(topic, data, type, key, partition, attributes, time))
+        self._begun.add(task)
+        task.add_done_callback(lambda done: self._ended(done, len(data)))
+        return task
+
+    async def send_many(
+        self,
+        topic: str,
+        datas: Sequence[bytes],
+        type: str = "",
+        key: MessageKey | None = None,
+        partition: int | None = None,
+    ) -> SentMany:
+        """Many messages of one type to one partition, in their order; where they are, once all are committed.
+
+        They are no unit: after PartlyAppended, which says which, some are in the log.
+        """
+        outlet = self._outlets.get(topic) or await self._outlet(topic)
+        checked_size(self._registration, topic, max(map(len, datas), default=0))
+        records, header = records_of(datas, type, _SENDER, _now_ms())
+        chosen = outlet.spread.choose(key, partition)
+        return SentMany(topic, chosen, await outlet.log.append_many(chosen, records, header))
+
+    async def flush(self) -> None:
+        """Wait until everything begun has its fate. What has failed is told by its task, not here."""
+        if self._begun:
+            await asyncio.wait(self._begun)
+
+    async def close(self) -> None:
+        """Log out; what was begun and has no fate is left alone. Idempotent."""
+        await self._registration.close()
+
+    async def _outlet(self, topic: str) -> _Outlet:
+        if self._registration.refusal is not None:
+            raise self._registration.refusal
+        if topic not in self._outlets:
+            await self._registration.know(topic)
+            log = await self._logs.of(topic)
+            self._outlets.setdefault(topic, _Outlet(log, Spread(topic, log.partitions)))
+        outlet = self._outlets[topic]
+        outlet.spread.hindered = outlet.log.hindrances()
+        return outlet
+
+    async def _wait_for_room(self) -> None:
+        given = asyncio.Event()
+        self._room.waiting[given.set] = None
+        await given.wait()
+
+    def _ended(self, task: asyncio.Task[SentMessage], size: int) -> None:
+        self._begun.discard(task)
+        self._room.give(size)
+
+
+def checked_size(registration: ProducerRegistration, topic: str, size: int) -> None:
+    """InvalidInput: longer than the topic's messages may be."""
+    most = registration.most_bytes.get(topic)
+    if most is not None and size > most:
+        raise InvalidInput(f"a message of {size} bytes: {most} are the most of topic {topic}")
+    if registration.refusal is not None:
+        raise registration.refusal
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

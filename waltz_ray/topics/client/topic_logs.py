@@ -1,0 +1,51 @@
+"""The logs of the topics that a client uses: one client of the log for each, made when it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.config import ClientConfig
+from waltz_ray.errors import ClientClosed
+from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
+from waltz_ray.topics.client.settings import TopicClientConfig
+
+__all__ = ["TopicLogs"]
+
+
+class TopicLogs:
+    """In one event loop."""
+
+    def __init__(self, place: TopicsPlace, directory: TopicDirectory, config: TopicClientConfig) -> None:
+        self._place, self._directory = place, directory
+        self._config = ClientConfig(feed_credit_bytes=min(config.ahead_bytes, 64 << 20))
+        self._logs: dict[str, asyncio.Task[AsyncWaltzClient]] = {}
+        self._closed = False
+
+    async def of(self, topic: str) -> AsyncWaltzClient:
+        """Started, without callbacks. SpaceNotFound, SpaceGone; InvalidInput if it is no topic; ClientClosed."""
+        if self._closed:
+            raise ClientClosed("the client of topics is closed; connect again")
+        opening = self._logs.get(topic)
+        if opening is None:
+            opening = self._logs[topic] = asyncio.get_running_loop().create_task(self._opened(topic))
+        return await asyncio.shield(opening)
+
+    async def _opened(self, topic: str) -> AsyncWaltzClient:
+        try:
+            await asyncio.to_thread(self._directory.partitions, topic)
+            return await self._place.log_async(topic, self._config)
+        except BaseException:
+            del self._logs[topic]
+            raise
+
+    async def close(self) -> None:
+        """Close all of them. Idempotent."""
+        self._closed = True
+        for opening in list(self._logs.values()):
+            if not opening.done():
+                opening.cancel()
+        for found in await asyncio.gather(*self._logs.values(), return_exceptions=True):
+            if isinstance(found, AsyncWaltzClient):
+                await found.close()
+        self._logs.clear()
