@@ -61,6 +61,7 @@ from waltz_ray.errors import (
     StorageError,
     StorageLocked,
     SyncFailed,
+    TopicRefused,
     Trimmed,
     VersionConflict,
     WaltzError,
@@ -85,6 +86,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     KvNotReplicated: ("ann", 9),
     KvLockTaken: ("leader", 1.5),
     KvLockLost: ("leader", "why"),
+    TopicRefused: (403, "why"),
 }
 
 # May the very same call be made again? Then nothing has to be changed by a person, what it was based on still holds,
@@ -106,7 +108,7 @@ NEVER = {
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
-    *(KvConflict, KvLockLost),  # read and decide again
+    *(KvConflict, KvLockLost, TopicRefused),  # read and decide again
     *(KvUnknownFate, KvNotReplicated),  # it has happened, or may have
     CursorLost,  # what comes now is what comes again: open it anew
     *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never

@@ -123,6 +123,7 @@ __all__ = [
     "StorageError",
     "StorageLocked",
     "SyncFailed",
+    "TopicRefused",
     "Trimmed",
     "VersionConflict",
     "WaltzError",

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
     from waltz_ray.finding.find import FoundCluster
     from waltz_ray.kv import KvClient
-    from waltz_ray.protocol.ids import Endpoint
+    from waltz_ray.topics.client.client import TopicClient
 
 __all__ = ["register"]
 
 _topic = typer.Typer(help="Topics: messages, groups that consume them, rights and limits.")
 
 TopicArgument = Annotated[str, typer.Argument(help="A space of kind topic.", show_default=False)]
+
+
+AuthorityOption = Annotated[
+    str,
+    typer.Option("--tls-authority", help="PEM file of whom the ports' certificates are from, if they speak TLS."),
+]
+
+_PULLED = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -65,13 +73,18 @@ class _Topics:
         self.partitions(topic)
         return self.stack.enter_context(connect(self.found.name, zookeeper=self.found.zookeeper, space=topic))
 
-    def masters(self) -> list[Endpoint]:
-        """Where the actors listen."""
-        from waltz_ray.coordination.unit_store import UnitStore
-        from waltz_ray.topics.slots import SLOTS, SlotSplitting
+    def client(self, user: str, password: str, authority: str, timeout_s: float) -> TopicClient:
+        """With TLS if the cluster was made so."""
+        from waltz_ray.actors.settings import from_json
+        from waltz_ray.coordination.cluster_store import ClusterStore
+        from waltz_ray.topics.client.client import TopicClient
+        from waltz_ray.topics.client.connecting import ClusterTopics
+        from waltz_ray.topics.client.settings import TopicClientConfig
 
-        units = UnitStore[int](self.zookeeper, self.found.name, "topic", SLOTS, SlotSplitting(lambda: 1))
-        return [each.endpoint for _, each in sorted(units.members().items())]
+        settings = from_json(ClusterStore(self.zookeeper, self.found.name).info().settings)
+        tls = bool(settings.config.topics.tls_certificate)
+        config = TopicClientConfig(user, password, tls, authority if tls else "", timeout_s)
+        return TopicClient(ClusterTopics(self.found), config)
 
     def partitions(self, topic: str) -> int:
         """How many the topic has. InvalidInput if it is none."""
@@ -93,33 +106,20 @@ def produce(
     ] = None,
     user: Annotated[str, typer.Option(help="Who we are, if the cluster asks for that.")] = "",
     password: Annotated[str, typer.Option(envvar="WALTZ_TOPIC_PASSWORD", help="Theirs.", show_default=False)] = "",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message.")] = 10.0,
+    authority: AuthorityOption = "",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each request.")] = 10.0,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
 ) -> None:
-    """Send messages to a topic, through its actors, and print partition/ID of each."""
-    import asyncio
-
-    from waltz_ray.topics.client.producing import TopicSender
-
+    """Send messages to a topic and print partition/ID of each."""
     with _Topics(directory, cluster, address, zookeeper) as there:
-        count = there.partitions(topic)
-        if partition is not None and partition >= count:
-            raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
-        masters = there.masters()
-
-        async def send_all() -> None:
-            sender = TopicSender(masters, topic, timeout, user, password)
-            try:
-                for each in data or (line.rstrip("\n") for line in sys.stdin):
-                    sent = await sender.send(each.encode(), count, msg_type, partition)
-                    print("{}/{}".format(*sent), flush=True)
-            finally:
-                await sender.close()
-
-        asyncio.run(send_all())
+        there.partitions(topic)
+        with there.client(user, password, authority, timeout) as client, client.producer() as producer:
+            for each in data or (line.rstrip("\n") for line in sys.stdin):
+                sent = producer.send(topic, each.encode(), msg_type, partition=partition)
+                print(f"{sent.partition}/{sent.offset}", flush=True)
 
 
 @_topic.command()
@@ -132,35 +132,29 @@ def consume(
     limit: Annotated[int, typer.Option(min=0, help="End after so many; 0 = at Ctrl-C.")] = 0,
     user: Annotated[str, typer.Option(help="Who we are, if the cluster asks for that.")] = "",
     password: Annotated[str, typer.Option(envvar="WALTZ_TOPIC_PASSWORD", help="Theirs.", show_default=False)] = "",
+    authority: AuthorityOption = "",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each request.")] = 10.0,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
 ) -> None:
-    """Print the messages of a topic as a member of a group, through its actors: a line each. They are confirmed."""
-    import asyncio
-
-    from waltz_ray.topics.client.consuming import TopicReader
-
+    """Print the messages of a topic as a member of a group: a line each. They are confirmed when they are printed."""
+    left = limit
     with _Topics(directory, cluster, address, zookeeper) as there:
         there.partitions(topic)
-        masters = there.masters()
-
-        async def print_all() -> None:
-            reader = TopicReader(masters, group, topic, tuple(types or ()), timeout, user, password)
-            count = 0
-            try:
-                async for each in reader.messages():
-                    sys.stdout.buffer.write(each.data + b"\n")
-                    sys.stdout.flush()
-                    count += 1
-                    if count == limit:
-                        return
-            finally:
-                await reader.close()
-
-        asyncio.run(print_all())
+        with (
+            there.client(user, password, authority, timeout) as client,
+            client.consumer(group, {topic: types or ()}) as consumer,
+        ):
+            while left or not limit:
+                batch = consumer.pull(min(left or _PULLED, _PULLED))
+                assert batch is not None, "it waits for ever"
+                for message in batch:
+                    sys.stdout.buffer.write(message.data + b"\n")
+                    left -= 1
+                sys.stdout.flush()
+                consumer.confirm(batch)
 
 
 @_topic.command()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.net.test_tls import made
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused
 from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
+from waltz_ray.topics.client.outgoing import Spread
 
 LIMIT_S = 20
 
@@ -305,3 +308,114 @@ def in_a_thread(world: TopicWorld) -> None:
         assert found[b"first"] == ("new", "a=b", "202611231200")
     with pytest.raises(ClientClosed):
         client.producer()
+
+
+def test_t48_messages_go_to_partitions_that_take_them() -> None:
+    spread = Spread("orders", 4)
+    assert [spread.choose(None, None) for _ in range(5)] == [0, 1, 2, 3, 0]
+    spread.hindered = {1, 2}
+    assert [spread.choose(None, None) for _ in range(3)] == [3, 0, 3]
+    assert spread.choose(None, 1) == 1, "who asks for it gets it"
+    assert spread.choose(b"k", None) == spread.choose(b"k", None)
+    spread.hindered = range(4)
+    assert [spread.choose(None, None) for _ in range(4)] == [0, 1, 2, 3], "nobody is better"
+
+
+def test_t48_a_member_goes_on_when_its_slot_and_its_master_move() -> None:
+    async def scene() -> None:
+        async with topic_world(actors=2, partitions=4) as world, world.client() as client:
+            producer = client.producer()
+            async with client.consumer("g", "orders") as consumer:
+                await world.until(lambda: len(consumer.partitions) == 4)
+                found: list[bytes] = []
+
+                async def take() -> None:
+                    async for message in consumer:
+                        found.append(message.data)
+
+                taking = asyncio.create_task(take())
+                for n in range(20):
+                    await producer.send("orders", b"before %d" % n)
+                await world.until(lambda: len(set(found)) == 20)
+                leader = world.cluster.leader()
+                assert leader is not None
+                await world.cluster.end(leader)
+                for n in range(20):
+                    await producer.send("orders", b"after %d" % n)
+                await world.until(lambda: len(set(found)) == 40)
+                taking.cancel()
+                await asyncio.gather(taking, return_exceptions=True)
+
+    run(scene())
+
+
+def test_t48_t45_rules_of_flow_hold_for_who_reads_the_log() -> None:
+    """400 ms after each batch; another group is not slowed down."""
+
+    async def scene() -> None:
+        flow = '{"default": [], "groups": {"slow": [{"type": 3, "rule": [{"normFreqInMs": 400, "filterFreqInMs": 400, '
+        flow += '"minDataFilterFreqInMs": 400}]}]}}'
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await world.set_document("flow", flow)
+            producer = client.producer()
+            await producer.send_many("orders", [b"%d" % n for n in range(100)])
+            loop = asyncio.get_running_loop()
+            took: dict[str, float] = {}
+            for group in ("slow", "fast"):
+                async with client.consumer(group, "orders") as consumer:
+                    first = await consumer.pull(10)
+                    assert first is not None
+                    begin_s = loop.time()
+                    for _ in range(3):
+                        batch = await consumer.pull(10)
+                        assert batch is not None
+                    took[group] = loop.time() - begin_s
+            assert took["slow"] >= 3 * 0.4 > 0.4 > took["fast"], took
+
+    run(scene())
+
+
+def test_t48_authorization_by_signature_and_tokens() -> None:
+    async def scene() -> None:
+        rules = '{"authenticate": true, "users": {"ann": "secret"}, "rights": [{"user": "ann", "topic": "orders", '
+        rules += '"may": ["produce", "consume"]}]}'
+        async with topic_world() as world:
+            await world.cluster.create("bills", 1)
+            await world.cluster.until(world.cluster.settled)
+            await world.set_document("access", rules)
+            config = TopicClientConfig(user="ann", password="secret", heartbeat_s=0.05)
+            async with world.client(config) as client:
+                producer = client.producer()
+                await producer.send("orders", b"x")
+                async with client.consumer("g", "orders") as consumer:
+                    (batch,) = await pulled(consumer, 1)
+                    await consumer.confirm(batch)
+                with pytest.raises(TopicRefused, match="403"):
+                    await producer.send("bills", b"x")
+                with pytest.raises(TopicRefused, match="403"):
+                    await client.consumer("g", "bills").start()
+            async with world.client(TopicClientConfig(user="ann", password="wrong")) as client:
+                with pytest.raises(TopicRefused, match="415"):
+                    await client.producer().send("orders", b"x")
+            async with world.client() as client:
+                with pytest.raises(TopicRefused, match="401"):
+                    await client.producer().send("orders", b"x")
+
+    run(scene())
+
+
+def test_t48_tls(tmp_path: Path) -> None:
+    async def scene() -> None:
+        own = made(tmp_path)
+        async with topic_world(partitions=1, tls_certificate=own.path, tls_key=own.key) as world:
+            config = TopicClientConfig(tls=True, tls_authority=own.path, heartbeat_s=0.05)
+            async with world.client(config) as client:
+                await client.producer().send("orders", b"x")
+                async with client.consumer("g", "orders") as consumer:
+                    (batch,) = await pulled(consumer, 1)
+                    await consumer.confirm(batch)
+            async with world.client(TopicClientConfig(timeout_s=0.5)) as client:
+                with pytest.raises(PartitionNotReady, match="no master of topics answers"):
+                    await client.producer().send("orders", b"x")
+
+    run(scene())

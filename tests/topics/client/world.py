@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.topics.servers import CLUSTER, TopicCluster, topic_cluster
+from tests.topics.test_access import rules
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import ClientConfig
@@ -73,6 +75,10 @@ class TopicWorld:
         items, key = self.cluster.offsets.items, (group, topic, partition)
         before = items[key]
         items[key] = OffsetItem(before.offset, before.epoch + 1, before.slot_epoch, before.actor)
+
+    async def set_document(self, name: str, text: str) -> None:
+        """Rights ("access"), or rules of flow ("flow"): set, and known to all actors."""
+        await rules(self.cluster, json.loads(text), name)
 
     @asynccontextmanager
     async def client(self, config: TopicClientConfig = FAST) -> AsyncIterator[AsyncTopicClient]:

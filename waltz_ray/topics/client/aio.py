@@ -9,7 +9,7 @@ from types import TracebackType
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.topics.client.consumer import AsyncTopicConsumer, BoundGroup, GroupStart, Subscription
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer, BoundGroup, GroupStart, TopicSubscription
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
@@ -153,7 +153,7 @@ class _Running:
         await asyncio.to_thread(self._directory.close)
 
 
-def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: BoundGroup | None) -> Subscription:
+def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: BoundGroup | None) -> TopicSubscription:
     """InvalidInput for what makes no sense."""
     if isinstance(topics, str):
         topics = [topics]
@@ -166,4 +166,4 @@ def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: Bo
     for types in topics.values():
         if isinstance(types, str):
             raise InvalidInput(f"message types are a list of texts, not the text {types!r}")
-    return Subscription(group, {topic: frozenset(types) for topic, types in topics.items()}, start, bound)
+    return TopicSubscription(group, {topic: frozenset(types) for topic, types in topics.items()}, start, bound)

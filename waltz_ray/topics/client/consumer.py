@@ -43,7 +43,7 @@ from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.texts import condition_text, consumer_id, required_partitions_text
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
-__all__ = ["AsyncTopicConsumer", "BoundGroup", "GroupStart", "SeekTo", "Subscription"]
+__all__ = ["AsyncTopicConsumer", "BoundGroup", "GroupStart", "SeekTo", "TopicSubscription"]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class BoundGroup:
     """Of two offsets that members give for a partition the larger counts; else the smaller."""
 
 
-class Subscription(NamedTuple):
+class TopicSubscription(NamedTuple):
     """What a consumer is made of. ``topics``: by name, the message types wanted of each; none: all."""
 
     group: str
@@ -86,7 +86,7 @@ class AsyncTopicConsumer:
     """``AsyncTopicClient.consumer`` makes one; ``async with`` joins the group and leaves it."""
 
     def __init__(
-        self, links: TopicLinks, masters: Masters, logs: TopicLogs, config: TopicClientConfig, wanted: Subscription
+        self, links: TopicLinks, masters: Masters, logs: TopicLogs, config: TopicClientConfig, wanted: TopicSubscription
     ) -> None:
         self.client_id = consumer_id(
             wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", "waltz"

@@ -136,6 +136,9 @@ class HeldPartition:
         self.confirmed = answer.curr_offset or 0
         self.end = answer.max_offset or 0
         self._given = self._wanted = self.confirmed
+        await self._report()  # are there rules of flow?
+        if self.lost is not None:
+            raise self.lost
         await self._follow(self.confirmed)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_reporting()))

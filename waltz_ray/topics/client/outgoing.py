@@ -66,8 +66,6 @@ class Spread:
             return partition
         if key is not None:
             return partition_for(key, self._count)
-        for _ in range(self._count):
-            self._turn = (self._turn + 1) % self._count
-            if self._turn not in self.hindered:
-                break
+        turns = [(self._turn + 1 + n) % self._count for n in range(self._count)]
+        self._turn = next((each for each in turns if each not in self.hindered), turns[0])
         return self._turn

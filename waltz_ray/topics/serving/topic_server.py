@@ -30,7 +30,7 @@ from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregist
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.boot_clock import boot_s
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
-from waltz_ray.topics.client.caller import TopicCaller
+from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
 _TELL_S = 2.0
+_TO_SLOTS_IDLE_S = 60.0
 
 
 class GroupOffsets(Offsets, OffsetResets, Protocol):
@@ -115,6 +116,7 @@ class TopicServer:
             idle_ms=config.idle_ms,
         )
         self._tls = self._context()
+        self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else _to_our_own())
         self.access = AccessView(self._store, self._post, self._flow_changed)
         self.master = MasterPort(
             self._store_offsets,
@@ -203,6 +205,7 @@ class TopicServer:
         await self.node.duties.deliveries.close()
         await self.node.close()
         await self._gateway.close()
+        await self._to_slots.close()
         announced, self._announced = self._announced, None
         if announced is not None:
             await self._in_thread(announced.cancel)
@@ -336,16 +339,10 @@ class TopicServer:
     async def _tell_slot(self, group: str, partition: TopicPartition, client_id: str, place: SlotPlace) -> None:
         """Where it is not heard, who had the partition loses it when his lease ends."""
         request = others_end(self.access.now.secrets, group, partition.topic, partition.slot, client_id)
-        tls = None if self._tls is None else _to_our_own()
-        caller: TopicCaller | None = None
         try:
-            caller = await TopicCaller.open(Endpoint(place.host, place.port), _TELL_S, tls)
-            await caller.ask(request)
-        except (OSError, TimeoutError, WaltzError) as error:
+            await self._to_slots.ask(Endpoint(place.host, place.port), request)
+        except (OSError, WaltzError) as error:
             log.info("topic/%d: slot %d is not told of a grant: %s", self._actor, partition.slot, error)
-        finally:
-            if caller is not None:
-                await caller.close()
 
     async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> str:
         for partition, offset in sorted(offsets.items()):
