@@ -18,7 +18,7 @@ from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.engine import FeedKind
-from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig
+from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, TopicConfig
 from waltz_ray.errors import ClusterNotFound, InvalidInput
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
@@ -109,11 +109,12 @@ def waltz_cluster(
     server: ServerConfig | None = None,
     space: str = DEFAULT_SPACE,
     kv: int = 0,
+    topics: int = 0,
 ) -> Iterator[Waltz]:
     """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``.
 
-    ``kv``: key/value actors of a new one. ``space``: of one that runs. SpaceNotFound, SpaceGone; InvalidInput for a
-    new one, which has no other.
+    ``kv``, ``topics``: actors of these layers, of a new one. ``space``: of one that runs. SpaceNotFound, SpaceGone;
+    InvalidInput for a new one, which has no other.
     """
     if running:
         found = cluster_file.find_running(name=running)
@@ -126,7 +127,14 @@ def waltz_cluster(
         raise InvalidInput(f"a new cluster has no space {space!r}; say with --cluster which running one has it")
     place = directory / "waltz"
     config = ClusterConfig(
-        "bench", str(place), partitions, REPLICAS, SERVERS, server=server or ServerConfig(), kv=KvConfig(actors=kv)
+        "bench",
+        str(place),
+        partitions,
+        REPLICAS,
+        SERVERS,
+        server=server or ServerConfig(),
+        kv=KvConfig(actors=kv),
+        topics=TopicConfig(actors=topics),
     )
     try:
         cluster = bring_up(config, progress=progress)

@@ -52,6 +52,10 @@ class Nats:
         """To be measured."""
         return Processes(self.pids)
 
+    async def request(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One request to JetStream's API. PartitionNotReady with its answer if that is an error or there is none."""
+        return await _request(self.port, what, body)
+
     def stored(self) -> int:
         """Messages the stream holds."""
         info = asyncio.run(_request(self.port, f"STREAM.INFO.{STREAM}", {}))

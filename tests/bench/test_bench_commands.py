@@ -79,6 +79,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         "actor",
         "smoke",
         "availability",
+        "topics",
         "retention",
         "compare",
         "all",

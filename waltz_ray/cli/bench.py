@@ -187,6 +187,23 @@ def kv(
 
 
 @_bench.command()
+def topics(
+    directory: DirOption = "",
+    runs: RunsOption = 5,
+    seconds: SecondsOption = 2.0,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a message.")] = 1024,
+    messages: Annotated[int, typer.Option(min=1000, help="In the topic that is consumed.")] = 400_000,
+    compare: Annotated[list[str] | None, typer.Option("--compare", help="Beside it nats.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Messages of topics: single, pipelined, in batches, consumed by a group; and the log's own append."""
+    part = _part("topics", "nats", "uvloop")
+    peers = tuple(dict.fromkeys(compare or ()))
+    options = part.TopicOptions(runs, seconds, size_bytes=size, messages=messages, peers=peers)
+    _run(directory, as_json, lambda place, progress: part.topics(place, options, "", progress))
+
+
+@_bench.command()
 def latency(
     directory: DirOption = "",
     cluster: ClusterOption = "",

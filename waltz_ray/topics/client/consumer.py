@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError, WireError
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
 from waltz_ray.topics.client.links import TopicLinks
@@ -368,16 +368,16 @@ class AsyncTopicConsumer:
         self._beat_now.set()
 
     async def _connect(self, subscription: str) -> None:
+        held: HeldPartition | None = None
         try:
             held = await self._new(subscription)
-            self._held[subscription] = held
             await held.take()
-        except (TopicRefused, OSError, WireError, WaltzError) as error:
+        except (OSError, WaltzError) as error:
             log.info("consumer %s does not get %s now: %s", self.client_id, subscription, error)
-            failed = self._held.pop(subscription, None)
-            if failed is not None:
-                await failed.stop()
+            if held is not None:
+                await held.stop()
             return
+        self._held[subscription] = held
         self._turn.append(subscription)
         self._apply_pauses()
 
