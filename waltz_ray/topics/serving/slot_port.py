@@ -28,7 +28,7 @@ from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
 from waltz_ray.topics.serving.deliveries import Deliveries, GroupDelivery
-from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageRefused, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
@@ -176,16 +176,14 @@ class SlotPort:
             duties.refused += 1
             if isinstance(fate, NotServed):
                 refusal = Refusal(TopicCode.NOT_READY, f"slot {self._slot} has moved: ask the master where it is")
+            elif isinstance(fate, MessageRefused):
+                refusal = Refusal(TopicCode.BAD_REQUEST, fate.reason)
             else:
                 text = f"nobody can say whether the message is in the log: {fate.reason}"
                 refusal = Refusal(TopicCode.INTERNAL_ERROR, text)
             answer(_not_sent(refusal))
 
-        try:
-            partition.append(message, told)
-        except InvalidInput as error:
-            duties.refused += 1
-            answer(_not_sent(Refusal(TopicCode.BAD_REQUEST, str(error))))
+        partition.append(message, told)
 
     # ---- consumers
 
