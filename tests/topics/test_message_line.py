@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from tests.topics.actors import actors
@@ -38,7 +39,7 @@ class FakeLog:
 
     def put(self, *payloads: bytes) -> None:
         for payload in payloads:
-            self.line.put(TopicMessage(payload, 0, 0, 0, 0, "", ""), lambda fate, p=payload: self._told(p, fate))
+            self.line.put(TopicMessage(payload, 0, 0, 0, 0, "", ""), partial(self._told, payload))
 
     def _told(self, payload: bytes, fate: MessageFate) -> None:
         assert payload not in self.fates, "it is told once"
@@ -48,7 +49,7 @@ class FakeLog:
         """The next so many of what was sent are in the log, or refused."""
         for message, mark, fates in self.sent[:count]:
             if self.locks > mark:
-                fates.set_exception(LockConflict("the slot's lock is newer", self.locks))
+                fates.set_exception(LockConflict(0, self.locks))
             else:
                 self.log.append(message.payload)
                 fates.set_result(100 + len(self.log))
@@ -112,7 +113,8 @@ def test_what_stands_in_line_is_told_when_the_partition_is_no_longer_ours() -> N
     log.line.close()
     log.fold(13)
     assert log.fates[b"3"] == NotServed()
-    assert log.log == log.sent == []
+    assert log.log == []
+    assert log.sent == []
 
 
 def test_what_no_server_would_take_and_what_is_lost_hold_nobody_up() -> None:

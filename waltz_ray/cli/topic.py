@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -245,22 +246,24 @@ def lag(
     zookeeper: ZooKeeperOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show where groups are, and how many transactions are behind that."""
+    """Show where groups are, how many transactions from there to the last message, and how many were trimmed before."""
+    from waltz_ray.topics.client.lag import behind
     from waltz_ray.topics.client.positions import positions
 
     rows = []
     with _Topics(directory, cluster, address, zookeeper) as there:
         logs: dict[str, WaltzClient] = {}
-        for place, offset in positions(there.items(), group, topic).items():
+        for place, item in positions(there.items(), group, topic).items():
             if place.topic not in logs:
                 logs[place.topic] = there.log(place.topic)
-            end = logs[place.topic].server_high_water_mark(place.partition) + 1
-            behind = end - offset if offset >= 0 else end
-            rows.append({**place._asdict(), "offset": offset, "end": end, "lag": max(0, behind)})
+            log, partition = logs[place.topic], place.partition
+            end, first = log.server_high_water_mark(partition) + 1, _offset(log, partition, "earliest")
+            found = behind(item, first, end, partial(_records, log, partition))
+            rows.append({**place._asdict(), "offset": item.offset, "end": end, **found._asdict()})
     if as_json:
         print_json(rows)
         return
-    table = table_of("group", "topic", "partition", "offset", "end", "lag")
+    table = table_of("group", "topic", "partition", "offset", "end", "lag", "lost")
     for row in rows:
         table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
     Console().print(table)
@@ -290,6 +293,10 @@ def reset(
             offset = _offset(log, number, to)
             set_position(items, GroupPlace(group, topic, number), offset)
             print(f"{group} goes on at {topic} {number}/{offset}")
+
+
+def _records(log: WaltzClient, partition: int, first_id: int, end_id: int) -> Iterator[tuple[int, bytes]]:
+    return ((each.transaction_id, each.data) for each in log.read(partition, first_id, end_id))
 
 
 def _offset(log: WaltzClient, partition: int, to: str) -> int:

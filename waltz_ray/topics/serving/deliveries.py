@@ -61,6 +61,7 @@ class GroupDelivery:
         self.machine = Delivery(owner.limits, owner.flow_of(group))
         self._owner = owner
         self._partition = partition
+        self._lost_before = 0  # until the machine began to count, as the store has it
         self._replies: dict[int, Replied] = {}
         self._until_s: dict[int, float] = {}  # pulls that may wait
         self._held: dict[int, _HeldPull] = {}
@@ -148,10 +149,12 @@ class GroupDelivery:
             self.step(t.OffsetUnknown(number, str(error)))
             return
         await self._partition.settled()
+        self._lost_before = taken.lost - self.machine.status().lost
         self.step(t.OffsetTaken(number, taken.offset, taken.epoch, first, self._partition.end))
 
     async def _store(self, number: int, offset: int, epoch: int) -> None:
-        stored = await self._owner.offsets.store(self._place(), offset, epoch)
+        lost = self._lost_before + self.machine.status().lost
+        stored = await self._owner.offsets.store(self._place(), offset, epoch, lost)
         if isinstance(stored, OffsetsAway):
             self.step(t.OffsetUnknown(number, stored.reason))
         else:
@@ -165,7 +168,11 @@ class GroupDelivery:
             self._owner.spawn(self._read_log(order))
 
     async def _read_log(self, order: t.ReadBatch) -> None:
-        self.step(await read_batch(self._partition, order))
+        found = await read_batch(self._partition, order)
+        if isinstance(found, t.BatchTrimmed):
+            text = "group %s: partition %d of topic %s begins with %d now; from %d on nothing was consumed"
+            log.warning(text, self.group, self._partition.partition, self.topic, found.first, order.offset)
+        self.step(found)
 
 
 class Deliveries:

@@ -1,10 +1,10 @@
 """Messages of one partition on their way into the log, in the order in which they came, whatever is refused.
 
 A message is appended with the mark of the fold, and the log may refuse it falsely: after a move of the partition's
-server locks are as new as its log, so what was under way is older than they are. It is appended again; what came after it
-must not get ahead of it meanwhile. So all that is under way at a time has *one* mark: locks only get newer, and where the
-log refuses one message, it refuses all behind it. New ones then stand in line, until the fate of all that is under way is
-known and the fold has come to what was in the way; then all are appended in their order, with the mark of that moment.
+server locks are as new as its log, so what was under way is older than they are. It is appended again; what came after
+it must not get ahead of it meanwhile. So all that is under way at a time has *one* mark: locks only get newer; where
+the log refuses one message, it refuses all behind it. New ones then stand in line, until the fate of all that is under
+way is known and the fold has come to what was in the way; then all are appended in their order, with the mark of then.
 
 The mark does not rise while messages come without a pause. That costs nothing: the only lock that they rest on is the
 slot's, which nobody takes while the partition is ours.

@@ -190,7 +190,7 @@ class SlotPartition:
     # ---- messages
 
     def append(self, message: TopicMessage, told: Callable[[MessageFate], None]) -> None:
-        """Append; ``told`` is called once. Messages get into the log in the order of the calls (``message_line.py``)."""
+        """Append; ``told`` is called once. Messages get into the log in the order of the calls."""
         if not self.serving:
             told(NotServed())
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from waltz_ray.errors import BadPayload, InvalidInput
@@ -46,14 +46,21 @@ class SlotDuties:
 
     deliveries: Deliveries
     max_message_bytes: int
+    """Of a message of any topic."""
     access: Callable[[], TopicAccess] = TopicAccess
     """Asked at each request: what holds now."""
     access_again: Callable[[], Awaitable[None]] | None = None
     """Looks at ZooKeeper again: what holds may be newer than what was told."""
+    topic_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of a message of a topic that says so itself: never more."""
     produced: int = 0
     """Messages that were appended."""
     refused: int = 0
     """Messages that were not."""
+
+    def most_bytes(self, topic: str) -> int:
+        """How large a message may be."""
+        return self.topic_bytes.get(topic, self.max_message_bytes)
 
     def changed(self, topic: str, partition: SlotPartition) -> None:
         """A partition is served, or not any more, or has grown."""
@@ -159,7 +166,8 @@ class SlotPort:
     def _send(self, request: SendMessageRequestP2B, answer: Answered) -> None:
         duties = self._duties
         partition = self._found(request.topic_name, request.partition_id)
-        refused = partition if isinstance(partition, Refusal) else why_no_message(request, duties.max_message_bytes)
+        most = duties.most_bytes(request.topic_name)
+        refused = partition if isinstance(partition, Refusal) else why_no_message(request, most)
         if refused is not None:
             duties.refused += 1
             answer(_not_sent(refused))
