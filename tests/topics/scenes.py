@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from tests.topics.foreign_client import Fields, ForeignClient, ForeignFault, payloads_of, text
 from tests.topics.groups.grant_log import GrantLog
@@ -15,7 +16,7 @@ from waltz_ray.topics.groups.effects import ConsumerAnswer, MasterEffect, Partit
 from waltz_ray.topics.groups.events import ConsumerBeats, ConsumerRegisters, MasterEvent, TookOver
 from waltz_ray.topics.serving.topic_server import TopicServer
 
-__all__ = ["Crowd", "SceneMember", "partition_of"]
+__all__ = ["Crowd", "SceneMember", "Ways", "partition_of"]
 
 GONE = (201, 301, 411, 412)
 """A slot that says so has nothing for this consumer any more."""
@@ -27,18 +28,26 @@ def partition_of(subscription: str) -> tuple[str, str]:
     return partition.split(":")[0], place.split(":")[0]
 
 
+class Ways(Protocol):
+    """How a consumer reaches the others. ConnectionError where nobody listens."""
+
+    async def connection(self, port: int) -> ForeignClient: ...
+
+    async def master(self) -> ForeignClient | None:
+        """None: nobody leads just now."""
+        ...
+
+
 class SceneMember(Member):
     """Goes on when the master or a slot is away, as clients of the protocol do: it registers again, with what it has,
     and leaves to the master what a slot does not give it."""
 
-    def __init__(self, crowd: Crowd, name: str, group: str = "g", register: Fields | None = None) -> None:
-        super().__init__(crowd.connection, name, group)
-        self.crowd = crowd
+    def __init__(self, ways: Ways, name: str, group: str = "g", register: Fields | None = None) -> None:
+        super().__init__(ways.connection, name, group)
+        self.ways = ways
         self.register_fields: Fields = register or {4: text("orders")}
         self.codes: list[int] = []
         """Of registrations at slots."""
-        self.pulled: list[bytes] = []
-        """Since the last confirm."""
         self.registered: ForeignClient | None = None
 
     @property
@@ -54,7 +63,7 @@ class SceneMember(Member):
 
     async def beat(self) -> int:
         """Also the way to the master, if that is another one now. 0: there is none."""
-        master = await self.crowd.master()
+        master = await self.ways.master()
         if master is None:
             return 0
         self.master = master

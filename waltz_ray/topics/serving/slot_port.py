@@ -10,6 +10,7 @@ from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics import texts
 from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
+from waltz_ray.topics.authorization import refused_group
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
 from waltz_ray.topics.messages_consumer import (
@@ -113,7 +114,8 @@ class SlotPort:
             answer(_refusal(request, refused))
 
     def _refused(self, request: TopicRequest) -> Refusal | None:
-        """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
+        """Why the client may not: who sends or registers shows tokens, who pulls has registered. What was consumed is
+        confirmed whatever the rules are now."""
         access, now_ms = self._duties.access(), self._deliveries.now_ms()
         match request:
             case SendMessageRequestP2B(client_id, topic):
@@ -128,6 +130,8 @@ class SlotPort:
             case HeartBeatRequestC2B():
                 known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
                 return known if isinstance(known, Refusal) else None
+            case GetMessageRequestC2B(_, _, group, topic):
+                return refused_group(access.rules, group, topic)
         return None
 
     def _submit(self, request: TopicRequest, answer: Answered) -> None:
@@ -320,6 +324,8 @@ def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:
             return SendMessageResponseB2P(False, code, text, code is TopicCode.CERTIFICATE_FAILURE or None)
         case RegisterRequestC2B():
             return RegisterResponseB2C(False, code, text)
+        case GetMessageRequestC2B():
+            return GetMessageResponseB2C(False, code, text)
     require = code in (TopicCode.CERTIFICATE_FAILURE, TopicCode.UNAUTHORIZED) or None
     return HeartBeatResponseB2C(False, code, text, None, (), require)
 
