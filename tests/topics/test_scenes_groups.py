@@ -11,7 +11,11 @@ from tests.topics.members import brokers_in
 from tests.topics.scenes import Crowd
 from tests.topics.servers import TopicCluster, topic_cluster
 from tests.topics.test_topic_server import PRODUCER
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.caller import tell
+from waltz_ray.topics.lease_ending import others_end
 from waltz_ray.topics.records import TopicMessage, decode_topic_record, is_message
+from waltz_ray.topics.tokens import AuthSecrets
 
 
 def test_t32_t33_shares_are_even_at_each_step_and_only_the_surplus_moves() -> None:
@@ -121,6 +125,44 @@ def test_t33_t38_t39_members_go_on_under_the_next_leader_and_ids_rise() -> None:
             await crowd.until_shared([2, 1, 1])
             assert len(crowd.log.orders) > orders
             assert min(sorted(crowd.log.orders)[orders:]) > last
+
+    asyncio.run(run())
+
+
+def test_t29_who_consumes_and_has_nothing_to_confirm_hears_that_its_offset_was_set() -> None:
+    """As ``waltz topic reset`` does it: the offset first, then the slot is told."""
+
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            server = cluster.servers[0]
+            port = server.node.ports[1]
+            broker = await cluster.client(port)
+            crowd = Crowd(cluster)
+            crowd.add("a")
+            await crowd.until_shared([1])
+            for data in (b"1", b"2", b"3"):
+                assert (await broker.produce("orders", data)).code == 200
+            member = crowd.members["a"]
+            for _ in range(3):
+                await member.consume()
+            assert member.got == [b"1", b"2", b"3"]
+            assert await cluster.offsets.put("g", "orders", 0, 2) == ""
+            await member.consume()
+            assert len(member.got) == 3, "it has not heard of it"
+            place = Endpoint("127.0.0.1", port)
+            forged = others_end(AuthSecrets(b"not theirs"), "g", "orders", 1, "")
+            assert await tell(place, forged, 5.0) == ""
+            await member.consume()
+            assert (len(member.has), len(member.got)) == (1, 3)
+            assert await tell(place, others_end(server.access.now.secrets, "g", "orders", 1, ""), 5.0) == ""
+            await member.consume()
+            assert member.has == {}
+            await crowd.until_shared([1])
+            await member.consume()
+            assert member.got[3:] == [b"2", b"3"]
+            assert await tell(Endpoint("127.0.0.1", 1), forged, 5.0) != ""
 
     asyncio.run(run())
 

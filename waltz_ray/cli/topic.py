@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from waltz_ray.finding.find import FoundCluster
     from waltz_ray.kv import KvClient
     from waltz_ray.protocol.ids import Endpoint
+    from waltz_ray.topics.client.positions import GroupPlace
 
 __all__ = ["register"]
+
+_TELL_S = 2.0
 
 _topic = typer.Typer(help="Topics: messages, groups that consume them, rights and limits.")
 
@@ -73,6 +76,25 @@ class _Topics:
 
         units = UnitStore[int](self.zookeeper, self.found.name, "topic", SLOTS, SlotSplitting(lambda: 1))
         return [each.endpoint for _, each in sorted(units.members().items())]
+
+    def slots(self, count: int) -> list[tuple[int | None, Endpoint | None]]:
+        """Of the first ``count``: the actor that should have each, and where that listens for it."""
+        from waltz_ray.coordination.topic_store import TopicStore
+        from waltz_ray.coordination.unit_store import UnitStore
+        from waltz_ray.protocol.ids import Endpoint
+        from waltz_ray.topics.slots import SLOTS, SlotSplitting
+
+        store = UnitStore[int](self.zookeeper, self.found.name, "topic", SLOTS, SlotSplitting(lambda: count))
+        arranged = store.table()[0]
+        places = {} if arranged is None else arranged.places
+        said = TopicStore(self.zookeeper, self.found.name).ports()
+        found: list[tuple[int | None, Endpoint | None]] = []
+        for slot in range(1, count + 1):
+            actor = places[slot].primary if slot in places else None
+            ports = None if actor is None else said.get(actor)
+            port = None if ports is None else ports.ports.get(slot)
+            found.append((actor, None if ports is None or port is None else Endpoint(ports.host, port)))
+        return found
 
     def partitions(self, topic: str) -> int:
         """How many the topic has. InvalidInput if it is none."""
@@ -174,29 +196,18 @@ def describe(
     as_json: JsonOption = False,
 ) -> None:
     """Show a topic's partitions: the slot and the actor that serve each, where it listens, where the log ends."""
-    from waltz_ray.coordination.topic_store import TopicStore
-    from waltz_ray.coordination.unit_store import UnitStore
-    from waltz_ray.topics.slots import SLOTS, SlotSplitting, slot_of
+    from waltz_ray.topics.slots import slot_of
 
     with _Topics(directory, cluster, address, zookeeper) as there:
         log, count = there.log(topic), there.partitions(topic)
-        store = UnitStore[int](there.zookeeper, there.found.name, "topic", SLOTS, SlotSplitting(lambda: count))
-        arranged = store.table()[0]
-        places = {} if arranged is None else arranged.places
-        said = TopicStore(there.zookeeper, there.found.name).ports()
         rows = []
-        for partition in range(count):
-            slot = slot_of(partition)
-            place = places.get(slot)
-            actor = None if place is None else place.primary
-            ports = None if actor is None else said.get(actor)
-            port = None if ports is None else ports.ports.get(slot)
+        for partition, (actor, listens) in enumerate(there.slots(count)):
             rows.append(
                 {
                     "partition": partition,
-                    "slot": slot,
+                    "slot": slot_of(partition),
                     "actor": actor,
-                    "address": None if ports is None or port is None else f"{ports.host}:{port}",
+                    "address": None if listens is None else str(listens),
                     "end": log.server_high_water_mark(partition) + 1,
                 }
             )
@@ -289,10 +300,30 @@ def reset(
         count, log, items = there.partitions(topic), there.log(topic), there.items()
         if partition is not None and partition >= count:
             raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+        slots = there.slots(count)
         for number in range(count) if partition is None else [partition]:
             offset = _offset(log, number, to)
             set_position(items, GroupPlace(group, topic, number), offset)
             print(f"{group} goes on at {topic} {number}/{offset}")
+            listens = slots[number][1]
+            if listens is not None:
+                _send_away(there, GroupPlace(group, topic, number), listens)
+
+
+def _send_away(there: _Topics, place: GroupPlace, slot: Endpoint) -> None:
+    """Who consumes would hear of it only when it confirms something, and there may be nothing to confirm."""
+    import asyncio
+
+    from waltz_ray.coordination.topic_store import TopicStore
+    from waltz_ray.topics.client.caller import tell
+    from waltz_ray.topics.lease_ending import others_end
+    from waltz_ray.topics.slots import slot_of
+    from waltz_ray.topics.tokens import decode_secrets
+
+    secrets = decode_secrets(TopicStore(there.zookeeper, there.found.name).document("secrets")[0])
+    number = slot_of(place.partition)
+    if why := asyncio.run(tell(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
+        print(f"slot {number} does not hear of it, at {slot}: {why}; who consumes goes on until it confirms something")
 
 
 def _records(log: WaltzClient, partition: int, first_id: int, end_id: int) -> Iterator[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ from waltz_ray.topics.messages import UnknownMethod
 from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
 
-__all__ = ["TopicCaller", "ask_master"]
+__all__ = ["TopicCaller", "ask_master", "tell"]
 
 _READ_BYTES = 1 << 16
 
@@ -62,6 +62,20 @@ def _answer(message: bytes) -> TopicResponse | RpcFault:
     if isinstance(answer, UnknownMethod):
         raise WireError(f"the answer is of method {reply.method}, which there is not")
     return answer
+
+
+async def tell(endpoint: Endpoint, request: TopicRequest, timeout_s: float, tls: ssl.SSLContext | None = None) -> str:
+    """Say something to whose answer nothing is to be done. Why it was not heard, or ""."""
+    caller: TopicCaller | None = None
+    try:
+        caller = await TopicCaller.open(endpoint, timeout_s, tls)
+        await caller.ask(request)
+    except (OSError, TimeoutError, WireError) as error:
+        return str(error) or "no answer"
+    finally:
+        if caller is not None:
+            await caller.close()
+    return ""
 
 
 async def ask_master(

@@ -30,7 +30,7 @@ from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregist
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.boot_clock import boot_s
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
-from waltz_ray.topics.client.caller import TopicCaller
+from waltz_ray.topics.client.caller import tell
 from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
@@ -342,15 +342,8 @@ class TopicServer:
         """Where it is not heard, who had the partition loses it when his lease ends."""
         request = others_end(self.access.now.secrets, group, partition.topic, partition.slot, client_id)
         tls = None if self._tls is None else _to_our_own()
-        caller: TopicCaller | None = None
-        try:
-            caller = await TopicCaller.open(Endpoint(place.host, place.port), _TELL_S, tls)
-            await caller.ask(request)
-        except (OSError, TimeoutError, WaltzError) as error:
-            log.info("topic/%d: slot %d is not told of a grant: %s", self._actor, partition.slot, error)
-        finally:
-            if caller is not None:
-                await caller.close()
+        if why := await tell(Endpoint(place.host, place.port), request, _TELL_S, tls):
+            log.info("topic/%d: slot %d is not told of a grant: %s", self._actor, partition.slot, why)
 
     async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> str:
         for partition, offset in sorted(offsets.items()):
