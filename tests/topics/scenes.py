@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from tests.topics.foreign_client import Fields, ForeignClient, ForeignFault, payloads_of, text
+from tests.topics.foreign_client import Fields, ForeignClient, ForeignFault, ForeignReply, parsed, payloads_of, text
 from tests.topics.groups.grant_log import GrantLog
 from tests.topics.members import Member
 from tests.topics.servers import TopicCluster
@@ -49,6 +49,8 @@ class SceneMember(Member):
         self.codes: list[int] = []
         """Of registrations at slots."""
         self.registered: ForeignClient | None = None
+        self.orders: list[int] = []
+        """IDs of the events it has done."""
 
     @property
     def partitions(self) -> set[tuple[str, str]]:
@@ -73,6 +75,8 @@ class SceneMember(Member):
                 self.registered = master if code == 200 else None
                 return code
             code = await super().beat()
+            if self.event:
+                self.orders.append(ForeignReply(parsed(self.event)).number(1))
             if code == 411:
                 self.registered = None
             return code

@@ -269,6 +269,24 @@ def test_what_is_not_in_memory_is_read_from_the_log(monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
 
 
+def test_t26_a_group_that_was_further_than_the_log_is_goes_on_at_its_end() -> None:
+    """As in a cluster restored from a backup, which has the offsets of a little later than the messages."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            found.offsets.items[KEY] = OffsetItem(9, 1, 0, 0)
+            registered = await broker.register("g", "orders")
+            assert (registered.number(4), registered.number(5)) == (2, 2)
+            assert found.offsets.items[KEY].offset == 2
+            await sent(broker, b"b", b"c")
+            assert await pulled(broker) == [b"b", b"c"]
+            assert await pulled(broker) == []
+            assert found.offsets.items[KEY].offset == 4
+
+    asyncio.run(run())
+
+
 def test_what_was_trimmed_is_passed_over() -> None:
     async def run() -> None:
         async with one_slot() as (found, broker):

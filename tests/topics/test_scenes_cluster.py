@@ -129,6 +129,51 @@ def test_t12_a_slots_actor_is_killed_in_the_middle_of_sends(topics: RealTopics) 
         assert len(set(there.values())) == len(there), "once"
 
 
+def test_t33_members_go_on_when_their_master_is_killed(topics: RealTopics) -> None:
+    """And its own slot is somebody's again within two periods."""
+    topics.settle()
+    leader = topics.leader()
+    assert leader is not None
+
+    async def work(ways: RealWays) -> None:
+        members = [SceneMember(ways, name, "calm") for name in ("one", "two")]
+        period_s, unowned, since = CONFIG.client_ms / 1000, 0.0, 0.0
+
+        async def until_shared() -> None:
+            nonlocal unowned, since
+            while True:
+                for each in members:
+                    await each.beat()
+                    await each.consume()
+                owned = set().union(*(each.partitions for each in members))
+                if len(owned) == 2:
+                    since = 0.0
+                    if max(len(each.has) for each in members) == 1 and all(each.registered for each in members[:2]):
+                        return
+                else:
+                    since = since or time.monotonic()
+                    unowned = max(unowned, time.monotonic() - since)
+                await asyncio.sleep(0.02)  # polling interval, not synchronisation
+
+        await until_shared()
+        unowned = 0.0
+        last = max(number for each in members for number in each.orders)
+        before = [len(each.orders) for each in members]
+        await asyncio.to_thread(topics.send_signal, topic_name(leader), signal.SIGKILL)
+        while not any(len(each.orders) > count for each, count in zip(members, before, strict=True)):
+            await until_shared()
+        await until_shared()
+        assert unowned < 2 * period_s, unowned
+        after = [each.orders[count:] for each, count in zip(members, before, strict=True)]
+        assert min(number for numbers in after for number in numbers) > last
+        await sent(ways, b"goes on", slot=1)
+        await sent(ways, b"goes on", slot=2)
+        while not all(b"goes on" in each.got for each in members):
+            await until_shared()
+
+    run(topics, work)
+
+
 def test_a_stopped_actor_appends_and_confirms_nothing_when_it_wakes_up(
     topics: RealTopics, capsys: pytest.CaptureFixture[str]
 ) -> None:

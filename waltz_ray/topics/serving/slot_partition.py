@@ -159,6 +159,10 @@ class SlotPartition:
         claim = self._machine.claims.get(THE_UNIT)
         return 0 if claim is None else claim.epoch
 
+    async def log_end(self) -> int:
+        """``end`` as the log has it, which may be further. DataUnavailable."""
+        return await self._log.high_water_mark(self.partition) + 1
+
     async def first(self) -> int:
         """The first offset that there is. DataUnavailable."""
         return await self._log.first_id_at(self.partition, 0)
