@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -27,6 +27,10 @@ test: lint
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
+
+# Groups of topics: fifty consumers that come and go, ten times, a minute or two; docs/tubemq.md.
+scenes: $(STAMP)
+	$(BIN)/pytest -W error -q -m "long or not long" tests/topics/test_scenes_groups.py $(ARGS)
 
 # Every block of Python and of commands in README.md and docs/, as it is written, in a process of its own; also the long ones.
 docs-test: $(STAMP)

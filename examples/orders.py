@@ -139,7 +139,7 @@ def table(sent: int, found: Counter[str], ledgers: dict[str, tuple[int, int]]) -
 _OWN = "shop"  # the name of our own cluster
 
 
-class Trouble:
+class ShopTrouble:
     """SIGKILLs a topic actor, a server, a replica and a clerk in turns, each time all are well, until it is stopped."""
 
     def __init__(self, cluster: str, clerks: Callable[[], Sequence[int]], every_s: float = 3.0) -> None:
@@ -148,7 +148,7 @@ class Trouble:
         self.kills = 0
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Trouble:
+    def __enter__(self) -> ShopTrouble:
         self._thread.start()
         return self
 
@@ -262,7 +262,7 @@ def main(arguments: argparse.Namespace) -> int:
         departments = Departments(connect)
         shop: Any = ray.remote(num_cpus=0)(Shop)
         shops = [shop.remote(connect, number) for number in range(SHOPS)]
-        killer = Trouble(_OWN, departments.pids) if arguments.kill else None
+        killer = ShopTrouble(_OWN, departments.pids) if arguments.kill else None
         with killer or ExitStack():
             selling = [each.sell.remote(arguments.orders // SHOPS, arguments.pause) for each in shops]
             while len(ray.wait(selling, num_returns=SHOPS, timeout=0.5)[0]) < SHOPS:

@@ -104,9 +104,9 @@ class Spaces(ClusterHandle):
         return SpaceDescription(space, tuple(found))
 
     def set(self, name: str, **settings: Any) -> Space:
-        """Change settings (``retention_ms``, ``retention_bytes``, ``compact``); None takes one away.
+        """Change settings (``retention_ms``, ``retention_bytes``, ``compact``; of a topic ``max_message_bytes``).
 
-        docs/retention.md, "Policies", has what they do. SpaceNotFound, SpaceGone, InvalidInput.
+        None takes one away. docs/spaces.md has what they do. SpaceNotFound, SpaceGone, InvalidInput.
         """
         return self._store.spaces.set(name, settings)
 

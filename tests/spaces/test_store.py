@@ -86,6 +86,16 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
         ),
         (lambda s: s.create("a", 1, settings={"x": 1}), InvalidInput, "has no setting 'x'; it has: compact"),
         (lambda s: s.set("log", {"retention_ms": -1}), InvalidInput, "must be a whole number >= 0, or none, not -1"),
+        (
+            lambda s: s.set("log", {"max_message_bytes": 9}),
+            InvalidInput,
+            "of kind topic, at least 1: not 9",
+        ),
+        (
+            lambda s: s.create("a", 1, "topic", {"max_message_bytes": 0}),
+            InvalidInput,
+            "at least 1: not 0",
+        ),
         (lambda s: s.set("log", {"retention_ms": "1"}), InvalidInput, "must be a whole number"),
         (lambda s: s.set("none", {}), SpaceNotFound, "cluster 'c' has no space 'none'; it has: log"),
         (lambda s: s.set("old", {}), SpaceGone, "space 'old' of cluster 'c' was deleted, with all its records"),
@@ -128,6 +138,8 @@ def test_settings_change_one_by_one() -> None:
     }
     assert rig.spaces.set("log", {"retention_ms": None}).settings == {"retention_bytes": 0}
     assert rig.spaces.get("log").settings == {"retention_bytes": 0}
+    rig.spaces.create("orders", 1, "topic", {"compact": 1, "max_message_bytes": 9})
+    assert rig.spaces.set("orders", {"max_message_bytes": None}).settings == {"compact": 1}
 
 
 def test_a_node_holds_as_many_partitions_as_are_allowed() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.topics.foreign_client import ForeignClient
@@ -42,22 +42,22 @@ class MemoryOffsets:
             return OffsetsAway("it is away")
         if before.slot_epoch > place.slot_epoch:
             return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
-        self.items[key] = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor)
-        return TakenOffset(None if before.offset < 0 else before.offset, before.epoch + 1)
+        self.items[key] = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor, before.lost)
+        return TakenOffset(None if before.offset < 0 else before.offset, before.epoch + 1, before.lost)
 
     async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
         before = self.items.get((group, topic, partition), OffsetItem(-1, 0, 0, 0))
-        after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+        after = replace(before, offset=offset, epoch=before.epoch + 1)
         self.items[group, topic, partition] = after
         return "it is away" if self.away else ""
 
-    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
+    async def store(self, place: OffsetPlace, offset: int, epoch: int, lost: int) -> bool | OffsetsAway:
         key, before = self._look(place)
         if self.away:
             return OffsetsAway("it is away")
         if before.epoch != epoch:
             return False
-        self.items[key] = OffsetItem(offset, epoch, place.slot_epoch, place.actor)
+        self.items[key] = OffsetItem(offset, epoch, place.slot_epoch, place.actor, lost)
         return True
 
 

@@ -266,7 +266,7 @@ def leader_pid() -> int | None:
 def of_group(place: Place, topic: str, group: str) -> dict[int, int]:
     """Where it is, by partition."""
     with kv.connect(NAME, OFFSETS_SPACE, zookeeper=place.zookeeper) as items:
-        return {each.partition: offset for each, offset in positions(items, group, topic).items()}
+        return {each.partition: item.offset for each, item in positions(items, group, topic).items()}
 
 
 def test_t48_each_message_once_and_in_order_through_killed_servers_and_masters(place: Place) -> None:

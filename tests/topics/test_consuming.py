@@ -269,6 +269,49 @@ def test_what_is_not_in_memory_is_read_from_the_log(monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
 
 
+def test_t26_a_group_that_was_further_than_the_log_is_goes_on_at_its_end() -> None:
+    """As in a cluster restored from a backup, which has the offsets of a little later than the messages."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            found.offsets.items[KEY] = OffsetItem(9, 1, 0, 0)
+            registered = await broker.register("g", "orders")
+            assert (registered.number(4), registered.number(5)) == (2, 2)
+            assert found.offsets.items[KEY].offset == 2
+            await sent(broker, b"b", b"c")
+            assert await pulled(broker) == [b"b", b"c"]
+            assert await pulled(broker) == []
+            assert found.offsets.items[KEY].offset == 4
+
+    asyncio.run(run())
+
+
+def test_t26_a_group_further_than_what_is_known_of_the_log_waits() -> None:
+    """It is the actor that is behind, not the log: nothing is set back."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, b"a")
+            partition = found.nodes[0].topics["orders"].partitions[0]
+            await found.until(lambda: partition.end > numbers[0])
+            held: list[object] = []
+            folded = partition.fold._fold
+            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+            with found.cluster.connect(space="orders") as client:
+                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+            found.offsets.items[KEY] = OffsetItem(ends[-1] + 1, 1, 0, 0)
+            waiting = await broker.register("g", "orders")
+            assert (waiting.code, "not known here yet" in waiting.why) == (503, True)
+            assert found.offsets.items[KEY].offset == ends[-1] + 1
+            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
+            for batch in held:
+                folded(batch)  # type: ignore[arg-type]
+            assert (await broker.register("g", "orders")).number(4) == ends[-1] + 1
+
+    asyncio.run(run())
+
+
 def test_what_was_trimmed_is_passed_over() -> None:
     async def run() -> None:
         async with one_slot() as (found, broker):

@@ -124,7 +124,7 @@ def test_t09_what_nobody_waits_for_any_more_is_not_done() -> None:
     asyncio.run(run())
 
 
-def test_t02_t13_what_is_no_frame_ends_the_connection() -> None:
+def test_t02_what_is_no_frame_ends_a_ports_connection() -> None:
     async def run() -> None:
         async with a_port() as (_, behind, port):
             for wrong in (b"GET / HTTP/1.1\r\n", struct.pack(">III", TOKEN, 1, 0), struct.pack(">III", TOKEN, 1, 3585)):

@@ -32,12 +32,12 @@ def test_an_offset_is_taken_stored_and_there_for_the_next() -> None:
     async def work(_: FakeKvCluster, items: AsyncKvClient) -> None:
         offsets = KvOffsets(items)
         assert await offsets.take(MINE) == TakenOffset(None, 1)
-        assert await offsets.store(MINE, 10, 1)
-        assert await offsets.store(MINE, 12, 1)
-        assert await offsets.take(MINE) == TakenOffset(12, 2)
-        assert not await offsets.store(MINE, 13, 1), "an epoch of before"
-        assert await KvOffsets(items).take(OTHERS) == TakenOffset(12, 3)
-        assert decode_offset(await items.get(NAME)) == OffsetItem(12, 3, 6, 1)
+        assert await offsets.store(MINE, 10, 1, 0)
+        assert await offsets.store(MINE, 12, 1, 4)
+        assert await offsets.take(MINE) == TakenOffset(12, 2, 4)
+        assert not await offsets.store(MINE, 13, 1, 0), "an epoch of before"
+        assert await KvOffsets(items).take(OTHERS) == TakenOffset(12, 3, 4)
+        assert decode_offset(await items.get(NAME)) == OffsetItem(12, 3, 6, 1, 4)
 
     over(work)
 
@@ -46,11 +46,11 @@ def test_a_zombie_can_neither_store_nor_take() -> None:
     async def work(_: FakeKvCluster, items: AsyncKvClient) -> None:
         zombie, owner = KvOffsets(items), KvOffsets(items)
         await zombie.take(MINE)
-        assert await zombie.store(MINE, 10, 1)
+        assert await zombie.store(MINE, 10, 1, 0)
         assert await owner.take(OTHERS) == TakenOffset(10, 2)
-        assert not await zombie.store(MINE, 11, 1)
+        assert not await zombie.store(MINE, 11, 1, 0)
         assert await zombie.take(MINE) == OffsetsAway("actor 1 has the slot by a newer epoch")
-        assert await owner.store(OTHERS, 12, 2)
+        assert await owner.store(OTHERS, 12, 2, 0)
         assert decode_offset(await items.get(NAME)) == OffsetItem(12, 2, 6, 1)
 
     over(work)
@@ -63,7 +63,7 @@ def test_a_write_of_which_nothing_was_heard_is_found_again() -> None:
         offsets = KvOffsets(items)
         await offsets.take(MINE)
         await items.set(NAME, encode_offset(OffsetItem(10, 1, 5, 0)))
-        assert await offsets.store(MINE, 12, 1)
+        assert await offsets.store(MINE, 12, 1, 0)
         assert decode_offset(await items.get(NAME)).offset == 12
 
     over(work)
@@ -75,7 +75,7 @@ def test_nobody_is_there_to_ask() -> None:
         await offsets.take(MINE)
         bucket = fnv1a_32(NAME.encode()) & 15
         await asyncio.to_thread(cluster.move, bucket, -1)
-        assert isinstance(await offsets.store(MINE, 1, 1), OffsetsAway)
+        assert isinstance(await offsets.store(MINE, 1, 1, 0), OffsetsAway)
         assert isinstance(await offsets.take(MINE), OffsetsAway)
         await asyncio.to_thread(cluster.move, bucket, 0)
         assert await KvOffsets(items).take(MINE) == TakenOffset(None, 2)
@@ -96,7 +96,8 @@ def test_what_somebody_else_has_written_is_not_taken_for_an_offset() -> None:
 
 def test_names_and_bytes() -> None:
     assert named_offset(offset_name("a group", "orders", 12)) == ("a group", "orders", 12)
-    assert encode_offset(OffsetItem(-1, 2, 3, 4)).hex() == "00" + "ff" * 8 + "00" * 7 + "02" + "00" * 7 + "0300000004"
+    item = OffsetItem(-1, 2, 3, 4, 5)
+    assert encode_offset(item).hex() == "00" + "ff" * 8 + "00" * 7 + "02" + "00" * 7 + "0300000004" + "00" * 7 + "05"
     with pytest.raises(InvalidInput, match="480 bytes are the most"):
         offset_name("g" * 480, "orders", 0)
     with pytest.raises(BadPayload, match="no offset of a group"):

@@ -143,7 +143,7 @@ def change(
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
 ) -> None:
-    """Change settings of a space: retention_ms, retention_bytes, compact."""
+    """Change settings of a space: retention_ms, retention_bytes, compact; of a topic max_message_bytes."""
     chosen = parsed_settings(settings)
     with _open(directory, cluster, address, zookeeper) as spaces:
         typer.echo(f"space {name}: {_settings_text(spaces.set(name, **chosen))}")

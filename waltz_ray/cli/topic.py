@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
     from waltz_ray.finding.find import FoundCluster
     from waltz_ray.kv import KvClient
+    from waltz_ray.protocol.ids import Endpoint
     from waltz_ray.topics.client.client import TopicClient
+    from waltz_ray.topics.client.positions import GroupPlace
 
 __all__ = ["register"]
+
+_TELL_S = 2.0
 
 _topic = typer.Typer(help="Topics: messages, groups that consume them, rights and limits.")
 
@@ -85,6 +90,25 @@ class _Topics:
         tls = bool(settings.config.topics.tls_certificate)
         config = TopicClientConfig(user, password, tls, authority if tls else "", timeout_s)
         return TopicClient(ClusterTopics(self.found), config)
+
+    def slots(self, count: int) -> list[tuple[int | None, Endpoint | None]]:
+        """Of the first ``count``: the actor that should have each, and where that listens for it."""
+        from waltz_ray.coordination.topic_store import TopicStore
+        from waltz_ray.coordination.unit_store import UnitStore
+        from waltz_ray.protocol.ids import Endpoint
+        from waltz_ray.topics.slots import SLOTS, SlotSplitting
+
+        store = UnitStore[int](self.zookeeper, self.found.name, "topic", SLOTS, SlotSplitting(lambda: count))
+        arranged = store.table()[0]
+        places = {} if arranged is None else arranged.places
+        said = TopicStore(self.zookeeper, self.found.name).ports()
+        found: list[tuple[int | None, Endpoint | None]] = []
+        for slot in range(1, count + 1):
+            actor = places[slot].primary if slot in places else None
+            ports = None if actor is None else said.get(actor)
+            port = None if ports is None else ports.ports.get(slot)
+            found.append((actor, None if ports is None or port is None else Endpoint(ports.host, port)))
+        return found
 
     def partitions(self, topic: str) -> int:
         """How many the topic has. InvalidInput if it is none."""
@@ -167,29 +191,18 @@ def describe(
     as_json: JsonOption = False,
 ) -> None:
     """Show a topic's partitions: the slot and the actor that serve each, where it listens, where the log ends."""
-    from waltz_ray.coordination.topic_store import TopicStore
-    from waltz_ray.coordination.unit_store import UnitStore
-    from waltz_ray.topics.slots import SLOTS, SlotSplitting, slot_of
+    from waltz_ray.topics.slots import slot_of
 
     with _Topics(directory, cluster, address, zookeeper) as there:
         log, count = there.log(topic), there.partitions(topic)
-        store = UnitStore[int](there.zookeeper, there.found.name, "topic", SLOTS, SlotSplitting(lambda: count))
-        arranged = store.table()[0]
-        places = {} if arranged is None else arranged.places
-        said = TopicStore(there.zookeeper, there.found.name).ports()
         rows = []
-        for partition in range(count):
-            slot = slot_of(partition)
-            place = places.get(slot)
-            actor = None if place is None else place.primary
-            ports = None if actor is None else said.get(actor)
-            port = None if ports is None else ports.ports.get(slot)
+        for partition, (actor, listens) in enumerate(there.slots(count)):
             rows.append(
                 {
                     "partition": partition,
-                    "slot": slot,
+                    "slot": slot_of(partition),
                     "actor": actor,
-                    "address": None if ports is None or port is None else f"{ports.host}:{port}",
+                    "address": None if listens is None else str(listens),
                     "end": log.server_high_water_mark(partition) + 1,
                 }
             )
@@ -239,22 +252,24 @@ def lag(
     zookeeper: ZooKeeperOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show where groups are, and how many transactions are behind that."""
+    """Show where groups are, how many transactions from there to the last message, and how many were trimmed before."""
+    from waltz_ray.topics.client.lag import behind
     from waltz_ray.topics.client.positions import positions
 
     rows = []
     with _Topics(directory, cluster, address, zookeeper) as there:
         logs: dict[str, WaltzClient] = {}
-        for place, offset in positions(there.items(), group, topic).items():
+        for place, item in positions(there.items(), group, topic).items():
             if place.topic not in logs:
                 logs[place.topic] = there.log(place.topic)
-            end = logs[place.topic].server_high_water_mark(place.partition) + 1
-            behind = end - offset if offset >= 0 else end
-            rows.append({**place._asdict(), "offset": offset, "end": end, "lag": max(0, behind)})
+            log, partition = logs[place.topic], place.partition
+            end, first = log.server_high_water_mark(partition) + 1, _offset(log, partition, "earliest")
+            found = behind(item, first, end, partial(_records, log, partition))
+            rows.append({**place._asdict(), "offset": item.offset, "end": end, **found._asdict()})
     if as_json:
         print_json(rows)
         return
-    table = table_of("group", "topic", "partition", "offset", "end", "lag")
+    table = table_of("group", "topic", "partition", "offset", "end", "lag", "lost")
     for row in rows:
         table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
     Console().print(table)
@@ -280,10 +295,34 @@ def reset(
         count, log, items = there.partitions(topic), there.log(topic), there.items()
         if partition is not None and partition >= count:
             raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+        slots = there.slots(count)
         for number in range(count) if partition is None else [partition]:
             offset = _offset(log, number, to)
             set_position(items, GroupPlace(group, topic, number), offset)
             print(f"{group} goes on at {topic} {number}/{offset}")
+            listens = slots[number][1]
+            if listens is not None:
+                _send_away(there, GroupPlace(group, topic, number), listens)
+
+
+def _send_away(there: _Topics, place: GroupPlace, slot: Endpoint) -> None:
+    """Who consumes would hear of it only when it confirms something, and there may be nothing to confirm."""
+    import asyncio
+
+    from waltz_ray.coordination.topic_store import TopicStore
+    from waltz_ray.topics.client.links import tell
+    from waltz_ray.topics.lease_ending import others_end
+    from waltz_ray.topics.slots import slot_of
+    from waltz_ray.topics.tokens import decode_secrets
+
+    secrets = decode_secrets(TopicStore(there.zookeeper, there.found.name).document("secrets")[0])
+    number = slot_of(place.partition)
+    if why := asyncio.run(tell(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
+        print(f"slot {number} does not hear of it, at {slot}: {why}; who consumes goes on until it confirms something")
+
+
+def _records(log: WaltzClient, partition: int, first_id: int, end_id: int) -> Iterator[tuple[int, bytes]]:
+    return ((each.transaction_id, each.data) for each in log.read(partition, first_id, end_id))
 
 
 def _offset(log: WaltzClient, partition: int, to: str) -> int:

@@ -133,7 +133,7 @@ class SpaceStore:
         """Change settings; None takes one away. SpaceNotFound, SpaceGone, InvalidInput."""
 
         def changed(space: Space) -> Space:
-            return replace(space, settings=changed_settings(space.settings, changes))
+            return replace(space, settings=changed_settings(space.settings, changes, space.kind))
 
         return self._change(name, changed)
 

@@ -68,9 +68,11 @@ KV_PARTITIONS = 16
 MOST_KV_PARTITIONS = 4096
 """Its buckets under the finest mask: each lies in one partition."""
 
-SETTINGS = ("compact", "retention_bytes", "retention_ms")
-"""What may be set: how much of each partition, and for how long, somebody wants to keep, numbers >= 0; and whether its
-layer raises the trim marks itself, 0 or 1 (docs/retention.md, "Policies")."""
+SETTINGS = ("compact", "max_message_bytes", "retention_bytes", "retention_ms")
+"""What may be set: how much of each partition, and for how long, somebody wants to keep, numbers >= 0; whether its
+layer raises the trim marks itself, 0 or 1 (docs/retention.md, "Policies"); of a topic how large a message may be."""
+
+_KEPT = {"retention_bytes", "retention_ms"}
 
 _NAME = re.compile("[a-z0-9_-]{1,64}")
 
@@ -191,11 +193,12 @@ def first_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, int]:
 
     InvalidInput as of ``changed_settings``.
     """
-    return changed_settings({"compact": 1} if kind == "kv" else {}, settings)
+    return changed_settings({"compact": 1} if kind == "kv" else {}, settings, kind)
 
 
-def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> dict[str, int]:
-    """``before`` with ``changes``; None takes a setting away. InvalidInput for an unknown one or no number >= 0."""
+def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any], kind: str = "log") -> dict[str, int]:
+    """``before`` with ``changes``; None takes a setting away. InvalidInput for an unknown one, one that a space of this
+    ``kind`` has no use for, or no number >= 0."""
     after = dict(before)
     for name, wanted in changes.items():
         if name not in SETTINGS:
@@ -206,9 +209,11 @@ def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any]) -> d
             raise InvalidInput(f"{name} must be a whole number >= 0, or none, not {wanted!r}")
         elif name == "compact" and wanted > 1:
             raise InvalidInput(f"compact is 1 or 0, not {wanted}")
+        elif name == "max_message_bytes" and (kind != "topic" or wanted < 1):
+            raise InvalidInput(f"max_message_bytes is of spaces of kind topic, at least 1: not {wanted} of kind {kind}")
         else:
             after[name] = wanted
-    if after.get("compact") and len(after) > 1:
+    if after.get("compact") and _KEPT & after.keys():
         raise InvalidInput(
             "with compact=1 the space's layer raises the trim marks: set no retention_ms, retention_bytes"
         )

@@ -37,6 +37,7 @@ __all__ = [
     "is_guarded",
     "refused_consumer",
     "refused_filters",
+    "refused_group",
     "refused_producer",
     "refused_user",
 ]
@@ -96,6 +97,13 @@ def is_blacklisted(rules: AccessRules, group: str, topic: str) -> bool:
     return topic in topics or ANY in topics
 
 
+def refused_group(rules: AccessRules, group: str, topic: str) -> Refusal | None:
+    """Why the group may not even pull any more, though it has registered."""
+    if not is_blacklisted(rules, group, topic):
+        return None
+    return Refusal(TopicCode.GROUP_FORBIDDEN, f"group {group!r:.80} is on the blacklist of topic {topic!r:.80}")
+
+
 def refused_filters(rules: AccessRules, group: str, topic: str, filters: Collection[str]) -> Refusal | None:
     """Why the group may not consume with these filters; none at all means everything."""
     allowed = rules.filters.get((group, topic))
@@ -129,8 +137,8 @@ def refused_consumer(rules: AccessRules, user: str, group: str, topic: str, filt
     """Why ``user`` (as above), in ``group``, may not consume ``topic`` with these filters."""
     if refused := refused_user(rules, user):
         return refused
-    if is_blacklisted(rules, group, topic):
-        return Refusal(TopicCode.GROUP_FORBIDDEN, f"group {group!r:.80} is on the blacklist of topic {topic!r:.80}")
+    if refused := refused_group(rules, group, topic):
+        return refused
     if not has_right(rules, user, topic, Right.CONSUME):
         return Refusal(TopicCode.FORBIDDEN, f"user {user!r:.80} may not consume topic {topic!r:.80}: ask for the right")
     return refused_filters(rules, group, topic, filters)

@@ -35,11 +35,12 @@ class DeliveryPlace:
         if not same_batches or start != self.confirmed:
             self.ends.clear()
         self.position = self.confirmed = start
-        self.told, self.stored = stored, stored
+        self.told, self.stored = min(start, stored), stored
 
     def take_up(self, wanted: PartitionWanted, taken: OffsetTaken, known: bool, same_filters: bool) -> None:
         """Begin where a consumer wants to, and may. ``known``: what is remembered here is still so."""
-        resumed = rules.resumed_at(taken.offset, self.confirmed if known else None)
+        stored = rules.known_to_the_log(taken.offset, taken.end)
+        resumed = rules.resumed_at(stored, self.confirmed if known else None)
         start = rules.start_at(wanted.read_status, wanted.offset, resumed, taken.first, taken.end)
         self.begin(start, NO_OFFSET if taken.offset is None else taken.offset, known and same_filters)
         if start < taken.first:

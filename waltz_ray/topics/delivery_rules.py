@@ -18,6 +18,7 @@ __all__ = [
     "holder_code",
     "is_expired",
     "is_in_the_log",
+    "known_to_the_log",
     "memory_counts",
     "pull_confirms",
     "pull_rewinds",
@@ -76,6 +77,12 @@ def resumed_at(stored: int | None, remembered: int | None) -> int | None:
     if remembered is None or stored is None:
         return stored if remembered is None else remembered
     return max(stored, remembered)
+
+
+def known_to_the_log(stored: int | None, end: int) -> int | None:
+    """Where the group is in this log: what is stored may be of a longer one, of which this is what a backup had. Then
+    it is at the end: what comes now is new, though it has offsets of what the group had consumed there."""
+    return None if stored is None else min(stored, end)
 
 
 def start_at(read_status: int, asked: int, resumed: int | None, first: int, end: int) -> int:

@@ -1,8 +1,8 @@
-"""What the master says to a slot when it grants a partition: nobody else of the group is to have it. Pure.
+"""What a slot is told when the master grants a partition, or a group's offset is set: who has it lets go. Pure.
 
 It is a request of our own on the slot's port, in the form of a partition's registration (m15) with an operation that
-the protocol has not: ``session_key`` proves that it is from a master of this cluster. A client that makes one up is
-refused as for any other number.
+the protocol has not: ``session_key`` proves that it is from a master of this cluster, or from an operator who may read
+its ZooKeeper. A client that makes one up is refused as for any other number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ OTHERS_END = 0x5741
 
 
 def others_end(secrets: AuthSecrets, group: str, topic: str, slot: int, client_id: str) -> RegisterRequestC2B:
-    """The request to ``slot``: the partition of ``topic`` is granted to ``client_id``."""
+    """The request to ``slot``: the partition of ``topic`` is granted to ``client_id``; "": nobody goes on with it, and
+    who registers begins where the group is by then."""
     proof = _proof(secrets.current, group, topic, slot, client_id)
     return RegisterRequestC2B(OTHERS_END, client_id, group, topic, 0, 0, session_key=proof)
 

@@ -9,7 +9,7 @@ from waltz_ray.protocol.value import value
 
 __all__ = ["OffsetItem", "decode_offset", "encode_offset", "named_offset", "offset_name", "offset_prefix"]
 
-_FORMAT = struct.Struct(">BqqqI")
+_FORMAT = struct.Struct(">BqqqIq")
 _VERSION = 0
 _MOST_NAME = 480
 
@@ -17,12 +17,14 @@ _MOST_NAME = 480
 @value()
 class OffsetItem:
     """``offset``: -1 = nothing is confirmed yet. ``epoch``: rises whenever the offset is taken. ``slot_epoch``,
-    ``actor``: under which ownership of its slot it was taken last, and by whom; never by an older one again."""
+    ``actor``: under which ownership of its slot it was taken last, and by whom; never by an older one again. ``lost``:
+    how many transactions were trimmed before the group came to them."""
 
     offset: int
     epoch: int
     slot_epoch: int
     actor: int
+    lost: int = 0
 
 
 def offset_name(group: str, topic: str, partition: int) -> str:
@@ -45,7 +47,7 @@ def named_offset(name: str) -> tuple[str, str, int]:
 
 
 def encode_offset(item: OffsetItem) -> bytes:
-    return _FORMAT.pack(_VERSION, item.offset, item.epoch, item.slot_epoch, item.actor)
+    return _FORMAT.pack(_VERSION, item.offset, item.epoch, item.slot_epoch, item.actor, item.lost)
 
 
 def decode_offset(data: bytes) -> OffsetItem:

@@ -36,6 +36,7 @@ __all__ = [
     "KnownUser",
     "VisitTokens",
     "check_auth_token",
+    "decode_secrets",
     "decode_visit_tokens",
     "encode_visit_tokens",
     "is_a_token",
@@ -122,6 +123,15 @@ class AuthSecrets:
 
     current: bytes = field(repr=False)
     previous: bytes = field(default=b"", repr=False)
+
+
+def decode_secrets(data: bytes) -> AuthSecrets:
+    """As they stand in ZooKeeper; b"": nobody has made any. InvalidInput if they are none."""
+    try:
+        fields = json.loads(data) if data else {"current": "", "previous": ""}
+        return AuthSecrets(bytes.fromhex(fields["current"]), bytes.fromhex(fields["previous"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"the secrets of topics make no sense: {error}") from error
 
 
 @value()

@@ -19,7 +19,7 @@ from waltz_ray.topics.messages import UnknownMethod
 from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
 
-__all__ = ["TopicLink", "TopicLinks"]
+__all__ = ["TopicLink", "TopicLinks", "tell"]
 
 _SERIALS = 1 << 32
 
@@ -161,3 +161,15 @@ class TopicLinks:
                 del self._links[endpoint]
         if self._links:
             self._sweep_later()
+
+
+async def tell(endpoint: Endpoint, request: TopicRequest, timeout_s: float, tls: ssl.SSLContext | None = None) -> str:
+    """Say something to whose answer nothing is to be done. Why it was not heard, or ""."""
+    links = TopicLinks(timeout_s, timeout_s, tls)
+    try:
+        await links.ask(endpoint, request)
+    except (OSError, WireError) as error:
+        return str(error) or "no answer"
+    finally:
+        await links.close()
+    return ""

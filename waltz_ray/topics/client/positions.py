@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from waltz_ray.errors import DataUnavailable
@@ -29,14 +30,14 @@ class GroupPlace(NamedTuple):
     partition: int
 
 
-def positions(items: KvClient, group: str = "", topic: str = "") -> Mapping[GroupPlace, int]:
-    """The offset that comes next for each, of one group and topic or of all; -1: it has confirmed nothing yet."""
-    found: dict[GroupPlace, int] = {}
+def positions(items: KvClient, group: str = "", topic: str = "") -> Mapping[GroupPlace, OffsetItem]:
+    """Where each is, of one group and topic or of all."""
+    found: dict[GroupPlace, OffsetItem] = {}
     for each in items.scan(offset_prefix(group, topic) if group else ""):
         place = GroupPlace(*named_offset(str(each.name)))
         if not topic or place.topic == topic:
-            found[place] = decode_offset(each.value).offset
-    return dict(sorted(found.items()))
+            found[place] = decode_offset(each.value)
+    return dict(sorted(found.items(), key=lambda each: each[0]))
 
 
 def set_position(items: KvClient, place: GroupPlace, offset: int) -> None:
@@ -46,7 +47,7 @@ def set_position(items: KvClient, place: GroupPlace, offset: int) -> None:
     for _ in range(_ATTEMPTS):
         entry = items.get_item(name)
         before = OffsetItem(-1, 0, 0, 0) if entry is None else decode_offset(entry.value)
-        after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+        after = replace(before, offset=offset, epoch=before.epoch + 1)
         if items.cas(name, encode_offset(after), ABSENT if entry is None else entry.version) is not None:
             return
     raise DataUnavailable(f"the offset of group {place.group} is being changed all the time: try again")

@@ -20,8 +20,8 @@ from waltz_ray.topics.access_document import decode_access
 from waltz_ray.topics.authorization import AccessRules
 from waltz_ray.topics.flow_table import FlowTable, decode_flow_table
 from waltz_ray.topics.tokens import (
-    AuthSecrets,
     VisitTokens,
+    decode_secrets,
     decode_visit_tokens,
     encode_visit_tokens,
     is_due,
@@ -100,9 +100,7 @@ class AccessView:
             case "visit":
                 self.now = replace(self.now, visit=decode_visit_tokens(data) if data else VisitTokens(0))
             case "secrets":
-                fields = json.loads(data) if data else {"current": "", "previous": ""}
-                found = AuthSecrets(bytes.fromhex(fields["current"]), bytes.fromhex(fields["previous"]))
-                self.now = replace(self.now, secrets=found)
+                self.now = replace(self.now, secrets=decode_secrets(data))
             case "flow":
                 self.flow = decode_flow_table(data) if data else FlowTable()
                 self._flow_changed()

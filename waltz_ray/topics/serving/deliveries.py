@@ -14,14 +14,14 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from waltz_ray.errors import InvalidInput, WaltzError
+from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.delivery import Delivery
 from waltz_ray.topics.flow_rules import NO_RULES, FlowRules
 from waltz_ray.topics.offset_item import offset_name
 from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
-from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway
+from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 
 __all__ = ["Deliveries", "GroupDelivery", "UnixClock"]
@@ -61,6 +61,7 @@ class GroupDelivery:
         self.machine = Delivery(owner.limits, owner.flow_of(group))
         self._owner = owner
         self._partition = partition
+        self._lost_before = 0  # until the machine began to count, as the store has it
         self._replies: dict[int, Replied] = {}
         self._until_s: dict[int, float] = {}  # pulls that may wait
         self._held: dict[int, _HeldPull] = {}
@@ -162,14 +163,27 @@ class GroupDelivery:
             return
         try:
             first = await self._partition.first()
+            await self._partition.settled()
+            await self._check_end(taken)
         except WaltzError as error:
             self.step(t.OffsetUnknown(number, str(error)))
             return
-        await self._partition.settled()
+        self._lost_before = taken.lost - self.machine.status().lost
         self.step(t.OffsetTaken(number, taken.offset, taken.epoch, first, self._partition.end))
 
+    async def _check_end(self, taken: TakenOffset) -> None:
+        """A group may be behind the end of a log that a backup had, and never of one that is still to be read.
+        DataUnavailable."""
+        if taken.offset is None or taken.offset <= self._partition.end:
+            return
+        if await self._partition.log_end() > self._partition.end:
+            raise DataUnavailable("the end of the log is not known here yet")
+        text = "group %s is at %d of partition %d of topic %s, which ends at %d: restored from before? It goes on there"
+        log.warning(text, self.group, taken.offset, self._partition.partition, self.topic, self._partition.end)
+
     async def _store(self, number: int, offset: int, epoch: int) -> None:
-        stored = await self._owner.offsets.store(self._place(), offset, epoch)
+        lost = self._lost_before + self.machine.status().lost
+        stored = await self._owner.offsets.store(self._place(), offset, epoch, lost)
         if isinstance(stored, OffsetsAway):
             self.step(t.OffsetUnknown(number, stored.reason))
         else:
@@ -183,7 +197,11 @@ class GroupDelivery:
             self._owner.spawn(self._read_log(order))
 
     async def _read_log(self, order: t.ReadBatch) -> None:
-        self.step(await read_batch(self._partition, order))
+        found = await read_batch(self._partition, order)
+        if isinstance(found, t.BatchTrimmed):
+            text = "group %s: partition %d of topic %s begins with %d now; from %d on nothing was consumed"
+            log.warning(text, self.group, self._partition.partition, self.topic, found.first, order.offset)
+        self.step(found)
 
 
 class Deliveries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AppendedMessage", "MessageFate", "MessageLost", "NotServed"]
+__all__ = ["AppendedMessage", "MessageFate", "MessageLost", "MessageRefused", "NotServed"]
 
 
 @dataclass(frozen=True)
@@ -26,4 +26,11 @@ class MessageLost:
     reason: str
 
 
-MessageFate = AppendedMessage | NotServed | MessageLost
+@dataclass(frozen=True)
+class MessageRefused:
+    """It is not in the log, and cannot be: no server would take it."""
+
+    reason: str
+
+
+MessageFate = AppendedMessage | NotServed | MessageLost | MessageRefused

@@ -7,7 +7,7 @@ after the next one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from waltz_ray.errors import WaltzError
@@ -39,10 +39,11 @@ class OffsetPlace:
 
 @dataclass(frozen=True)
 class TakenOffset:
-    """``offset``: None = nothing is confirmed yet."""
+    """``offset``: None = nothing is confirmed yet. ``lost``: as ``OffsetItem`` has it."""
 
     offset: int | None
     epoch: int
+    lost: int = 0
 
 
 class Offsets(Protocol):
@@ -52,8 +53,8 @@ class Offsets(Protocol):
         """Read the offset and raise its epoch, in one step."""
         ...
 
-    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
-        """Store it if it was taken last with ``epoch``; whether it is stored."""
+    async def store(self, place: OffsetPlace, offset: int, epoch: int, lost: int) -> bool | OffsetsAway:
+        """Store it, and what is ``lost`` by now, if it was taken last with ``epoch``; whether it is stored."""
         ...
 
 
@@ -79,9 +80,10 @@ class KvOffsets:
         except WaltzError as error:
             return OffsetsAway(str(error))
 
-    async def store(self, place: OffsetPlace, offset: int, epoch: int) -> bool | OffsetsAway:
+    async def store(self, place: OffsetPlace, offset: int, epoch: int, lost: int) -> bool | OffsetsAway:
+        item = OffsetItem(offset, epoch, place.slot_epoch, place.actor, lost)
         try:
-            return await self._store(place, offset_name(place.group, place.topic, place.partition), offset, epoch)
+            return await self._store(offset_name(place.group, place.topic, place.partition), item)
         except WaltzError as error:  # KvUnknownFate among them: the next write is made on what is there
             return OffsetsAway(str(error))
 
@@ -90,7 +92,7 @@ class KvOffsets:
             name = offset_name(group, topic, partition)
             for _ in range(_ATTEMPTS):
                 before, version = await self._read(name)
-                after = OffsetItem(offset, before.epoch + 1, before.slot_epoch, before.actor)
+                after = replace(before, offset=offset, epoch=before.epoch + 1)
                 if await self._write(name, after, version) is not None:
                     return ""
         except WaltzError as error:
@@ -102,24 +104,24 @@ class KvOffsets:
             before, version = await self._read(name)
             if before.slot_epoch > place.slot_epoch:
                 return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
-            after = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor)
+            after = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor, before.lost)
             at = await self._write(name, after, version)
             if at is not None:
                 self._taken[name] = after.epoch, at
-                return TakenOffset(None if after.offset < 0 else after.offset, after.epoch)
+                return TakenOffset(None if after.offset < 0 else after.offset, after.epoch, after.lost)
         return OffsetsAway("others take it all the time")
 
-    async def _store(self, place: OffsetPlace, name: str, offset: int, epoch: int) -> bool:
+    async def _store(self, name: str, item: OffsetItem) -> bool:
         known_epoch, version = self._taken.get(name, (0, ABSENT))
-        if known_epoch != epoch:
+        if known_epoch != item.epoch:
             return False
         for _ in range(_ATTEMPTS):
-            at = await self._write(name, OffsetItem(offset, epoch, place.slot_epoch, place.actor), version)
+            at = await self._write(name, item, version)
             if at is not None:
-                self._taken[name] = epoch, at
+                self._taken[name] = item.epoch, at
                 return True
             found, version = await self._read(name)  # of us, perhaps: a write of which nothing was heard
-            if found.epoch != epoch:
+            if found.epoch != item.epoch:
                 break
         self._taken.pop(name, None)
         return False

@@ -9,8 +9,8 @@ fenced where that is kept.
 
 RELEASE takes the write lock, too: whatever of this actor might still be on its way is refused from then on.
 
-A refusal may also be a false one (after a move of the partition's server locks are as new as its log): the record is
-appended again when the fold has come so far, if the partition is ours then.
+A refusal may also be a false one (after a move of the partition's server locks are as new as its log): the message is
+appended again when the fold has come so far, if the partition is ours then, and in its place (``message_line.py``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from waltz_ray.protocol.ownership_types import (
 )
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import SlotOwn, SlotRelease, TopicMessage
-from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageLost, NotServed
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.message_line import MessageLine
 from waltz_ray.topics.serving.partition_fold import (
     SAID_AGAIN_BYTES,
     SAID_AGAIN_RECORDS,
@@ -102,6 +103,7 @@ class SlotPartition:
             places.actor, OneUnit(), places.session_s, places.margin_s
         )
         self.fold = PartitionFold(self._log, partition, places.tail_bytes, self._folded, self._ended)
+        self._line = MessageLine(self._ask_log, self.fold, lambda: self.serving)
         self._loop = asyncio.get_running_loop()
         self._events: deque[OwnershipEvent[int]] = deque()
         self._busy = False
@@ -119,6 +121,7 @@ class SlotPartition:
     async def close(self) -> None:
         """Begin nothing more, hear nothing more. Who should have it later says the table. Idempotent."""
         self._closed = True
+        self._line.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -158,6 +161,10 @@ class SlotPartition:
         claim = self._machine.claims.get(THE_UNIT)
         return 0 if claim is None else claim.epoch
 
+    async def log_end(self) -> int:
+        """``end`` as the log has it, which may be further. DataUnavailable."""
+        return await self._log.high_water_mark(self.partition) + 1
+
     async def first(self) -> int:
         """The first offset that there is. DataUnavailable."""
         return await self._log.first_id_at(self.partition, 0)
@@ -189,39 +196,23 @@ class SlotPartition:
     # ---- messages
 
     def append(self, message: TopicMessage, told: Callable[[MessageFate], None]) -> None:
-        """Append; ``told`` is called once. InvalidInput if it is too large for any server."""
+        """Append; ``told`` is called once. Messages get into the log in the order of the calls."""
         if not self.serving:
             told(NotServed())
             return
-        self._append_message(message, told)
 
-    def _append_message(self, message: TopicMessage, told: Callable[[MessageFate], None]) -> None:
-        def committed(transaction_id: int) -> None:
+        def ended(fate: MessageFate) -> None:
             self._landed()
-            self.appended += 1
-            self._committed = max(self._committed, transaction_id)
-            told(AppendedMessage(transaction_id))
-
-        def refused(conflict: int) -> None:
-            self.fold.after(conflict, again)
-
-        def again() -> None:
-            self._landed()
-            if self.serving:
-                self._append_message(message, told)
-            else:
-                told(NotServed())
-
-        def lost(reason: str) -> None:
-            self._landed()
-            told(MessageLost(reason))
+            if isinstance(fate, AppendedMessage):
+                self.appended += 1
+                self._committed = max(self._committed, fate.transaction_id)
+            told(fate)
 
         self._in_flight += 1
-        try:
-            self._log.append(self.partition, self.slot, message, self.fold.mark, AppendFates(committed, refused, lost))
-        except BaseException:
-            self._landed()
-            raise
+        self._line.put(message, ended)
+
+    def _ask_log(self, message: TopicMessage, mark: int, fates: AppendFates) -> None:
+        self._log.append(self.partition, self.slot, message, mark, fates)
 
     def _landed(self) -> None:
         self._in_flight -= 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics import texts
 from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
+from waltz_ray.topics.authorization import refused_group
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
 from waltz_ray.topics.messages_consumer import (
@@ -30,7 +31,7 @@ from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
 from waltz_ray.topics.serving.deliveries import Deliveries, GroupDelivery
-from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageRefused, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
@@ -48,14 +49,21 @@ class SlotDuties:
 
     deliveries: Deliveries
     max_message_bytes: int
+    """Of a message of any topic."""
     access: Callable[[], TopicAccess] = TopicAccess
     """Asked at each request: what holds now."""
     access_again: Callable[[], Awaitable[None]] | None = None
     """Looks at ZooKeeper again: what holds may be newer than what was told."""
+    topic_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of a message of a topic that says so itself: never more."""
     produced: int = 0
     """Messages that were appended."""
     refused: int = 0
     """Messages that were not."""
+
+    def most_bytes(self, topic: str) -> int:
+        """How large a message may be."""
+        return self.topic_bytes.get(topic, self.max_message_bytes)
 
     def changed(self, topic: str, partition: SlotPartition) -> None:
         """A partition is served, or not any more, or has grown."""
@@ -108,7 +116,8 @@ class SlotPort:
             answer(_refusal(request, refused))
 
     def _refused(self, request: TopicRequest) -> Refusal | None:
-        """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
+        """Why the client may not: who sends or registers shows tokens, who pulls has registered. What was consumed is
+        confirmed whatever the rules are now."""
         access, now_ms = self._duties.access(), self._deliveries.now_ms()
         match request:
             case SendMessageRequestP2B(client_id, topic):
@@ -123,6 +132,8 @@ class SlotPort:
             case HeartBeatRequestC2B():
                 known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
                 return known if isinstance(known, Refusal) else None
+            case GetMessageRequestC2B(_, _, group, topic):
+                return refused_group(access.rules, group, topic)
         return None
 
     def _submit(self, request: TopicRequest, answer: Answered) -> None:
@@ -163,7 +174,8 @@ class SlotPort:
     def _send(self, request: SendMessageRequestP2B, answer: Answered) -> None:
         duties = self._duties
         partition = self._found(request.topic_name, request.partition_id)
-        refused = partition if isinstance(partition, Refusal) else why_no_message(request, duties.max_message_bytes)
+        most = duties.most_bytes(request.topic_name)
+        refused = partition if isinstance(partition, Refusal) else why_no_message(request, most)
         if refused is not None:
             duties.refused += 1
             answer(_not_sent(refused))
@@ -180,16 +192,14 @@ class SlotPort:
             duties.refused += 1
             if isinstance(fate, NotServed):
                 refusal = Refusal(TopicCode.NOT_READY, f"slot {self._slot} has moved: ask the master where it is")
+            elif isinstance(fate, MessageRefused):
+                refusal = Refusal(TopicCode.BAD_REQUEST, fate.reason)
             else:
                 text = f"nobody can say whether the message is in the log: {fate.reason}"
                 refusal = Refusal(TopicCode.INTERNAL_ERROR, text)
             answer(_not_sent(refusal))
 
-        try:
-            partition.append(message, told)
-        except InvalidInput as error:
-            duties.refused += 1
-            answer(_not_sent(Refusal(TopicCode.BAD_REQUEST, str(error))))
+        partition.append(message, told)
 
     # ---- consumers
 
@@ -336,6 +346,8 @@ def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:
             return SendMessageResponseB2P(False, code, text, code is TopicCode.CERTIFICATE_FAILURE or None)
         case RegisterRequestC2B():
             return RegisterResponseB2C(False, code, text)
+        case GetMessageRequestC2B():
+            return GetMessageResponseB2C(False, code, text)
     require = code in (TopicCode.CERTIFICATE_FAILURE, TopicCode.UNAUTHORIZED) or None
     return HeartBeatResponseB2C(False, code, text, None, (), require)
 

@@ -52,6 +52,7 @@ __all__ = ["GroupOffsets", "TopicServer"]
 
 log = logging.getLogger(__name__)
 
+_LIMIT = "max_message_bytes"  # the setting of a space
 _AGAIN_S = 1.0
 _TELL_S = 2.0
 _TO_SLOTS_IDLE_S = 60.0
@@ -299,6 +300,9 @@ class TopicServer:
     def _spaces_seen(self, table: SpaceTable) -> None:
         ready = [each for each in table.present() if each.kind == "topic" and each.state is SpaceState.READY]
         self._wanted = {space.name: space for space in ready}
+        most = self._config.max_message_bytes
+        limits = {space.name: space.settings[_LIMIT] for space in ready if _LIMIT in space.settings}
+        self.node.duties.topic_bytes = {name: min(most, limit) for name, limit in limits.items()}
         self._spaces_changed.set()
         self._table_changed()
 
@@ -310,7 +314,8 @@ class TopicServer:
             said = self._ports.get(place.primary) if place.primary in self._members else None
             if said is not None and slot in said.ports:
                 slots[slot] = SlotPlace(said.host, said.ports[slot])
-        topics = {space.name: TopicShape(space.count) for space in self._wanted.values()}
+        limits = self.node.duties.topic_bytes
+        topics = {space.name: TopicShape(space.count, limits.get(space.name)) for space in self._wanted.values()}
         self.master.table_known(TopicTable(slots, topics))
 
     # ---- the master

@@ -1,0 +1,116 @@
+"""T30 over the real ports: a bound group, from the offsets that its members name; sessions and their keys end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.topics.foreign_client import Fields, text
+from tests.topics.scenes import Crowd, SceneMember
+from tests.topics.servers import TopicCluster, topic_cluster
+
+CLIENT_S = 0.6
+
+
+def bound(key: str, count: int = 2, required: str = "", big: bool = True) -> Fields:
+    head: Fields = {4: text("orders"), 7: 1, 8: 1, 9: text(key), 10: count, 13: int(big)}
+    return {**head, 11: text(required)} if required else head
+
+
+async def filled(cluster: TopicCluster) -> None:
+    """Partitions 0 and 1 of ``orders`` have messages at the offsets 1 to 9, which say so."""
+    await cluster.create("orders", 2)
+    await cluster.until(cluster.settled)
+    ports = {slot: port for server in cluster.servers.values() for slot, port in server.node.ports.items()}
+    for slot in (1, 2):
+        broker = await cluster.client(ports[slot])
+        for number in range(1, 10):
+            reply = await broker.produce("orders", b"%d/%d" % (slot, number))
+            assert (reply.code, reply.number(5)) == (200, number)
+
+
+async def consume(crowd: Crowd, count: int) -> list[bytes]:
+    deadline = time.monotonic() + 20
+    while sum(len(each.got) for each in crowd.members.values()) < count:
+        assert time.monotonic() < deadline
+        await crowd.beat()
+        for each in crowd.members.values():
+            await each.consume()
+    return sorted(data for each in crowd.members.values() for data in each.got)
+
+
+def test_t30_a_bound_group_waits_for_all_its_members_and_begins_where_they_say() -> None:
+    async def run() -> None:
+        for big, first in ((True, 6), (False, 4)):
+            async with topic_cluster(2) as cluster:
+                await filled(cluster)
+                crowd = Crowd(cluster)
+                crowd.add("a", register=bound("k", 2, "1:orders:0=4,2:orders:0=8", big))
+                for _ in range(20):
+                    await crowd.beat()
+                assert crowd.counts() == [0], "one is missing"
+                crowd.add("b", register=bound("k", 2, "1:orders:0=6", big))
+                await crowd.until_shared([1, 1])
+                expected = [b"1/%d" % n for n in range(first, 10)] + [b"2/8", b"2/9"]
+                assert await consume(crowd, len(expected)) == expected
+                late = SceneMember(crowd, "c", "g", bound("k", 2, "", big))
+                late.master = await cluster.master()
+                refused = await late.master.ask(4, {1: b"c", 2: b"g", 3: b"h", **late.register_fields})
+                assert (refused.code, "2 consumers" in refused.why) == (400, True)
+
+    asyncio.run(run())
+
+
+def test_t30_a_session_that_lacks_a_member_goes_on_and_gives_way_when_its_lease_is_over() -> None:
+    """One of two is killed: the other has all; its key keeps others out for a while, and no longer. When it comes back
+    with the old key, it is a zombie, and is told so."""
+
+    async def run() -> None:
+        async with topic_cluster(1, client_ms=int(CLIENT_S * 1000)) as cluster:
+            await filled(cluster)
+            crowd = Crowd(cluster)
+            crowd.add("a", "b", register=bound("k"))
+            await crowd.until_shared([1, 1])
+            crowd.vanish("b")
+            zombie = crowd.members["a"]
+            await crowd.until_shared([2])
+            gone = time.monotonic()
+            master = await cluster.master()
+            newcomer: Fields = {1: b"n", 2: b"g", 3: b"h", **bound("next", 1, "1:orders:0=9")}
+            refusals = 0
+            while (reply := await master.ask(4, newcomer)).code != 200:
+                assert (reply.code, "session key k, and this consumer next" in reply.why) == (400, True)
+                refusals += 1
+                await crowd.beat()
+                assert time.monotonic() - gone < 20
+                await asyncio.sleep(0.01)  # polling interval, not synchronisation
+            assert refusals > 0
+            assert time.monotonic() - gone > CLIENT_S, "a session lacks members for two periods before it ends"
+            assert await zombie.beat() == 411
+            assert await zombie.beat() == 400, "its key is over"
+            for subscription in list(zombie.has):
+                await zombie.leave(subscription)
+            del crowd.members["a"]
+            crowd.add("n", register=bound("next", 1, "1:orders:0=9"))
+            await crowd.until_shared([2])
+            got = await consume(crowd, 10)
+            assert [data for data in got if data.startswith(b"1/")] == [b"1/9"]
+
+    asyncio.run(run())
+
+
+def test_t30_a_session_whose_members_are_all_killed_is_soon_over() -> None:
+    async def run() -> None:
+        async with topic_cluster(1, client_ms=int(CLIENT_S * 1000)) as cluster:
+            await filled(cluster)
+            crowd = Crowd(cluster)
+            crowd.add("a", "b", register=bound("k"))
+            await crowd.until_shared([1, 1])
+            crowd.vanish("a")
+            crowd.vanish("b")
+            gone = time.monotonic()
+            crowd.add("n", register=bound("next", 1))
+            await crowd.until_shared([2], 10 * CLIENT_S)
+            assert time.monotonic() - gone < 4 * CLIENT_S + 1
+
+    asyncio.run(run())
