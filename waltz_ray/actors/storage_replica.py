@@ -49,6 +49,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
+from waltz_ray.actors.measured_disk import MeasuredDisk
 from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
@@ -107,7 +108,8 @@ class ReplicaHost:
         self._config, self._host = config, host
         self._incarnation = uuid.uuid4().hex
         self._state, self._reason, self._since_ms = ActorState.STARTING, "has not begun", _now_ms()
-        self._disk = OsDisk()
+        self._measured = MeasuredDisk(OsDisk())
+        self._disk = self._measured.disk
         self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
         self._service: ReplicaService | None = None
@@ -148,6 +150,7 @@ class ReplicaHost:
             partitions={p: _stored(store, p) for p in store.served_ids} if store else {},
             traffic=endpoint.statistics() if endpoint else None,
             scrub=upkeep.status() if upkeep else None,
+            sync=self._measured.syncs(),
         )
 
     def shutdown(self) -> None:

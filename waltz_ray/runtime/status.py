@@ -14,6 +14,7 @@ from uuid import UUID
 
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.histogram import HistogramView
 
 if TYPE_CHECKING:  # whoever only shows a status needs no machines for it
     from waltz_ray.config import ClusterConfig
@@ -40,6 +41,7 @@ __all__ = [
     "RottenSegment",
     "ScrubStatus",
     "ServedPartition",
+    "ServerMeasures",
     "ServerStatus",
     "StoredPartition",
     "ZooKeeperStatus",
@@ -155,7 +157,8 @@ class ServedPartition:
 
     ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
     committed; ``subscribers``: mounted clients; ``hindrance``: what keeps it from taking appends, "" = nothing;
-    ``trim_mark``: what is below may be gone.
+    ``trim_mark``: what is below may be gone; ``lags``: of the subscribers that are furthest behind (client ID), by how
+    many committed transactions.
     """
 
     generation: int
@@ -170,6 +173,24 @@ class ServedPartition:
     subscribers: int
     hindrance: str = ""
     trim_mark: int = 0
+    lags: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMeasures:
+    """Since a server began (``runtime.measures``). ``stages``: seconds by stage; ``batch_records``, ``batch_bytes``:
+    what goes to replicas at a time; ``recovery``: seconds until a session was open; ``refused``: appends, and mounts,
+    by reason; ``lock_failures``: appends that met a newer transaction under their locks. ``records``, ``record_bytes``:
+    what went to replicas, copies not counted."""
+
+    stages: Mapping[str, HistogramView]
+    batch_records: HistogramView
+    batch_bytes: HistogramView
+    recovery: HistogramView
+    refused: Mapping[str, int]
+    lock_failures: int
+    records: int = 0
+    record_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +209,7 @@ class ServerStatus(ActorStatus):
     links: Mapping[int, LinkStatus] = field(default_factory=dict)
     partitions: Mapping[int, ServedPartition] = field(default_factory=dict)
     zookeeper: ZooKeeperStatus | None = None
+    measures: ServerMeasures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +230,19 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit."""
+    """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit.
+
+    ``refusals``: orders that were refused, by reason. ``turn``: seconds that turns with appends took, writing and
+    syncing; None where nothing measures them.
+    """
 
     connections: int = 0
     turns: int = 0
     requests: int = 0
     records: int = 0
     record_bytes: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    turn: HistogramView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +278,7 @@ class ReplicaStatus(ActorStatus):
     """A storage replica's. ``node``: Ray's ID of the node it runs on; ``since_ms``: when its state began, Unix time.
 
     ``problem``: what is wrong although it serves (a full disk), "" = nothing. ``traffic``: None without an endpoint.
-    ``scrub``: None while it does not serve.
+    ``scrub``: None while it does not serve. ``sync``: seconds that the disk took for a sync.
     """
 
     replica: int | None = None
@@ -265,6 +293,7 @@ class ReplicaStatus(ActorStatus):
     partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
     traffic: EndpointStatistics | None = None
     scrub: ScrubStatus | None = None
+    sync: HistogramView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
