@@ -26,12 +26,13 @@ from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.actors.topic_slots import TopicSlots
+from waltz_ray.actors.window import Window
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, NoNode, WaltzError
+from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
@@ -54,7 +55,6 @@ StatusT = TypeVar("StatusT", bound=ActorStatus)
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
-_METRICS_INTERVAL_S = 5.0
 _VIEW_TIMEOUT_S = 1.0
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
 
@@ -254,23 +254,9 @@ class ClusterManager:
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
-        self._closing = threading.Event()
-        threading.Thread(target=self._export, args=(CursorGauges(cluster),), name="metrics", daemon=True).start()
-
-    def _export(self, gauges: CursorGauges) -> None:
-        """Cursors are nobody's but ZooKeeper's: their lag is told from here."""
-        while not self._closing.wait(_METRICS_INTERVAL_S):
-            try:
-                gauges.cursors(self._cursors())
-            except WaltzError as error:  # the old values stay; who is silent is told by status
-                log.info("manager: the lag of cursors is not known: %s", error)
-
-    def _cursors(self) -> tuple[CursorStatus, ...]:
-        from waltz_ray.actors.supervision import statuses
-
-        spaces = ClusterStore(self._zookeeper, self._cluster).spaces.table().present()
-        found = all_cursors(self._zookeeper, self._cluster, spaces)
-        return cursors_behind(found, spaces, statuses(self._cluster, self._servers, ()).servers) if found else ()
+        gauges, http = CursorGauges(cluster), self._host.settings.config.http
+        self._window = Window(self.status, lambda view: gauges.cursors(view.cursors), http)
+        self._window.open()
 
     def location(self) -> dict[str, str]:
         """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
@@ -292,6 +278,8 @@ class ClusterManager:
         answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv, topics=topics)
         return replace(
             view,
+            at_ms=time.time_ns() // 1_000_000,
+            manager=replace(view.manager, http=self._window.endpoint, http_error=self._window.error),
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,
@@ -330,7 +318,7 @@ class ClusterManager:
 
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
-        self._closing.set()
+        self._window.close()
         self._pulse.close()
         self._for_the_original.close()
         self._host.close()

@@ -41,7 +41,8 @@ def status(
     else:
         console = Console()
         zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
-        console.print(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}", soft_wrap=True)
+        http = f"   http://{view.manager.http}/" if view.manager.http else ""
+        console.print(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}{http}", soft_wrap=True)
         if len(view.spaces) > 1:
             console.print(_spaces(view))
         console.print(_partitions(view))

@@ -42,12 +42,17 @@ __all__ = [
     "TRAFFIC",
     "Metric",
     "MEASURES",
+    "Sample",
     "Value",
+    "samples",
 ]
 
 S = TypeVar("S")
 
 Value: TypeAlias = "float | HistogramView"
+
+
+Sample: TypeAlias = "tuple[Metric[Any], list[str], Value]"
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,11 @@ CLUSTER: tuple[Metric[ClusterStatus], ...] = (
         lambda c: None if c.zookeeper_state is None else c.zookeeper_state.silent_s,
     ),
     Metric("waltz_manager_leading", "1 if the manager leads, else 0", lambda c: c.manager.leading),
+    Metric(
+        "waltz_manager_view_seconds",
+        "when the manager saw the cluster last, Unix time",
+        lambda c: None if c.at_ms is None else c.at_ms / 1000,
+    ),
 )
 
 FIGURES: Mapping[str, tuple[tuple[str, ...], tuple[Metric[Any], ...]]] = {
@@ -244,3 +254,35 @@ FIGURES: Mapping[str, tuple[tuple[str, ...], tuple[Metric[Any], ...]]] = {
     "A cursor": (("cluster", "space", "cursor"), CURSOR),
 }
 """All there are, by what they are about: the labels of these, and the figures."""
+
+
+def _told(group: tuple[Metric[S], ...], status: S | None, *labels: str) -> Iterator[Sample]:
+    if status is None:
+        return
+    for metric in group:
+        for by, value in metric.values(status):
+            yield metric, [*labels, *([by] if metric.by else [])], value
+
+
+def samples(view: ClusterStatus) -> Iterator[Sample]:
+    """Every figure of a cluster that is known: (metric, the values of its group's labels and of ``by``, the figure)."""
+    name = view.cluster
+    yield from _told(CLUSTER, view, name)
+    for number, server in view.servers.items():
+        yield from _told(SERVER, server, name, str(number))
+        yield from _told(MEASURES, server.measures, name, str(number))
+        for partition, served in server.partitions.items():
+            yield from _told(SERVED, served, name, str(number), str(partition))
+    for number, replica in view.replicas.items():
+        yield from _told(REPLICA, replica, name, str(number))
+        yield from _told(TRAFFIC, replica.traffic, name, str(number))
+        yield from _told(SCRUB, replica.scrub, name, str(number))
+        for partition, stored in replica.partitions.items():
+            yield from _told(STORED, stored, name, str(number), str(partition))
+    for number, actor in view.kv.items():
+        for space, said in actor.spaces.items():
+            yield from _told(KV, said, name, str(number), space)
+    for number, topics in view.topics.items():
+        yield from _told(TOPIC, topics, name, str(number))
+    for cursor in view.cursors:
+        yield from _told(CURSOR, cursor, name, cursor.space, cursor.name)

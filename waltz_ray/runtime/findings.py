@@ -54,6 +54,9 @@ def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
         found += _partition(each, view.served(each))
     found += _kv(view)
     found += _topics(view)
+    if view.manager.http_error:
+        remedy = "free that port, or choose another (HttpConfig.port): it is tried again every few seconds"
+        found.append(Finding("manager", view.manager.http_error, remedy))
     if view.manager.supervision_error:
         found.append(Finding("manager", view.manager.supervision_error, "see to what it says of Ray's nodes"))
     return found

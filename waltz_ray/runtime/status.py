@@ -370,13 +370,16 @@ class TopicActorStatus(ActorStatus):
 class ManagerStatus:
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
 
-    ``supervision_error``: why it cannot make sure of the actors, "" if it can.
+    ``supervision_error``: why it cannot make sure of the actors, "" if it can. ``http``: where its HTTP port is, None
+    if it has none; ``http_error``: why it has none although it should.
     """
 
     pid: int | None
     leading: bool | None
     supervision_error: str = ""
     reason: str = ""
+    http: Endpoint | None = None
+    http_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +432,8 @@ class ClusterStatus:
 
     ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
     Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
-    partitions are those that servers have then. Deleted spaces, and their partitions, are not told.
+    partitions are those that servers have then. Deleted spaces, and their partitions, are not told. ``at_ms``: when the
+    manager put it together, Unix time.
     """
 
     cluster: str
@@ -449,6 +453,7 @@ class ClusterStatus:
     topics: Mapping[int, TopicActorStatus] = field(default_factory=dict)
     placement: Mapping[int, str] = field(default_factory=dict)
     config: ClusterConfig | None = None
+    at_ms: int | None = None
 
     def served(self, partition: PartitionAssignment) -> ServedPartition | None:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
