@@ -127,7 +127,8 @@ def test_prometheus_reads_the_figures(rig: Rig) -> None:
     assert found["waltz_cluster_partitions_ready", own] == 1
     assert found["waltz_append_refusals_total", own, ("reason", "queue_full"), ("server", "1")] == 2
     commit = (own, ("le", "0.005"), ("server", "1"), ("stage", "commit"))
-    assert found[("waltz_append_stage_seconds_bucket", *commit)] == 1
+    bucket = ("waltz_append_stage_seconds_bucket", *commit)
+    assert found[bucket] == 1
     assert found["waltz_replica_disk_free_bytes", own, ("replica", "0")] == 5
     assert found["waltz_cursor_lag", own, ("cursor", 'a"\n'), ("space", "log")] == 4
 
