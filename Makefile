@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -82,6 +82,11 @@ bench: $(STAMP)
 MINUTES ?= 2
 smoke: $(STAMP)
 	$(BIN)/waltz bench smoke --minutes $(MINUTES) $(ARGS)
+
+# What is felt when something is killed, hangs or is moved; tries of each event: TRIES=20
+TRIES ?= 20
+availability: $(STAMP)
+	$(BIN)/waltz bench availability --tries $(TRIES) $(ARGS)
 
 # A log that keeps 16 MB a partition, under load for minutes, everything killed in turn; docs/retention.md. MINUTES=3
 retention: $(STAMP)

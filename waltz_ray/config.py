@@ -143,7 +143,12 @@ class ServerConfig:
     """How often it looks what may be trimmed in spaces that do not keep everything; 0 = never."""
 
     zookeeper_session_ms: int = 6_000
-    """ZooKeeper session time-out: after this a hung server's partitions move. A killed one is noticed at once."""
+    """ZooKeeper session time-out: after this the partitions of a server that nobody hears of move. A killed one is
+    noticed at once."""
+
+    silent_ms: int = 1_500
+    """A server that answers nothing on its port for so long hangs: those that answer get its partitions. 0 = it is left
+    to its ZooKeeper session. On a machine where processes wait so long for a core it has to be more."""
 
     host: str = ""
     """Address to listen on and to announce; empty = the node's address as Ray knows it (loopback on a local Ray)."""
@@ -177,6 +182,7 @@ class ServerConfig:
         _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)  # what replicas take
         _require(self, "retention_interval_ms", 0, 86_400_000)
         _require(self, "zookeeper_session_ms", 500, 600_000)
+        _require(self, "silent_ms", 0, 600_000)
         _require(self, "port", 0, 65_535)
         _require(self, "connections", 1, 1_000_000)
         _require(self, "connections_per_peer", 1, 1_000_000)

@@ -221,13 +221,14 @@ def test_a_probe_takes_a_wrong_suspicion_back() -> None:
     async def run(endpoint: Endpoint) -> None:
         reports = asyncio.Queue[str]()
         refused, answered = partial(reports.put_nowait, "refused"), partial(reports.put_nowait, "answered")
-        probe = asyncio.create_task(probe_endpoint(GreetedProbe, endpoint, refused, answered))
+        probe = partial(GreetedProbe, lambda: None)
+        held = asyncio.create_task(probe_endpoint(probe, endpoint, refused, answered))
         async with compat.timeout(20):
             assert await reports.get() == "refused"
             with socket.create_server(endpoint):
                 assert await reports.get() == "answered"
-                probe.cancel()
-                await asyncio.wait([probe])
+                held.cancel()
+                await asyncio.wait([held])
         assert reports.empty(), "each is reported once"
 
     with socket.create_server(("127.0.0.1", 0)) as reserved:

@@ -31,7 +31,7 @@ class Rig:
             loop.call_soon_threadsafe(self.ensured.put_nowait, True)
 
         self.client = self.server.client()
-        self.manager = Manager(ClusterStore(self.client, "demo"), 1, ensure, "test", 20.0, fatal)
+        self.manager = Manager(ClusterStore(self.client, "demo"), 1, ensure, "test", 20.0, 1.5, fatal)
 
 
 def test_the_next_event_waits_for_the_orders_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

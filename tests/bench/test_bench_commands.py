@@ -78,6 +78,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         "partitions",
         "actor",
         "smoke",
+        "availability",
         "retention",
         "compare",
         "all",
@@ -99,6 +100,25 @@ def test_a_short_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert figures["sessions taken"] > 0
     assert len(found["pauses"]["replica"]) >= 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cluster
+def test_what_is_felt_of_a_hung_server_and_of_a_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = ("nothing", "SIGSTOP of a server", "planned move")
+    short = ("--tries", "1", "--clients", "2", *(word for name in events for word in ("--event", name)))
+    assert run("bench", "availability", "--dir", str(tmp_path), "--json", *short) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["felt_s"]) == list(events)
+    (hung,) = found["felt_s"]["SIGSTOP of a server"]
+    assert 1.0 < hung < 5.5, "its ZooKeeper session would have ended after 6 s"
+    assert found["failures"] == []
+    assert set(found["ratios"]) == {"SIGSTOP of a server, max, s", "planned move, max, s"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_event_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bench", "availability", "--event", "flood") != 0
+    assert "there is no event 'flood'" in capsys.readouterr().err
 
 
 @pytest.mark.cluster

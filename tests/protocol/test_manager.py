@@ -14,6 +14,8 @@ from waltz_ray.protocol.manager import (
     Elected,
     EndpointAnswered,
     EndpointRefused,
+    EndpointSilent,
+    EndpointWell,
     Event,
     LeadershipLost,
     ManagerMachine,
@@ -130,6 +132,37 @@ def test_a_wrong_suspicion_is_taken_back() -> None:
     assert servers_of(back.assignment) == {0, 1}
 
 
+def test_a_silent_server_keeps_its_registration_and_loses_its_partitions() -> None:
+    m = running()
+    (write,) = m.step(EndpointSilent(0, A))
+    assert isinstance(write, WriteAssignment)
+    assert servers_of(write.assignment) == {1}
+    assert m.step(AssignmentRead(write.assignment, 2)) == []
+    assert m.step(ServersSeen(BOTH)) == []
+    assert m.step(EndpointWell(0, A2)) == [], "news of a predecessor"
+    (back,) = writes(m.step(EndpointWell(0, A)))
+    assert servers_of(back.assignment) == {0, 1}
+
+
+def test_who_hears_nobody_is_deaf_himself() -> None:
+    m = running()
+    (write,) = writes(m.step(EndpointSilent(0, A)))
+    m.step(AssignmentRead(write.assignment, 2))
+    assert m.step(EndpointSilent(1, B)) == [], "nobody answers: nothing moves back to who was silent before"
+    assert m.step(EndpointRefused(0, A)) == [RemoveRegistration(0)]
+    assert m.step(EndpointWell(1, B)) == [], "it has everything already"
+
+
+def test_a_silent_server_that_is_started_again_is_another_one() -> None:
+    m = running()
+    (write,) = writes(m.step(EndpointSilent(0, A)))
+    m.step(AssignmentRead(write.assignment, 2))
+    (again,) = writes(m.step(ServersSeen({0: Registered(A2), 1: Registered(B)})))
+    assert servers_of(again.assignment) == {0, 1}
+    m.step(AssignmentRead(again.assignment, 3))
+    assert m.step(EndpointSilent(0, A)) == [], "news of a predecessor"
+
+
 def test_a_new_leader_removes_what_it_saw_die_before() -> None:
     m = running()
     m.step(LeadershipLost())
@@ -179,6 +212,8 @@ EVENTS = st.one_of(
     st.dictionaries(st.integers(0, 2), st.sampled_from([A, B, A2]).map(Registered)).map(ServersSeen),
     st.builds(EndpointAnswered, st.integers(0, 2), st.sampled_from([A, B, A2])),
     st.builds(EndpointRefused, st.integers(0, 2), st.sampled_from([A, B, A2])),
+    st.builds(EndpointSilent, st.integers(0, 2), st.sampled_from([A, B, A2])),
+    st.builds(EndpointWell, st.integers(0, 2), st.sampled_from([A, B, A2])),
     st.sampled_from(["write succeeds", "write conflicts", "read"]),
 )
 
@@ -217,6 +252,8 @@ def test_generations_only_rise_and_in_the_end_living_servers_have_everything(scr
         settle_io("write succeeds")
     assert pending == []
     live = set(m.live())
+    if not live and set(BOTH) - m.gone.keys():
+        return  # nobody answers: everything is as it was
     assert {p: stored.owner(p) is not None for p in range(3)} == dict.fromkeys(range(3), bool(live))
     assert servers_of(stored) <= live
 

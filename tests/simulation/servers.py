@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SimManager", "SimServer"]
 
-_SETTLE_S, _RETRY_S = 1.0, 0.5
+_SETTLE_S, _SILENT_S, _RETRY_S = 1.0, 1.5, 0.5
 
 
 class SimServer(Process):
@@ -97,7 +97,8 @@ class SimManager(Process):
 
     async def _start(self, store: ClusterStore) -> None:
         try:
-            await Manager(store, self._servers, self._ensure, self.loop.name, _SETTLE_S, self._fatal).start()
+            times = _SETTLE_S, _SILENT_S
+            await Manager(store, self._servers, self._ensure, self.loop.name, *times, self._fatal).start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(_RETRY_S)

@@ -45,7 +45,7 @@ class ManagedCluster(Cluster):
 
     def place(self, servers: list[int] | None = None) -> None:
         async def manage() -> Manager:
-            manager = Manager(ClusterStore(self._of_manager, self.name), 0, lambda: None, "test", 0.1)
+            manager = Manager(ClusterStore(self._of_manager, self.name), 0, lambda: None, "test", 0.1, 1.5)
             await manager.start()
             return manager
 

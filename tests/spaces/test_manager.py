@@ -153,7 +153,7 @@ def test_two_managers_finish_one_growth() -> None:
 
     async def run() -> None:
         rig = Rig()
-        other = Manager(ClusterStore(rig.server.client(), "demo"), 1, lambda: None, "other", 20.0)
+        other = Manager(ClusterStore(rig.server.client(), "demo"), 1, lambda: None, "other", 20.0, 1.5)
         await rig.manager.start()
         await other.start()
         await until(lambda: rig.manager.machine.leading)

@@ -113,6 +113,7 @@ class ManagerHost:
             self._ensure,
             f"pid {os.getpid()}",
             self._settle_s,
+            self.settings.config.server.silent_ms / 1000,
         )
         layers = self._layers = Layers(
             self._zookeeper,

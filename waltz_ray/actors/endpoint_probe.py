@@ -1,7 +1,8 @@
 """Notices within milliseconds that a process is gone: one connection held to the endpoint it announced.
 
 When a process ends, the kernel closes its sockets: the held connection breaks, and a new one is *refused*. That is
-proof that nobody listens; silence, a broken connection or an unreachable host is not, and reports nothing.
+proof that nobody listens; silence, a broken connection or an unreachable host is not, and reports nothing. Who does not
+answer over such a connection is found out in ``heartbeats``.
 """
 
 from __future__ import annotations
@@ -14,25 +15,45 @@ from waltz_ray.net.connector import Opening, connect
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.wire.codec import BATCH_VERSION
-from waltz_ray.wire.framing import MAGIC_CLIENT
+from waltz_ray.protocol.messages.client import PartitionStateRequest
+from waltz_ray.wire.codec import BATCH_VERSION, encode_client
+from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 
 __all__ = ["GreetedProbe", "SilentProbe", "probe_endpoint"]
 
 _CONNECT_TIMEOUT_S = 2.0
 _LIVED_S = 0.2
-_MAX_FRAME_BYTES = 1024  # a probe asks for nothing
+_MAX_FRAME_BYTES = 1024  # a probe asks for little
 
 
 class GreetedProbe(GreetedStream):
-    """A client's connection to a server of the log, on which nothing is asked for."""
+    """A client's connection to a server of the log, on which only signs of life are asked for. ``heard``: there was
+    one."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], object]) -> None:
         super().__init__(MAGIC_CLIENT, (BATCH_VERSION,), _MAX_FRAME_BYTES, "cluster-manager probe", Outgoing())
         self.over = asyncio.Event()
+        self._heard = heard
+        self._asked = True  # a question is open; at first, its HELLO is
+
+    def on_ready(self) -> None:
+        super().on_ready()
+        self._told()
+
+    def ask(self) -> None:
+        """Have the server say something, unless it owes us an answer."""
+        if not self._asked:
+            self._asked = True
+            question = encode_client(self.version, PartitionStateRequest(0, 0))
+            self.send_bytes(encode_frame(MAGIC_CLIENT, self.version, *question))
 
     def on_frame(self, frame: memoryview) -> None:
         """Whatever it is, it comes from somebody who lives."""
+        self._told()
+
+    def _told(self) -> None:
+        self._asked = False
+        self._heard()
 
     def on_closed(self, error: Exception) -> None:
         self.over.set()

@@ -18,7 +18,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from waltz_ray.actors.endpoint_probe import GreetedProbe, probe_endpoint
+from waltz_ray.actors.endpoint_probe import probe_endpoint
+from waltz_ray.actors.heartbeats import Heartbeats
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.coordination.leadership import Leadership
@@ -31,6 +32,8 @@ from waltz_ray.protocol.manager import (
     Elected,
     EndpointAnswered,
     EndpointRefused,
+    EndpointSilent,
+    EndpointWell,
     Event,
     FinishFailed,
     FinishSpaces,
@@ -75,11 +78,13 @@ class Manager:
         ensure: Callable[[], None],
         identity: str,
         settle_s: float,
+        silent_s: float,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         """``servers``: how many should run, with IDs from 0. ``ensure`` makes the actors exist: it is called in a
         thread every few seconds while this manager leads, may block for a while and may raise. ``identity`` stands in
         the leader lock, for people. ``settle_s``: how long these servers have to register after an election.
+        ``silent_s``: who answers nothing for so long loses its partitions to those that do; 0: nobody does.
         ``on_fatal`` is called when the process must end; the default logs the message and ends it.
         """
         self.machine = ManagerMachine(store.spaces.table(), frozenset(range(servers)))
@@ -91,6 +96,7 @@ class Manager:
         self._ensure = ensure
         self._identity = identity
         self._settle_s = settle_s
+        self._silent_s = silent_s
         self._fatal = on_fatal or _end_process
         self._orders: deque[Effect] = deque()
         self._driver = Driver[Event, Effect]("manager", self.machine, self._orders.append, self._fatal)
@@ -257,8 +263,16 @@ class Manager:
 
     async def _probe(self, server_id: int, endpoint: Endpoint) -> None:
         """Until cancelled."""
+
+        def tell(event: Event) -> Callable[[], None]:
+            return lambda: self._put(event)
+
+        beats = Heartbeats(
+            self._silent_s, tell(EndpointSilent(server_id, endpoint)), tell(EndpointWell(server_id, endpoint))
+        )
         refused, answered = EndpointRefused(server_id, endpoint), EndpointAnswered(server_id, endpoint)
-        await probe_endpoint(GreetedProbe, endpoint, lambda: self._put(refused), lambda: self._put(answered))
+        holding = probe_endpoint(beats.new_probe, endpoint, tell(refused), tell(answered))
+        await asyncio.gather(holding, *([beats.run()] if self._silent_s else []))
 
     def _stop_probe(self, server_id: int) -> None:
         probe = self.probes.pop(server_id, None)

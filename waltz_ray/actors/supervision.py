@@ -177,8 +177,8 @@ def find_actor(cluster: str, name: str) -> Handle | None:
         return None
 
 
-def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
-    """Call an actor's method without arguments; its errors are raised here as they were there.
+def ask(cluster: str, name: str, method: str, timeout_s: float, *arguments: object) -> Any:
+    """Call an actor's method; its errors are raised here as they were there.
 
     ClusterNotFound, saying why, if it gives no answer in time.
     """
@@ -186,7 +186,7 @@ def ask(cluster: str, name: str, method: str, timeout_s: float) -> Any:
     if handle is None:
         raise ClusterNotFound(f"the Ray cluster has no actor {name} of a cluster {cluster!r}; start it with: waltz up")
     try:
-        return ray.get(getattr(handle, method).remote(), timeout=timeout_s)
+        return ray.get(getattr(handle, method).remote(*arguments), timeout=timeout_s)
     except GetTimeoutError as error:
         raise ClusterNotFound(f"{name} of cluster {cluster!r} does not answer within {timeout_s:g} s") from error
     except RayTaskError as error:

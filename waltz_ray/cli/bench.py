@@ -347,6 +347,28 @@ def smoke(
 
 
 @_bench.command()
+def availability(
+    directory: DirOption = "",
+    tries: Annotated[int, typer.Option(min=1, help="Of each event.")] = 20,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that append to four partitions.")] = 4,
+    outstanding: Annotated[int, typer.Option(min=1, help="Appends of each client under way in each of them.")] = 4,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 200,
+    only: Annotated[list[str] | None, typer.Option("--event", help="Only this event; may be repeated.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The pause that is felt when a process is killed, or hangs, or partitions are moved under load."""
+    part, cluster = _part("availability"), _part("cluster")
+    options = part.AvailabilityOptions(tries, clients, outstanding, size, part.chosen(only or ()))
+
+    def run(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+        with cluster.waltz_cluster(place, "", progress, part.PARTITIONS) as waltz:
+            found: dict[str, Any] = part.availability(waltz, options, progress)
+            return found
+
+    _run(directory, as_json, run)
+
+
+@_bench.command()
 def retention(
     directory: DirOption = "",
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 3.0,

@@ -8,9 +8,10 @@ Rules:
 
 - Nothing is ordered unless we lead, the servers and the assignment are known, and no write is on its way.
 - A server whose registered endpoint *refused* a connection is gone, whatever ZooKeeper still says: its registration
-  is removed and its partitions are placed elsewhere in the same step. One that merely does not answer may be alive
-  and is left to its ZooKeeper session. If we are wrong nothing is lost: storage fences protect the log and a
-  living server registers again.
+  is removed and its partitions are placed elsewhere in the same step. If we are wrong nothing is lost: storage fences
+  protect the log and a living server registers again.
+- A server that answers nothing may be alive, and keeps its registration as long as its ZooKeeper session does. It is
+  given nothing as long as another one answers; if none does, it is more likely us, and nothing moves.
 - Right after an election the servers that should run get ``settle`` time to register: a cluster that starts must
   not give everything to whoever comes first and move it again a second later.
 - New partitions are placed when everything that they need in ZooKeeper is there: whoever leads makes it, also what a
@@ -37,6 +38,8 @@ __all__ = [
     "Elected",
     "EndpointAnswered",
     "EndpointRefused",
+    "EndpointSilent",
+    "EndpointWell",
     "Event",
     "FinishFailed",
     "FinishSpaces",
@@ -120,6 +123,22 @@ class EndpointAnswered:
 
 
 @value()
+class EndpointSilent:
+    """The server there has answered nothing for so long that it hangs, or cannot be reached."""
+
+    server_id: int
+    endpoint: Endpoint
+
+
+@value()
+class EndpointWell:
+    """It answers again, and has done so for a while."""
+
+    server_id: int
+    endpoint: Endpoint
+
+
+@value()
 class SpacesSeen:
     """The spaces have changed."""
 
@@ -147,6 +166,8 @@ Event = (
     | AssignmentRead
     | WriteFailed
     | EndpointRefused
+    | EndpointSilent
+    | EndpointWell
     | SpacesSeen
     | PartitionsMade
     | FinishFailed
@@ -182,7 +203,8 @@ class RemoveRegistration:
 
 @value()
 class Probe:
-    """Keep a connection to the endpoint; EndpointRefused when nobody listens there, EndpointAnswered if then again."""
+    """Keep a connection to the endpoint; EndpointRefused when nobody listens there, EndpointAnswered if then again.
+    EndpointSilent when nobody answers there, EndpointWell when somebody does so again."""
 
     server_id: int
     endpoint: Endpoint
@@ -234,6 +256,7 @@ class ManagerMachine:
     settled: bool = False
     servers: dict[int, Registered] | None = None  # None: not seen yet
     gone: dict[int, Endpoint] = field(default_factory=dict)  # refused, and still registered so
+    silent: dict[int, Endpoint] = field(default_factory=dict)  # registered so, and hung
     assignment: Assignment | None = None  # None: to be read
     version: int = -1
     writing: bool = False
@@ -268,6 +291,13 @@ class ManagerMachine:
             case EndpointAnswered(server_id, endpoint):
                 if self.gone.get(server_id) == endpoint:
                     del self.gone[server_id]
+            case EndpointSilent(server_id, endpoint):
+                server = (self.servers or {}).get(server_id)
+                if server is not None and server.endpoint == endpoint:
+                    self.silent[server_id] = endpoint
+            case EndpointWell(server_id, endpoint):
+                if self.silent.get(server_id) == endpoint:
+                    del self.silent[server_id]
             case SpacesSeen(table):
                 self.table = table
                 self.awaited &= {space.name for space in table.making}
@@ -286,12 +316,19 @@ class ManagerMachine:
 
     def live(self) -> dict[int, Registered]:
         """The servers that partitions may be given to."""
+        return {s: server for s, server in self._there().items() if self.silent.get(s) != server.endpoint}
+
+    def _there(self) -> dict[int, Registered]:
+        """Those that are not known to be gone."""
         servers = self.servers or {}
         return {s: server for s, server in servers.items() if self.gone.get(s) != server.endpoint}
 
     def _servers_seen(self, servers: Mapping[int, Registered]) -> list[Effect]:
         before, self.servers = self.servers or {}, dict(servers)
-        self.gone = {s: e for s, e in self.gone.items() if s in servers and servers[s].endpoint == e}
+        self.gone, self.silent = (
+            {s: e for s, e in known.items() if s in servers and servers[s].endpoint == e}
+            for known in (self.gone, self.silent)
+        )
         effects: list[Effect] = [StopProbe(s) for s in sorted(before) if s not in servers]
         for server_id, server in sorted(servers.items()):
             if server_id not in before or before[server_id].endpoint != server.endpoint:
@@ -323,6 +360,8 @@ class ManagerMachine:
         if not self.leading or self.servers is None or self.assignment is None or self.writing:
             return []
         live = self.live()
+        if not live and self._there():
+            return []  # nobody answers
         if not self.settled and not self.expected <= live.keys():
             return []
         self.settled = True
