@@ -37,6 +37,7 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import (
     ActorState,
     ActorStatus,
@@ -280,7 +281,9 @@ class ClusterManager:
         return replace(
             view,
             at_ms=time.time_ns() // 1_000_000,
-            manager=replace(view.manager, http=self._window.endpoint, http_error=self._window.error),
+            manager=replace(
+                view.manager, http=self._window.endpoint, http_error=self._window.error, process=about_process()
+            ),
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,

@@ -77,6 +77,7 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaRequest,
 )
 from waltz_ray.protocol.spaces import SpaceTable
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
@@ -408,7 +409,7 @@ class StorageReplica:
         return self._host.health()
 
     def status(self) -> ReplicaStatus:
-        return replace(self._host.status(), node=self._node_id)
+        return replace(self._host.status(), node=self._node_id, process=about_process())
 
     def set_files_aside(self) -> str:
         return self._host.set_files_aside()

@@ -40,6 +40,22 @@ class HistogramView:
             pairs.append((bound, count))
         return pairs
 
+    def since(self, before: HistogramView | None) -> HistogramView:
+        """What has come since it stood as ``before``; all, if it began anew since."""
+        if before is None or before.bounds != self.bounds or before.count > self.count:
+            return self
+        counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
+        return self if min(counts) < 0 else HistogramView(self.bounds, counts, self.total - before.total)
+
+    def below(self, share: float) -> float | None:
+        """The bound up to which ``share`` (0 to 1) of the values are; None without any, infinity above all bounds."""
+        wanted, count = share * self.count, 0
+        for bound, here in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            count += here
+            if count and count >= wanted:
+                return bound
+        return None
+
 
 class Histogram:
     """Counts values between ``bounds``, which rise. Used by one thread; ``view`` by any."""

@@ -35,6 +35,7 @@ __all__ = [
     "LinkStatus",
     "ManagerStatus",
     "PartitionAssignment",
+    "ProcessStatus",
     "Readiness",
     "ReplicaProgress",
     "ReplicaStatus",
@@ -83,17 +84,30 @@ class Readiness(_Word):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """What a process runs with. ``version``: of this package; ``now_ms``: its wall clock, Unix time; ``open_files``:
+    None where that cannot be known; ``open_files_limit``: how many it may have."""
+
+    version: str
+    python: str
+    now_ms: int
+    open_files: int | None
+    open_files_limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActorStatus:
     """What every actor's status has.
 
     ``reason``: why it does not serve, "" else. ``silent_s``: seconds since it answered last, told of one that is
-    silent. ``pid``: of the process that does the work.
+    silent. ``pid``: of the process that does the work; ``process``: what it runs with.
     """
 
     state: ActorState
     reason: str = ""
     silent_s: float | None = None
     pid: int | None = None
+    process: ProcessStatus | None = None
 
     @property
     def serving(self) -> bool:
@@ -380,6 +394,7 @@ class ManagerStatus:
     reason: str = ""
     http: Endpoint | None = None
     http_error: str = ""
+    process: ProcessStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
