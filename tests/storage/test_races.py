@@ -58,6 +58,10 @@ class HookedDisk(FaultyDisk):
         self._hook("open", path)
         return super().open(path, mode)
 
+    def file_size(self, path: str) -> int:
+        self._hook("file_size", path)
+        return super().file_size(path)
+
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         self._hook("pread", self._of(handle)[0])
         return super().pread(handle, size, offset)
@@ -135,6 +139,23 @@ def test_a_reader_whose_records_were_cut_away_is_told_so() -> None:
     with pytest.raises(InvalidInput):
         log.read(20, 40, 100_000)
     assert (log.damaged, log.last_id) == (None, 3)
+
+
+def test_a_segment_that_is_dropped_while_sizes_are_asked_for_has_none() -> None:
+    """Found by the simulation: retention looked at a segment that a truncation had removed; the replica ended."""
+    disk = HookedDisk()
+    log = new_log(disk)
+    append(log, 40)
+    log.sync()
+    before = log.segment_sizes()
+
+    def cut_at_the_next() -> None:  # of the first segment something is left
+        disk.hooks["file_size"] = lambda: log.truncate(1, 3)
+
+    disk.hooks["file_size"] = cut_at_the_next
+    during = log.segment_sizes()
+    assert during.keys() == before.keys()
+    assert 0 in during.values()
 
 
 def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do(

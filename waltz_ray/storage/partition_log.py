@@ -643,7 +643,10 @@ class PartitionLog:
 
     def _size_of(self, segment_id: int) -> int:
         path = segment_path(self._folder, segment_id)
-        return self._disk.disk.file_size(path) if self._disk.disk.exists(path) else 0  # dropped meanwhile
+        try:
+            return self._disk.disk.file_size(path)
+        except FileNotFoundError:  # dropped meanwhile, by another thread
+            return 0
 
     def _look_at_newest(self, active: ActiveSegment) -> None:
         with enough_resources(active.path):
