@@ -19,7 +19,7 @@ from waltz_ray.runtime.status import ServerMeasures, ServerStatus
 from waltz_ray.storage.disk import OsDisk
 
 
-async def _one_append() -> ServerStatus:
+async def _one_append() -> tuple[ServerStatus, dict[int, int]]:
     server = bench_server(bench=open_with(1))
     for replica_id in range(3):
         server.links[replica_id] = cast(ReplicaLink, Willing(server, replica_id))
@@ -29,17 +29,18 @@ async def _one_append() -> ServerStatus:
     door.send(append_of(900, 1), append_of(902, 1))  # who has not mounted is refused
     for _ in range(100):
         await asyncio.sleep(0)
-    return server.status()
+    return server.status(), server.drivers[0].machine.lags(1)
 
 
 def test_an_append_passes_each_stage_once_and_each_replica() -> None:
-    status = asyncio.run(_one_append())
+    status, furthest = asyncio.run(_one_append())
     measures = cast(ServerMeasures, status.measures)
     counts = {name: view.count for name, view in measures.stages.items()}
     assert counts == {"queue": 1, "lock": 1, "replicate": 3, "commit": 1, "feed": 1}
     assert (measures.records, measures.batch_records.total) == (1, 1)
     assert measures.refused == {"not_mounted": 1}
     assert status.partitions[0].lags == {900: 0, 901: 1}
+    assert furthest == {901: 1}
 
 
 class _Failing(OsDisk):

@@ -42,7 +42,7 @@ class HistogramView:
 
     def since(self, before: HistogramView | None) -> HistogramView:
         """What has come since it stood as ``before``; all, if it began anew since."""
-        if before is None or before.bounds != self.bounds or before.count > self.count:
+        if before is None or before.bounds != self.bounds:
             return self
         counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
         return self if min(counts) < 0 else HistogramView(self.bounds, counts, self.total - before.total)
