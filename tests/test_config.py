@@ -12,10 +12,19 @@ from pathlib import Path
 import pytest
 
 from waltz_ray import config
-from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
+from waltz_ray.config import (
+    ClientConfig,
+    ClusterConfig,
+    HttpConfig,
+    KvConfig,
+    ServerConfig,
+    StorageConfig,
+    TopicConfig,
+    build,
+)
 from waltz_ray.errors import ConfigError
 
-CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, TopicConfig, ClusterConfig]
+CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, TopicConfig, HttpConfig, ClusterConfig]
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -38,6 +47,8 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (TopicConfig, {"tls_certificate": "/a.pem"}),
         (TopicConfig, {"lease_margin_ms": 1500}),
         (ClusterConfig, {"name": "a b"}),
+        (HttpConfig, {"port": 65536}),
+        (HttpConfig, {"enabled": 1}),
         (ClusterConfig, {"partitions": 0}),
     ],
 )
@@ -51,7 +62,7 @@ def test_every_field_says_what_it_means(kind: type) -> None:
     source = inspect.getsource(config)
     body = source[source.index(f"class {kind.__name__}") :]
     for field in dataclasses.fields(kind):
-        if field.name not in ("storage", "server", "kv", "topics"):
+        if field.name not in ("storage", "server", "kv", "topics", "http"):
             assert f"    {field.name}: " in body
             following = body.split(f"    {field.name}: ", 1)[1].split("\n", 2)[1].strip()
             assert following.startswith('"""'), f"{kind.__name__}.{field.name} has no explanation"

@@ -161,7 +161,7 @@ class _Attempt:
             kv=kv,
             topics=topics,
             was_running=was_running,
-            warnings=tuple(_warnings(status)),
+            warnings=tuple(_warnings(status, self._config)),
         )
 
     def undo(self) -> None:
@@ -517,5 +517,12 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
     ]
 
 
-def _warnings(status: ClusterStatus) -> list[str]:
-    return [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
+def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
+    found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
+    if status.manager.http_error:
+        found.append(f"the manager {status.manager.http_error}; it tries again")
+    recorded = status.config
+    if recorded is not None and wanted.http.port not in (0, recorded.http.port):
+        port = recorded.http.port or "any free one"
+        found.append(f"the HTTP port was decided at the first start ({port}): {wanted.http.port} is not used")
+    return found

@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 
 from waltz_ray.errors import ConfigError
 
-__all__ = ["ClientConfig", "ClusterConfig", "KvConfig", "ServerConfig", "StorageConfig", "TopicConfig", "build"]
+__all__ = [
+    "ClientConfig",
+    "ClusterConfig",
+    "HttpConfig",
+    "KvConfig",
+    "ServerConfig",
+    "StorageConfig",
+    "TopicConfig",
+    "build",
+]
 
 Config = TypeVar("Config")
 
@@ -422,6 +431,35 @@ class TopicConfig:
 
 
 @dataclass(frozen=True)
+class HttpConfig:
+    """The manager's HTTP port: metrics, probes, and a page for people."""
+
+    enabled: bool = True
+    """Whether there is one."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. There is no authentication: who reaches it sees the cluster's state, and can change
+    nothing."""
+
+    port: int = 0
+    """Port to listen on; 0 = any free one, another one after each start of the manager: `waltz status` tells it. A
+    Prometheus needs one that stays."""
+
+    interval_ms: int = 2_000
+    """How often the cluster is looked at: every actor is asked once, however many read what was seen."""
+
+    connections: int = 64
+    """Connections at one time; one more is closed at once."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")
+        _require(self, "port", 0, 65_535)
+        _require(self, "interval_ms", 100, 60_000)
+        _require(self, "connections", 1, 100_000)
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """What ``waltz up`` brings up."""
 
@@ -447,6 +485,7 @@ class ClusterConfig:
     server: ServerConfig = field(default_factory=ServerConfig)
     kv: KvConfig = field(default_factory=KvConfig)
     topics: TopicConfig = field(default_factory=TopicConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
 
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)

@@ -24,7 +24,7 @@ from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_HELLO, FrameDecoder, Hello, encode_frame, encode_hello
 
-__all__ = ["Door", "Wire", "bench_server", "open_with"]
+__all__ = ["GENERATION", "Door", "Replica", "Wire", "bench_server", "open_with"]
 
 GENERATION = 3
 
@@ -118,7 +118,7 @@ class Door:
         return self._told
 
 
-class _Replica:
+class Replica:
     """A link whose replica confirms every session and answers nothing else."""
 
     up = True
@@ -128,12 +128,12 @@ class _Replica:
         return LinkStatus(True, None, {})
 
     def __init__(self, server: Server, replica_id: int) -> None:
-        self._server, self._replica_id = server, replica_id
+        self.server, self.replica_id = server, replica_id
 
     def confirm(self, partition_id: int, session_id: int, number: int) -> None:
-        self._server.drivers[partition_id].handle(SessionConfirmed(session_id, self._replica_id, number))
+        self.server.drivers[partition_id].handle(SessionConfirmed(session_id, self.replica_id, number))
 
-    def append(self, *_: object) -> None:
+    def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None:
         """It never answers."""
 
 
@@ -145,7 +145,7 @@ def bench_server(config: ServerConfig | None = None, bench: Bench | None = None)
     if bench is not None:
         server.assigned = {0: GENERATION}
         for replica_id in range(3):
-            server.links[replica_id] = cast(ReplicaLink, _Replica(server, replica_id))
+            server.links[replica_id] = cast(ReplicaLink, Replica(server, replica_id))
         server.drivers[0].machine = bench.partition
     return server
 

@@ -9,11 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from waltz_ray import compat
+from waltz_ray.actors import cluster_manager
 from waltz_ray.actors.cluster_manager import ManagerHost
 from waltz_ray.actors.endpoint_probe import GreetedProbe, probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
@@ -26,6 +28,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.runtime.status import ClusterStatus, PartitionAssignment, ZooKeeperView
 
 
@@ -294,3 +297,29 @@ def test_a_view_before_anything_was_read_has_the_clusters_shape(rig: Rig) -> Non
     finally:
         release.set()
         manager.close()
+
+
+def test_who_looks_again_and_again_does_not_read_every_partition_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more partitions than a few. What has moved is read, and who asks once is told how it is now."""
+    monkeypatch.setattr(cluster_manager, "_READ_ALWAYS", 2)
+    manager, read = rig.manager(), list[int]()
+    for server_id in (0, 1):
+        rig.server(server_id)
+    until(lambda: rig.owners() == [0, 0, 1, 1], "both servers have their share")
+    original = ClusterStore.roster
+
+    def roster(store: ClusterStore, partition_id: int) -> tuple[Roster, int]:
+        read.append(partition_id)
+        found, version = original(store, partition_id)
+        return replace(found, replicas={0: ReplicaEntry(3, None)}), version
+
+    monkeypatch.setattr(ClusterStore, "roster", roster)
+    assert [each.members for each in manager.view(20).partitions] == [(0,)] * 4
+    assert sorted(read) == [0, 1, 2, 3]
+    read.clear()
+    assert len(manager.view(20, sparing=True).partitions) == 4
+    assert read == []
+    assert len(manager.view(20).partitions) == 4
+    assert sorted(read) == [0, 1, 2, 3]

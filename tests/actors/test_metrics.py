@@ -11,6 +11,7 @@ import pytest
 from tests.runtime.test_status import SERVED
 from waltz_ray.actors import metrics
 from waltz_ray.actors.metrics import CursorGauges, Gauges, KvGauges, ServerGauges
+from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import (
     ActorState,
     CursorStatus,
@@ -115,6 +116,7 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
     )
     ServerGauges("c", "1").server(status)
     assert of(values, cluster="c", server="1") == {
+        "server_serving": 1,
         "server_connections": 3,
         "server_slow_steps": 2,
         "server_longest_step_ms": 25.5,
@@ -131,6 +133,34 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
         "partition_in_flight_bytes": 11,
         "partition_subscribers": 1,
     }
+
+
+def test_a_histogram_is_a_gauge_for_each_bound(values: dict[Sample, float]) -> None:
+    measures = Measures()
+    measures.commit.observe(0.003)
+    measures.commit.observe(0.004)
+    measures.refused["queue_full"] = 3
+    ServerGauges("c", "1").server(ServerStatus(state=ActorState.SERVING, measures=measures.view()))
+    own = {"cluster": "c", "server": "1", "stage": "commit"}
+    assert of(values, **own) == {"append_stage_seconds_count": 2, "append_stage_seconds_sum": 0.007}
+    bounds = {le: of(values, **own, le=le)["append_stage_seconds_bucket"] for le in ("0.002", "0.005", "60.0", "+Inf")}
+    assert bounds == {"0.002": 0, "0.005": 2, "60.0": 2, "+Inf": 2}
+    assert of(values, cluster="c", server="1", reason="queue_full") == {"append_refusals_total": 3}
+
+
+def test_a_client_that_has_gone_is_behind_no_more(values: dict[Sample, float]) -> None:
+    gauges = ServerGauges("c", "1")
+    for lags in ({7: 5, 8: 0}, {8: 2}):
+        served = replace(SERVED, lags=lags)
+        gauges.server(ServerStatus(state=ActorState.SERVING, partitions={0: served}))
+    own = {"cluster": "c", "server": "1", "partition": "0"}
+    assert of(values, **own, client="7") == {"subscriber_lag_transactions": 0}
+    assert of(values, **own, client="8") == {"subscriber_lag_transactions": 2}
+    assert of(values, **own, replica="0") == {"partition_replica_lag_transactions": 0}
+    many = replace(SERVED, lags=dict.fromkeys(range(1000), 1))
+    gauges.server(ServerStatus(state=ActorState.SERVING, partitions={0: many}))
+    told = [name for name, _ in values if name == "waltz_subscriber_lag_transactions"]
+    assert len(told) == 4 * metrics.MOST_PARTITIONS
 
 
 def test_of_very_many_partitions_some_are_told_and_all_are_counted(values: dict[Sample, float]) -> None:

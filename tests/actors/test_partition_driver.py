@@ -18,6 +18,7 @@ from waltz_ray.protocol.partition.events import Assigned, Event
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import RosterConflict, RosterWritten
+from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.watchdog import Watchdog
 
 
@@ -60,6 +61,7 @@ def _first_answer(store: Store, patch: pytest.MonkeyPatch) -> Event:
         host: Any = SimpleNamespace(
             config=ServerConfig(), queue=Pool(1), store=store, incarnation="me", links={}, watchdog=Watchdog()
         )
+        host.measures = Measures()
         host.in_thread, host.fatal = in_thread, lambda message: done.set_exception(RuntimeError(message))
         driver = PartitionDriver(0, cast(Host, host))
         step = driver.machine.step

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 import resource
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +17,24 @@ from waltz_ray.coordination import java
 from waltz_ray.errors import ClusterNotFound, CoordinationError
 from waltz_ray.protocol.session_replica import Phase
 from waltz_ray.runtime.findings import NEARLY_FULL_BYTES, examine
-from waltz_ray.runtime.status import ClusterStatus, ReplicaProgress
+from waltz_ray.runtime.process import about_process
+from waltz_ray.runtime.status import (
+    ClusterStatus,
+    CursorStatus,
+    ManagerStatus,
+    ProcessStatus,
+    ReplicaProgress,
+    ScrubStatus,
+)
 
 __all__ = ["answer"]
 
 COPYING = {0: ReplicaProgress(Phase.MEMBER, 7), 1: ReplicaProgress(Phase.COPYING, 5)}
+
+VERSION = about_process().version
+PROCESS = ProcessStatus(version=VERSION, python="3.11.7", now_ms=98_000, open_files=700, open_files_limit=1000)
+MANAGER = ManagerStatus(1, True, process=PROCESS)
+HOLDING = CursorStatus(space="log", name="audit", positions={}, holds_retention=True, epoch=1, lag=9)
 
 WORSE: list[tuple[ClusterStatus, str]] = [
     (
@@ -35,6 +50,30 @@ WORSE: list[tuple[ClusterStatus, str]] = [
             CLUSTER, servers={1: replace(SERVER, partitions={0: SERVED, 1: SERVED}), 2: replace(SERVER, partitions={})}
         ),
         "server 2: has no partition while others have several",
+    ),
+    (
+        replace(with_replica(scrub=ScrubStatus(last_pass_ms=0)), at_ms=20 * 86_400_000),
+        "replica 0: its files were not checked for 20 days",
+    ),
+    (
+        replace(with_server(process=replace(PROCESS, now_ms=94_000)), at_ms=100_000),
+        "server 1: its clock is 6 s behind the manager's",
+    ),
+    (
+        replace(with_replica(process=replace(PROCESS, now_ms=160_000)), at_ms=100_000),
+        "replica 0: its clock is 60 s ahead of the manager's",
+    ),
+    (
+        replace(with_replica(process=replace(PROCESS, version="0.0.9")), manager=MANAGER),
+        f"replica 0: runs 0.0.9 on Python 3.11.7, the manager {VERSION} on 3.11.7",
+    ),
+    (
+        with_server(process=replace(PROCESS, open_files=900)),
+        "server 1: has 900 files open of the 1000 that it may have",
+    ),
+    (
+        replace(CLUSTER, at_ms=3 * 86_400_000, cursors=(HOLDING,)),
+        "cursor audit of space log: holds 9 transactions back from retention, and nobody has had it for 3 days",
     ),
 ]
 """It serves, and will not for long, or not as well as it could."""
@@ -63,6 +102,35 @@ def test_a_healthy_cluster_has_no_problem(answer: Any, capsys: pytest.CaptureFix
     answer(with_replica(disk_free_bytes=NEARLY_FULL_BYTES))
     assert run("doctor") == 0
     assert capsys.readouterr().out == "cluster c: no problem (1 partitions, 1 replicas, 1 servers)\n"
+
+
+def test_what_differs_little_is_no_problem() -> None:
+    scrub = ScrubStatus(last_pass_ms=0)
+    view = replace(with_replica(process=PROCESS, scrub=scrub), manager=MANAGER, at_ms=100_000)
+    assert examine(replace(view, servers={1: replace(SERVER, process=PROCESS)})) == []
+    owned = replace(HOLDING, owner="me")
+    fresh = replace(HOLDING, changed_ms=2 * 86_400_000 + 1)
+    done = replace(HOLDING, lag=0)
+    assert examine(replace(CLUSTER, at_ms=3 * 86_400_000, cursors=(owned, fresh, done))) == []
+
+
+def test_a_waltz_of_another_version_says_so(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = about_process()
+    answer(replace(CLUSTER, manager=replace(MANAGER, process=own)))
+    assert run("doctor") == 0
+    answer(replace(CLUSTER, manager=replace(MANAGER, process=replace(own, version="9.9"))))
+    assert run("doctor", "--json") == 1
+    (problem,) = json.loads(capsys.readouterr().out.partition("\n")[2])["problems"]
+    assert problem["problem"] == f"the waltz that says this is version {own.version}, the cluster's manager 9.9"
+
+
+def test_a_process_says_what_it_runs_with() -> None:
+    own = about_process()
+    assert (own.python, own.version != "") == (platform.python_version(), True)
+    assert abs(own.now_ms / 1000 - time.time()) < 60
+    assert own.open_files is None or 0 < own.open_files <= own.open_files_limit
 
 
 def test_a_replica_that_is_full_is_not_called_nearly_full_as_well() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from waltz_ray import bring_up as bringing_up
 from waltz_ray.bring_up import bring_up
-from waltz_ray.config import ClusterConfig
+from waltz_ray.config import ClusterConfig, HttpConfig
 from waltz_ray.errors import ClusterMismatch, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
+from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
 
 
 class SomebodysRay:
@@ -69,3 +71,14 @@ def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.M
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert known.address == "h:1"
+
+
+def test_a_port_that_is_not_used_is_warned_of() -> None:
+    first, now = ClusterConfig("c"), ClusterConfig("c", http=HttpConfig(port=9464))
+    status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
+    assert bringing_up._warnings(status, first) == []
+    (warning,) = bringing_up._warnings(status, now)
+    assert warning == "the HTTP port was decided at the first start (any free one): 9464 is not used"
+    assert bringing_up._warnings(replace(status, config=now), now) == []
+    taken = replace(status, manager=replace(status.manager, http_error="cannot listen"))
+    assert bringing_up._warnings(taken, first) == ["the manager cannot listen; it tries again"]

@@ -26,16 +26,18 @@ from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.settings import Settings, from_json
 from waltz_ray.actors.topic_slots import TopicSlots
+from waltz_ray.actors.window import Window
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, NoNode, WaltzError
+from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import (
     ActorState,
     ActorStatus,
@@ -54,8 +56,8 @@ StatusT = TypeVar("StatusT", bound=ActorStatus)
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
-_METRICS_INTERVAL_S = 5.0
 _VIEW_TIMEOUT_S = 1.0
+_READ_ALWAYS = 256  # partitions, of which each is a read of ZooKeeper, whoever looks
 _SESSION_TIMEOUT_MS = 3000  # how long a successor waits for a killed manager's leader lock
 
 
@@ -95,6 +97,7 @@ class ManagerHost:
         self._closed = False
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="manager-view")
         self._reading: Future[None] | None = None
+        self._sparing = False  # what is being read
         self._last_read: _Read | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="manager", daemon=True)
@@ -175,14 +178,16 @@ class ManagerHost:
         self._thread.join()
         self._loop.close()
 
-    def view(self, timeout_s: float) -> ClusterStatus:
+    def view(self, timeout_s: float, sparing: bool = False) -> ClusterStatus:
         """What ZooKeeper says about the cluster: who has what, and who was in the last sessions. Nothing of the actors.
 
-        After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang.
+        After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang. ``sparing``, for who
+        asks again and again: of very many partitions the sessions and members may be those of the last assignment.
         """
         reading = self._reading
-        if reading is None or reading.done():
-            reading = self._reading = self._reader.submit(self._read_view)
+        if reading is None or reading.done() or (self._sparing and not sparing):
+            self._sparing = sparing
+            reading = self._reading = self._reader.submit(self._read_view, sparing)
         wait([reading], timeout_s)
         failure = reading.exception() if reading.done() else None
         read, seen = self._last_read, self._pulse.view()
@@ -211,12 +216,16 @@ class ManagerHost:
         """How many topic actors there are to be, as it was read last."""
         return self._topic_actors
 
-    def _read_view(self) -> None:
+    def _read_view(self, sparing: bool) -> None:
         self._kv_actors = self._layer_store.actors("kv")
         (assignment, _), spaces = self._store.assignment(), self._store.spaces.table()
         servers, replicas = self._store.servers(), self._store.replicas()
+        last = self._last_read
+        before = {each.partition: each for each in last.partitions} if sparing and last is not None else {}
+        if len(before) <= _READ_ALWAYS:
+            before = {}
         self._last_read = _Read(
-            partitions=tuple(self._read_partition(assignment, p) for p in spaces.kept),
+            partitions=tuple(self._read_partition(assignment, p, before.get(p)) for p in spaces.kept),
             spaces=tuple(spaces.present()),
             cursors=tuple(all_cursors(self._zookeeper, self._info.name, spaces.present())),
             servers={server_id: server.endpoint for server_id, server in servers.items()},
@@ -224,8 +233,12 @@ class ManagerHost:
             at=time.monotonic(),
         )
 
-    def _read_partition(self, assignment: Assignment, partition: int) -> PartitionAssignment:
+    def _read_partition(
+        self, assignment: Assignment, partition: int, before: PartitionAssignment | None
+    ) -> PartitionAssignment:
         owner = assignment.owner(partition)
+        if before is not None and before.generation == assignment.generation(partition) and before.members:
+            return before
         try:
             record, _ = self._store.roster(partition)
         except NoNode:
@@ -255,23 +268,9 @@ class ClusterManager:
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
-        self._closing = threading.Event()
-        threading.Thread(target=self._export, args=(CursorGauges(cluster),), name="metrics", daemon=True).start()
-
-    def _export(self, gauges: CursorGauges) -> None:
-        """Cursors are nobody's but ZooKeeper's: their lag is told from here."""
-        while not self._closing.wait(_METRICS_INTERVAL_S):
-            try:
-                gauges.cursors(self._cursors())
-            except WaltzError as error:  # the old values stay; who is silent is told by status
-                log.info("manager: the lag of cursors is not known: %s", error)
-
-    def _cursors(self) -> tuple[CursorStatus, ...]:
-        from waltz_ray.actors.supervision import statuses
-
-        spaces = ClusterStore(self._zookeeper, self._cluster).spaces.table().present()
-        found = all_cursors(self._zookeeper, self._cluster, spaces)
-        return cursors_behind(found, spaces, statuses(self._cluster, self._servers, ()).servers) if found else ()
+        gauges, http = CursorGauges(cluster), self._host.settings.config.http
+        self._window = Window(lambda: self._seen(sparing=True), lambda view: gauges.cursors(view.cursors), http)
+        self._window.open()
 
     def location(self) -> dict[str, str]:
         """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
@@ -285,14 +284,21 @@ class ClusterManager:
 
         Answers within seconds whoever hangs.
         """
+        return self._seen(sparing=False)
+
+    def _seen(self, sparing: bool) -> ClusterStatus:
         from waltz_ray.actors.supervision import statuses
 
         embedded = not self._host.settings.config.zookeeper
-        view = self._host.view(_VIEW_TIMEOUT_S)
+        view = self._host.view(_VIEW_TIMEOUT_S, sparing)
         kv, topics = range(self._host.kv_actors), range(self._host.topic_actors)
         answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv, topics=topics)
         return replace(
             view,
+            at_ms=time.time_ns() // 1_000_000,
+            manager=replace(
+                view.manager, http=self._window.endpoint, http_error=self._window.error, process=about_process()
+            ),
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,
@@ -331,7 +337,7 @@ class ClusterManager:
 
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
-        self._closing.set()
+        self._window.close()
         self._pulse.close()
         self._for_the_original.close()
         self._host.close()

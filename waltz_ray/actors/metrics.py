@@ -1,6 +1,7 @@
-"""What Prometheus sees: gauges through ``ray.util.metrics``, set every few seconds from ``status()``.
+"""What Prometheus sees through Ray: gauges of ``ray.util.metrics``, set every few seconds from ``status()``.
 
-Ray exports them at each node's metrics port with the prefix ``ray_`` (``deploy/prometheus.yml``).
+Ray exports them at each node's metrics port with the prefix ``ray_``. Which there are: ``runtime/figures.py``. A
+histogram is a gauge for each of its bounds, named and labelled as Prometheus does: its functions take it for one.
 
 Ray keeps about 11 KB for every gauge of every partition, in the process that sets it. So a process tells the first
 ``MOST_PARTITIONS`` that it has one by one, and counts all.
@@ -8,23 +9,31 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ray.util.metrics import Gauge
 
+from waltz_ray.runtime.figures import (
+    CURSOR,
+    KV,
+    MEASURES,
+    REPLICA,
+    SCRUB,
+    SERVED,
+    SERVER,
+    STORED,
+    TOPIC,
+    TRAFFIC,
+    Metric,
+)
+from waltz_ray.runtime.histogram import HistogramView
 from waltz_ray.runtime.status import (
     CursorStatus,
-    EndpointStatistics,
     KvActorStatus,
-    KvSpaceStatus,
-    Readiness,
     ReplicaStatus,
-    ScrubStatus,
-    ServedPartition,
     ServerStatus,
-    StoredPartition,
     TopicActorStatus,
 )
 
@@ -33,145 +42,72 @@ __all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauge
 MOST_PARTITIONS = 64
 """Of one process, that have gauges of their own; and as many cursors."""
 
+_MOST_LABELS = 4 * MOST_PARTITIONS
+"""Of one figure that is told by replica, client, stage or reason."""
+
 S = TypeVar("S")
+Tags = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Figure(Generic[S]):
-    """A gauge's name, what it says, and how it is read off a status; None = not known now, the old value stays."""
+class _Told(Generic[S]):
+    """One figure's gauges. One that is told by a label stays at 0 for what is there no more: a client that has gone."""
 
-    name: str
-    text: str
-    of: Callable[[S], float | None]
+    def __init__(self, figure: Metric[S], own: dict[str, str], more: tuple[str, ...]) -> None:
+        self._figure = figure
+        self._keys = (*own, *more, *([figure.by] if figure.by else []))
+        self._own = own
+        self._gauges: dict[str, Gauge] = {}
+        self._labels: set[tuple[tuple[str, str], ...]] = set()
 
+    def tell(self, status: S, tags: Tags) -> None:
+        here = dict[str, str](tags)
+        if not self._figure.by:
+            for _, value in self._figure.values(status):
+                self._set(value, here)
+            return
+        gone = {labels for labels in self._labels if here.items() <= set(labels)}
+        for label, value in self._figure.values(status):
+            labels = (*here.items(), (self._figure.by, label))
+            gone.discard(labels)
+            if labels in self._labels or len(self._labels) < _MOST_LABELS:
+                self._labels.add(labels)
+                self._set(value, dict(labels))
+        for labels in gone:
+            self._set(0.0, dict(labels))
 
-_REPLICA: tuple[_Figure[ReplicaStatus], ...] = (
-    _Figure("waltz_replica_serving", "1 if the replica serves, else 0", lambda r: r.serving),
-    _Figure("waltz_replica_disk_use_bytes", "bytes in the storage directory", lambda r: r.disk_use_bytes),
-    _Figure("waltz_replica_disk_free_bytes", "bytes free on its disk", lambda r: r.disk_free_bytes),
-    _Figure("waltz_replica_partitions", "partitions that the replica has", lambda r: len(r.partitions)),
-    _Figure(
-        "waltz_replica_partitions_damaged",
-        "those of them that are damaged and not served",
-        lambda r: sum(partition.damaged is not None for partition in r.partitions.values()),
-    ),
-)
-_TRAFFIC: tuple[_Figure[EndpointStatistics], ...] = (
-    _Figure(
-        "waltz_replica_connections",
-        "connections of partition servers since the replica started",
-        lambda t: t.connections,
-    ),
-    _Figure(
-        "waltz_replica_turns",
-        "turns since the replica started; a turn with appends costs one sync",
-        lambda t: t.turns,
-    ),
-    _Figure("waltz_replica_records", "records appended since the replica started", lambda t: t.records),
-    _Figure(
-        "waltz_replica_record_bytes", "bytes of records appended since the replica started", lambda t: t.record_bytes
-    ),
-)
-_SCRUB: tuple[_Figure[ScrubStatus], ...] = (
-    _Figure("waltz_replica_scrub_done_bytes", "bytes that the running pass has checked", lambda s: s.done_bytes),
-    _Figure("waltz_replica_scrub_total_bytes", "bytes that it is to check", lambda s: s.total_bytes),
-    _Figure(
-        "waltz_replica_scrub_last_pass_seconds",
-        "when the last full pass ended, Unix time",
-        lambda s: None if s.last_pass_ms is None else s.last_pass_ms / 1000,
-    ),
-    _Figure(
-        "waltz_replica_damages_found", "damaged closed segments found since the replica started", lambda s: s.found
-    ),
-    _Figure("waltz_replica_damages_repaired", "those of them that were repaired", lambda s: s.repaired),
-    _Figure("waltz_replica_damages_unrepaired", "damaged closed segments now", lambda s: len(s.unrepaired)),
-)
-_STORED: tuple[_Figure[StoredPartition], ...] = (
-    _Figure("waltz_replica_first_id", "ID with which the replica's log begins", lambda p: p.first_id),
-    _Figure("waltz_replica_last_id", "ID of the replica's last valid transaction", lambda p: p.last_id),
-    _Figure("waltz_replica_low_water_mark", "the replica's low-water mark", lambda p: p.low_water_mark),
-    _Figure("waltz_replica_session", "highest session the replica has accepted", lambda p: p.session),
-    _Figure("waltz_replica_damaged", "1 if the partition is damaged and not served", lambda p: p.damaged is not None),
-)
-_SERVER: tuple[_Figure[ServerStatus], ...] = (
-    _Figure("waltz_server_connections", "connections of clients", lambda s: s.connections),
-    _Figure(
-        "waltz_server_slow_steps",
-        "steps of the event loop that took longer than 20 ms since the server started",
-        lambda s: s.slow_steps,
-    ),
-    _Figure("waltz_server_longest_step_ms", "the longest of them in milliseconds", lambda s: s.longest_step_ms),
-    _Figure("waltz_server_partitions", "partitions that the server has", lambda s: len(s.partitions)),
-    _Figure(
-        "waltz_server_partitions_ready",
-        "those of them that are open",
-        lambda s: sum(partition.state is Readiness.READY for partition in s.partitions.values()),
-    ),
-)
-_SERVED: tuple[_Figure[ServedPartition], ...] = (
-    _Figure(
-        "waltz_partition_ready",
-        "1 if the partition is open on this server, else 0",
-        lambda p: p.state is Readiness.READY,
-    ),
-    _Figure("waltz_partition_high_water_mark", "ID of the last committed transaction", lambda p: p.high_water_mark),
-    _Figure("waltz_partition_trim_mark", "ID of the first transaction that must be there", lambda p: p.trim_mark),
-    _Figure("waltz_partition_session", "session that is running", lambda p: p.session),
-    _Figure("waltz_partition_generation", "generation of the assignment", lambda p: p.generation),
-    _Figure("waltz_partition_members", "replicas whose acknowledgements count", lambda p: len(p.members)),
-    _Figure(
-        "waltz_partition_in_flight_bytes",
-        "bytes of records that are admitted and not committed",
-        lambda p: p.in_flight_bytes,
-    ),
-    _Figure("waltz_partition_subscribers", "mounted clients", lambda p: p.subscribers),
-)
-_KV: tuple[_Figure[KvSpaceStatus], ...] = (
-    _Figure("waltz_kv_primaries", "buckets that the actor serves", lambda s: s.primaries),
-    _Figure("waltz_kv_secondaries", "buckets that it keeps a second copy of", lambda s: s.secondaries),
-    _Figure("waltz_kv_mask", "the mask of the space", lambda s: s.mask),
-    _Figure("waltz_kv_lease", "1 if the actor may answer reads without asking the log, else 0", lambda s: s.lease),
-    _Figure("waltz_kv_connections", "connections of clients and of other actors", lambda s: s.connections),
-    _Figure("waltz_kv_commands", "data commands since the actor began to serve the space", lambda s: s.commands),
-    _Figure("waltz_kv_waiting", "commands that wait for something else than the log", lambda s: s.waiting),
-    _Figure("waltz_kv_live_bytes", "bytes of the live state, of all partitions", lambda s: s.live_bytes),
-    _Figure("waltz_kv_tail_bytes", "bytes of the log since the last whole snapshots", lambda s: s.tail_bytes),
-)
-_TOPIC: tuple[_Figure[TopicActorStatus], ...] = (
-    _Figure("waltz_topic_slots", "slots that the actor has", lambda s: len(s.slots)),
-    _Figure("waltz_topic_unserved", "partitions of its slots where nothing can be appended", lambda s: len(s.unserved)),
-    _Figure("waltz_topic_master", "1 if the actor is the master, else 0", lambda s: s.leads),
-    _Figure("waltz_topic_connections", "connections of clients", lambda s: s.connections),
-    _Figure("waltz_topic_produced", "messages appended since the actor began", lambda s: s.produced),
-    _Figure("waltz_topic_refused", "messages refused since the actor began", lambda s: s.refused),
-    _Figure("waltz_topic_delivered", "messages delivered since the actor began", lambda s: s.delivered),
-    _Figure("waltz_topic_groups", "partitions that groups consume at the actor", lambda s: s.groups),
-)
-_CURSOR: tuple[_Figure[CursorStatus], ...] = (
-    _Figure("waltz_cursor_lag", "transactions that are committed and still to come", lambda c: c.lag),
-    _Figure("waltz_cursor_owned", "1 if somebody has the cursor, else 0", lambda c: c.owner is not None),
-)
+    def _set(self, value: float | HistogramView, tags: dict[str, str]) -> None:
+        if not isinstance(value, HistogramView):
+            self._gauge("").set(float(value), tags=tags)
+            return
+        for bound, count in value.cumulative():
+            self._gauge("_bucket").set(float(count), tags=tags | {"le": bound})
+        self._gauge("_count").set(float(value.count), tags=tags)
+        self._gauge("_sum").set(value.total, tags=tags)
+
+    def _gauge(self, suffix: str) -> Gauge:
+        found = self._gauges.get(suffix)
+        if found is None:
+            keys = (*self._keys, "le") if suffix == "_bucket" else self._keys
+            found = self._gauges[suffix] = Gauge(self._figure.name + suffix, self._figure.text, keys)
+            found.set_default_tags(self._own)
+        return found
 
 
 class _Set(Generic[S]):
     """The gauges of one kind of status. ``own``: tags that are the same for ever; ``more``: keys of those that vary."""
 
-    def __init__(self, figures: Iterable[_Figure[S]], own: dict[str, str], *more: str) -> None:
-        self._gauges = [(figure, Gauge(figure.name, figure.text, (*own, *more))) for figure in figures]
-        for _, gauge in self._gauges:
-            gauge.set_default_tags(own)
+    def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str], *more: str) -> None:
+        self._told = [_Told(figure, own, more) for figure in figures]
 
     def tell(self, status: S, **tags: str) -> None:
-        for figure, gauge in self._gauges:
-            value = figure.of(status)
-            if value is not None:
-                gauge.set(float(value), tags=tags)
+        for each in self._told:
+            each.tell(status, tags)
 
 
 class _OfPartitions(Generic[S]):
     """The gauges of partitions: of those that came first, as many as are told one by one."""
 
-    def __init__(self, figures: Iterable[_Figure[S]], own: dict[str, str]) -> None:
+    def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str]) -> None:
         self._set = _Set(figures, own, "partition")
         self._told: set[int] = set()
 
@@ -188,9 +124,9 @@ class Gauges:
 
     def __init__(self, cluster: str, replica: str) -> None:
         own = {"cluster": cluster, "replica": replica}
-        self._replica, self._traffic = _Set(_REPLICA, own), _Set(_TRAFFIC, own)
-        self._scrub = _Set(_SCRUB, own)
-        self._partitions = _OfPartitions(_STORED, own)
+        self._replica, self._traffic = _Set(REPLICA, own), _Set(TRAFFIC, own)
+        self._scrub = _Set(SCRUB, own)
+        self._partitions = _OfPartitions(STORED, own)
 
     def replica(self, status: ReplicaStatus) -> None:
         """Set everything that one ``ReplicaHost.status()`` knows."""
@@ -207,11 +143,14 @@ class ServerGauges:
 
     def __init__(self, cluster: str, server: str) -> None:
         own = {"cluster": cluster, "server": server}
-        self._server, self._partitions = _Set(_SERVER, own), _OfPartitions(_SERVED, own)
+        self._server, self._partitions = _Set(SERVER, own), _OfPartitions(SERVED, own)
+        self._measures = _Set(MEASURES, own)
 
     def server(self, status: ServerStatus) -> None:
         """Set everything that one ``Server.status()`` knows."""
         self._server.tell(status)
+        if status.measures is not None:
+            self._measures.tell(status.measures)
         self._partitions.tell(status.partitions)
 
 
@@ -219,7 +158,7 @@ class KvGauges:
     """The gauges of one kv actor, tagged with the cluster, the actor and the space."""
 
     def __init__(self, cluster: str, actor: str) -> None:
-        self._set = _Set(_KV, {"cluster": cluster, "actor": actor}, "space")
+        self._set = _Set(KV, {"cluster": cluster, "actor": actor}, "space")
 
     def actor(self, status: KvActorStatus) -> None:
         """Set everything that one ``KvActor.status()`` knows."""
@@ -231,7 +170,7 @@ class TopicGauges:
     """The gauges of one topic actor, tagged with the cluster and the actor."""
 
     def __init__(self, cluster: str, actor: str) -> None:
-        self._set = _Set(_TOPIC, {"cluster": cluster, "actor": actor})
+        self._set = _Set(TOPIC, {"cluster": cluster, "actor": actor})
 
     def actor(self, status: TopicActorStatus) -> None:
         """Set everything that one ``TopicActor.status()`` knows."""
@@ -242,7 +181,7 @@ class CursorGauges:
     """The gauges of the cluster's cursors, tagged with the cluster, the space and the cursor."""
 
     def __init__(self, cluster: str) -> None:
-        self._set = _Set(_CURSOR, {"cluster": cluster}, "space", "cursor")
+        self._set = _Set(CURSOR, {"cluster": cluster}, "space", "cursor")
         self._told: dict[tuple[str, str], CursorStatus] = {}
 
     def cursors(self, found: Iterable[CursorStatus]) -> None:

@@ -21,7 +21,9 @@ from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
 from waltz_ray.protocol.messages.replica import FindExcess, FindTime, Read, ReadTimes
 from waltz_ray.protocol.partition.events import (
     HEAVY,
+    AppendReceived,
     ConfirmSession,
+    CreditReceived,
     Effect,
     EndTurn,
     Event,
@@ -52,6 +54,7 @@ from waltz_ray.protocol.session_types import (
     RangeRead,
     RangeReadFailed,
     ReadRange,
+    ReplicaAppended,
     RosterConflict,
     RosterWritten,
     SetReplicaMark,
@@ -63,6 +66,7 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.protocol.times import TimeMarks, times_within
 from waltz_ray.runtime.driver import Driver
+from waltz_ray.runtime.measures import AppendStages, Measures
 from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.feed_data import feed_data_frames
@@ -77,6 +81,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ZOOKEEPER_RETRY_S = 0.2
+
+_NOTHING_IS_COMMITTED_BY = frozenset((AppendReceived, TurnEnded, FeedDue, FeedRead, CreditReceived))
 
 
 class Connection(Protocol):
@@ -101,6 +107,7 @@ class Host(Protocol):
     links: dict[int, ReplicaOrders]
     turns: Turns
     watchdog: Watchdog
+    measures: Measures
     now_ms: Callable[[], int]  # the wall clock
 
     @property
@@ -128,6 +135,7 @@ class PartitionDriver(Driver[Event, Effect]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._zookeeper_answers = True
+        self._stages = AppendStages(host.measures)
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -135,6 +143,22 @@ class PartitionDriver(Driver[Event, Effect]):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def handle(self, event: Event) -> None:
+        """As every driver; and what it means for appends on their way is measured."""
+        kind = type(event)
+        if kind in _NOTHING_IS_COMMITTED_BY:  # most events are such, or acknowledgements
+            super().handle(event)
+            return
+        if kind is ReplicaAppended:
+            assert isinstance(event, ReplicaAppended)
+            self._stages.acknowledged(event.last_id)
+            super().handle(event)
+        else:
+            super().handle(event)
+            self._stages.stage(self.machine.stage)
+        if self._stages.waiting:
+            self._stages.committed(self.machine.high_water_mark, self.machine.subscribers)
 
     async def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Committed records from ``first_id`` (at least one, which must exist), from memory or a member replica."""
@@ -187,7 +211,9 @@ class PartitionDriver(Driver[Event, Effect]):
 
     def end_turn(self) -> None:
         """What waited in the sockets has been handed over."""
+        self._stages.turn_began()
         self.handle(TurnEnded(self._host.now_ms()))
+        self._stages.turn_ended()
 
     def feed_turn(self) -> None:
         """Other input, and the partitions that asked before, had their turn."""
@@ -197,6 +223,7 @@ class PartitionDriver(Driver[Event, Effect]):
         links, me = self._host.links, self.partition_id
         match effect:
             case AppendToReplicas(session_id, replica_ids, batch):
+                self._stages.sent(batch.last_id, len(batch), batch.size_bytes)
                 frame = b"".join(append_frame_parts(me, session_id, batch))
                 for replica_id in replica_ids:
                     links[replica_id].append(me, session_id, batch.last_id, frame)
@@ -204,12 +231,15 @@ class PartitionDriver(Driver[Event, Effect]):
                 connection = self._host.connections.get(connection_id)
                 if connection is not None:  # else nobody is there any more to be told
                     connection.deliver(message)
+                self._stages.told(message)
             case EndTurn():
+                self._stages.arrived()
                 self._host.turns.end_turn_of(self)
             case FeedAgain():
                 self._host.turns.feed_turn_of(self)
             case SendFeed(connection_ids, mode, batch):
                 self._send_feed(connection_ids, _feed_message(mode, batch))
+                self._stages.fed(batch.last_id, self.machine.high_water_mark)
             case ReadFeed():
                 self._spawn(self._read_feed(effect))
             case OpenReplica(session_id, replica_id, joined_session_id, owner):

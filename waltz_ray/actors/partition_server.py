@@ -19,6 +19,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ServerStatus
 
 __all__ = ["Channel", "PartitionServer"]
@@ -59,8 +60,8 @@ class PartitionServer:
         """What the server says of itself (``Server.status``), and whether ZooKeeper answers it. Waits for nothing."""
         if self._server is None or self._pulse is None:
             reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
-            return ServerStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid())
-        return replace(self._server.status(), zookeeper=self._pulse.view())
+            return ServerStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid(), process=about_process())
+        return replace(self._server.status(), zookeeper=self._pulse.view(), process=about_process())
 
     async def shutdown(self) -> None:
         """Leave the cluster; the actor is of no use afterwards."""

@@ -27,6 +27,8 @@ import os
 import socket
 import struct
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -38,9 +40,11 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import (
     Append,
     Read,
+    Refused,
     ReplicaReply,
     ReplicaRequest,
 )
+from waltz_ray.runtime.histogram import LATENCY_S, Histogram
 from waltz_ray.runtime.status import EndpointStatistics
 from waltz_ray.wire.framing import (
     MAGIC_REPLICA,
@@ -103,6 +107,8 @@ class ReplicaEndpoint:
         self.endpoint = Endpoint(host, self._listener.port)
         self._lock = threading.Lock()
         self._statistics = EndpointStatistics()
+        self._turns = Histogram(LATENCY_S)
+        self._refusals: Counter[str] = Counter()
 
     def start(self) -> Endpoint:
         """Begin to accept; returns where."""
@@ -112,7 +118,8 @@ class ReplicaEndpoint:
     def statistics(self) -> EndpointStatistics:
         """What has come and been answered so far."""
         with self._lock:
-            return replace(self._statistics, connections=self._listener.accepted)
+            refusals, turn = dict(self._refusals), self._turns.view()
+            return replace(self._statistics, connections=self._listener.accepted, refusals=refusals, turn=turn)
 
     def stop(self) -> None:
         """Stop listening, end every connection, wait for the turns in progress."""
@@ -138,6 +145,7 @@ class ReplicaEndpoint:
                 self._turn(stream, connection, portion)
 
     def _turn(self, stream: BlockingStream, connection: object, requests: list[ReplicaRequest]) -> None:
+        started = time.monotonic()
         try:
             replies = self._handle(requests, connection)
         except SyncFailed as error:
@@ -147,17 +155,21 @@ class ReplicaEndpoint:
             log.exception("%s: a request failed without an answer", self._name)
             self._on_fatal(f"{self._name}: {type(error).__name__}: {error}; memory and disk may disagree, process ends")
             raise ConnectionAbortedError("the replica ends") from error
-        self._count(requests)
+        self._count(requests, replies, time.monotonic() - started)
         for piece in _joined(_frames(stream.version, replies)):
             stream.send_all(piece)
 
-    def _count(self, requests: list[ReplicaRequest]) -> None:
+    def _count(self, requests: list[ReplicaRequest], replies: list[ReplicaReply], seconds: float) -> None:
         records = record_bytes = 0
         for request in requests:
             if type(request) is Append:
                 records += len(request.lengths)
                 record_bytes += len(request.records)
+        refused = [reply.code.name.lower() for reply in replies if type(reply) is Refused]
         with self._lock:
+            if records:
+                self._turns.observe(seconds)
+            self._refusals.update(refused)
             before = self._statistics
             self._statistics = EndpointStatistics(
                 turns=before.turns + 1,

@@ -38,15 +38,19 @@ from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import ActorState, Readiness, ReplicaProgress, ServedPartition, ServerStatus
 from waltz_ray.runtime.watchdog import Watchdog
 from waltz_ray.wire.znodes import ServerDescriptor
 
-__all__ = ["Server"]
+__all__ = ["MOST_LAGS", "Server"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+MOST_LAGS = 16
+"""Of a partition's subscribers, in a status."""
 
 
 def _wall_clock_ms() -> int:
@@ -79,6 +83,7 @@ class Server:
         self.outgoing = Outgoing()
         self.links: dict[int, ReplicaOrders] = {}
         self.watchdog = Watchdog()
+        self.measures = Measures()
         self.turns = Turns(self.outgoing)
         self.assigned: dict[int, int] = {}  # partition -> generation
         self._trim_marks: dict[int, int] = {}
@@ -255,6 +260,7 @@ class Server:
             longest_step_ms=round(self.watchdog.longest_ms, 1),
             links={replica_id: link.status() for replica_id, link in self.links.items()},
             partitions={p: _served(self.drivers[p]) for p in sorted(self.assigned)},
+            measures=self.measures.view(),
         )
 
 
@@ -281,4 +287,5 @@ def _served(driver: PartitionDriver) -> ServedPartition:
         subscribers=machine.subscribers,
         hindrance=driver.hindrance(),
         trim_mark=machine.trim_mark,
+        lags=machine.lags(MOST_LAGS),
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
 from waltz_ray.errors import CoordinationError
 
 __all__ = ["Settings", "from_json", "to_json"]
@@ -42,4 +42,5 @@ def from_json(values: Mapping[str, Any]) -> Settings:
     fields["server"] = build(ServerConfig, fields.get("server", {}))
     fields["kv"] = build(KvConfig, fields.get("kv", {}))
     fields["topics"] = build(TopicConfig, fields.get("topics", {}))
+    fields["http"] = build(HttpConfig, fields.get("http", {}))
     return Settings(build(ClusterConfig, fields), placement)

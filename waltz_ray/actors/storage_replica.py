@@ -49,6 +49,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
+from waltz_ray.actors.measured_disk import MeasuredDisk
 from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
@@ -76,6 +77,7 @@ from waltz_ray.protocol.messages.replica import (
     ReplicaRequest,
 )
 from waltz_ray.protocol.spaces import SpaceTable
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
@@ -107,7 +109,8 @@ class ReplicaHost:
         self._config, self._host = config, host
         self._incarnation = uuid.uuid4().hex
         self._state, self._reason, self._since_ms = ActorState.STARTING, "has not begun", _now_ms()
-        self._disk = OsDisk()
+        self._measured = MeasuredDisk(OsDisk())
+        self._disk = self._measured.disk
         self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
         self._service: ReplicaService | None = None
@@ -148,6 +151,7 @@ class ReplicaHost:
             partitions={p: _stored(store, p) for p in store.served_ids} if store else {},
             traffic=endpoint.statistics() if endpoint else None,
             scrub=upkeep.status() if upkeep else None,
+            sync=self._measured.syncs(),
         )
 
     def shutdown(self) -> None:
@@ -405,7 +409,7 @@ class StorageReplica:
         return self._host.health()
 
     def status(self) -> ReplicaStatus:
-        return replace(self._host.status(), node=self._node_id)
+        return replace(self._host.status(), node=self._node_id, process=about_process())
 
     def set_files_aside(self) -> str:
         return self._host.set_files_aside()

@@ -15,6 +15,7 @@ from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOp
 from waltz_ray.cli.status import look
 from waltz_ray.errors import CoordinationError, WaltzError
 from waltz_ray.runtime.findings import Finding, examine
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ClusterStatus
 
 __all__ = ["register"]
@@ -32,6 +33,9 @@ def doctor(
     directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
 ) -> None:
     """Name every problem of a cluster and what to do about it, within 10 seconds whoever hangs.
+
+    Looked at are ZooKeeper, servers, replicas, sessions and their quorums, disks and their checks, clocks, versions,
+    open files and layers; of this machine Java and limits.
 
     Exit code 0: no problem; 1: problems; 2: the cluster could not be looked at.
     """
@@ -77,6 +81,10 @@ def _here(view: ClusterStatus) -> list[Finding]:
     if handles < needed:
         problem = f"a process may open {handles} files; a replica of {len(view.partitions)} partitions needs {needed}"
         found.append(Finding("this machine", problem, f"raise the limit before waltz up: ulimit -n {2 * needed}"))
+    own, here = view.manager.process, about_process()
+    if own is not None and own.version != here.version:
+        problem = f"the waltz that says this is version {here.version}, the cluster's manager {own.version}"
+        found.append(Finding("this machine", problem, "use the cluster's version, or finish its upgrade"))
     return found
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
 from waltz_ray.cli.cursor import cursor_table
+from waltz_ray.cli.live import IntervalOption, show_live, views
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.runtime.findings import SILENT_S, what_does_not_serve
 from waltz_ray.runtime.status import ClusterStatus, Readiness, ScrubStatus, ZooKeeperStatus, to_json
 
-__all__ = ["look", "register"]
+__all__ = ["look", "register", "size_text"]
 
 _MANAGER_TIMEOUT_S = 5.0
 
@@ -25,38 +31,57 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", as_json: JsonOption = False
+    directory: DirOption = "",
+    cluster: ClusterOption = "",
+    address: AddressOption = "",
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it until Ctrl-C.")] = False,
+    interval: IntervalOption = 2.0,
 ) -> None:
     """Show partitions, servers, replicas and ZooKeeper, within 10 seconds whoever hangs.
 
     Exit code 1 if something does not serve: a partition, server, replica, ZooKeeper or the manager, or a full disk.
+    With --watch and --json a line each time.
     """
     from waltz_ray.finding.find import find_on_ray
 
     name, joined = find_on_ray(cluster, directory, address)
-    view = look(name)
-    trouble = what_does_not_serve(view)
-    if as_json:
-        print_json(to_json(view))
+    if watch and as_json:
+        with suppress(KeyboardInterrupt):
+            for view in views(lambda: look(name), interval):
+                print(json.dumps(to_json(view)), flush=True)
+    elif watch:
+        show_live(_pages(view, joined) for view in views(lambda: look(name), interval))
     else:
-        console = Console()
-        zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
-        console.print(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}", soft_wrap=True)
-        if len(view.spaces) > 1:
-            console.print(_spaces(view))
-        console.print(_partitions(view))
-        console.print(_servers(view))
-        console.print(_replicas(view))
-        if view.kv:
-            console.print(_kv(view))
-        if view.topics:
-            console.print(_topics(view))
-        if view.cursors:
-            console.print(cursor_table(view.cursors))
-        for line in trouble:
-            console.print(str(line), style="yellow", soft_wrap=True, markup=False)
-    if trouble:
-        raise typer.Exit(1)
+        view = look(name)
+        if as_json:
+            print_json(to_json(view))
+        else:
+            console = Console()
+            for page in _pages(view, joined):
+                console.print(page, soft_wrap=isinstance(page, Text))
+        if what_does_not_serve(view):
+            raise typer.Exit(1)
+
+
+def _pages(view: ClusterStatus, joined: str) -> Iterator[Table | Text]:
+    """What is shown, from the top; a line of text is never cut."""
+    zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
+    http = f"   http://{view.manager.http}/" if view.manager.http else ""
+    yield Text(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}{http}")
+    if len(view.spaces) > 1:
+        yield _spaces(view)
+    yield _partitions(view)
+    yield _servers(view)
+    yield _replicas(view)
+    if view.kv:
+        yield _kv(view)
+    if view.topics:
+        yield _topics(view)
+    if view.cursors:
+        yield cursor_table(view.cursors)
+    for line in what_does_not_serve(view):
+        yield Text(str(line), style="yellow")
 
 
 def look(name: str) -> ClusterStatus:
@@ -116,7 +141,7 @@ def _replicas(view: ClusterStatus) -> Table:
             " ".join(_text(stored.first_id) for stored in partitions) or "-",
             " ".join(_text(stored.last_id) for stored in partitions) or "-",
             " ".join(_text(stored.low_water_mark) for stored in partitions) or "-",
-            _size(replica.disk_use_bytes),
+            size_text(replica.disk_use_bytes),
             _checked(replica.scrub),
         )
     return table
@@ -165,7 +190,8 @@ def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _size(count: int | None) -> str:
+def size_text(count: int | None) -> str:
+    """Bytes for people; "-" = not known."""
     if count is None:
         return "-"
     value = float(count)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
-from waltz_ray.config import ClusterConfig, KvConfig, TopicConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, TopicConfig
 
 if TYPE_CHECKING:
     from waltz_ray.finding.cluster_file import ClusterFile
@@ -51,6 +51,10 @@ def up(
         typer.Option(min=1, help="Topic actors (TubeMQ), and a key/value actor if there is none; more at any time."),
     ] = None,
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
+    http_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The manager's HTTP port, for ever. \\[default: any free one]"),
+    ] = 0,
     address: Annotated[
         str,
         typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
@@ -77,6 +81,7 @@ def up(
         servers=servers if servers is not None else there.servers,
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
+        http=HttpConfig(port=http_port),
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:

@@ -5,7 +5,7 @@ Pure: a status in, findings out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -14,16 +14,31 @@ from waltz_ray.runtime.status import (
     ActorStatus,
     ClusterStatus,
     PartitionAssignment,
+    ProcessStatus,
     Readiness,
     ReplicaStatus,
     ServedPartition,
     ZooKeeperStatus,
 )
 
-__all__ = ["Finding", "NEARLY_FULL_BYTES", "SILENT_S", "examine", "what_does_not_serve"]
+__all__ = [
+    "CLOCKS_APART_S",
+    "Finding",
+    "NEARLY_FULL_BYTES",
+    "NOT_CHECKED_S",
+    "SILENT_S",
+    "examine",
+    "what_does_not_serve",
+]
 
 SILENT_S = 6.0
 """A ZooKeeper that has not answered for so long does not: three requests of the pulse."""
+
+CLOCKS_APART_S = 5.0
+"""Clocks of two machines that differ by more than this are wrong; answers take up to 2 s to come together."""
+
+NOT_CHECKED_S = 14 * 24 * 3600
+"""A replica whose files were not read again for so long is not checked: a pass begins every week."""
 
 NEARLY_FULL_BYTES = 1 << 30
 """A replica's disk with less room than this is nearly full."""
@@ -54,6 +69,9 @@ def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
         found += _partition(each, view.served(each))
     found += _kv(view)
     found += _topics(view)
+    if view.manager.http_error:
+        remedy = "free that port, or choose another (HttpConfig.port): it is tried again every few seconds"
+        found.append(Finding("manager", view.manager.http_error, remedy))
     if view.manager.supervision_error:
         found.append(Finding("manager", view.manager.supervision_error, "see to what it says of Ray's nodes"))
     return found
@@ -73,7 +91,7 @@ def examine(view: ClusterStatus) -> list[Finding]:
             found.append(
                 Finding(f"replica {number}", room, "make room before appends are refused, or move the replica")
             )
-    return [*found, *_idle_servers(view)]
+    return [*found, *_not_checked(view), *_idle_servers(view), *_processes(view), *_held_by_nobody(view)]
 
 
 def _silent_manager(view: ClusterStatus) -> list[Finding]:
@@ -198,6 +216,59 @@ def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:
     problem = f"commits on {len(served.members)} of {len(served.replicas)} replicas: {', '.join(outside)}"
     remedy = "one that is lost has to come back (see it above), any other catches up by itself: look again"
     return [Finding(f"partition {partition_id}", problem, remedy)]
+
+
+def _not_checked(view: ClusterStatus) -> Iterator[Finding]:
+    for number, replica in view.replicas.items():
+        scrub = replica.scrub
+        if view.at_ms is None or scrub is None or scrub.last_pass_ms is None:
+            continue
+        age_s = (view.at_ms - scrub.last_pass_ms) / 1000
+        if age_s > NOT_CHECKED_S:
+            remedy = "see whether scrub_bytes_per_s is too little for what it stores, or it is restarted too often"
+            yield Finding(f"replica {number}", f"its files were not checked for {age_s / 86400:.0f} days", remedy)
+
+
+def _processes(view: ClusterStatus) -> Iterator[Finding]:
+    """What differs between the machines of a cluster, or is short on one."""
+    kinds: dict[str, Mapping[int, ActorStatus]] = {
+        "server": view.servers,
+        "replica": view.replicas,
+        "kv": view.kv,
+        "topic": view.topics,
+    }
+    own = view.manager.process
+    for kind, actors in kinds.items():
+        for number, actor in actors.items():
+            if actor.process is not None:
+                yield from _process(f"{kind} {number}", actor.process, own, view.at_ms)
+
+
+def _process(who: str, process: ProcessStatus, own: ProcessStatus | None, at_ms: int | None) -> Iterator[Finding]:
+    if at_ms is not None and abs(apart := (process.now_ms - at_ms) / 1000) > CLOCKS_APART_S:
+        problem = f"its clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} the manager's"
+        yield Finding(who, problem, "set both machines' clocks by NTP: times of records, and retention, go by them")
+    if own is not None and (process.version, process.python) != (own.version, own.python):
+        problem = f"runs {process.version} on Python {process.python}, the manager {own.version} on {own.python}"
+        yield Finding(
+            who, problem, "finish the upgrade: the same packages on every node, then end that actor's process"
+        )
+    limit = process.open_files_limit
+    if process.open_files is not None and process.open_files > 0.8 * limit:
+        problem = f"has {process.open_files} files open of the {limit} that it may have"
+        remedy = f"raise the limit where its node's Ray is started: ulimit -n {4 * limit}"
+        yield Finding(who, problem, remedy)
+
+
+def _held_by_nobody(view: ClusterStatus) -> Iterator[Finding]:
+    for cursor in view.cursors:
+        if view.at_ms is None or not cursor.holds_retention or cursor.owner is not None or not cursor.lag:
+            continue
+        days = (view.at_ms - cursor.changed_ms) / 86_400_000
+        if days > 1:
+            problem = f"holds {cursor.lag} transactions back from retention, and nobody has had it for {days:.0f} days"
+            remedy = "start its reader again; if it is gone for good: waltz cursor delete"
+            yield Finding(f"cursor {cursor.name} of space {cursor.space}", problem, remedy)
 
 
 def _idle_servers(view: ClusterStatus) -> list[Finding]:

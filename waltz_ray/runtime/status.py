@@ -14,6 +14,7 @@ from uuid import UUID
 
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import Space
+from waltz_ray.runtime.histogram import HistogramView
 
 if TYPE_CHECKING:  # whoever only shows a status needs no machines for it
     from waltz_ray.config import ClusterConfig
@@ -34,12 +35,14 @@ __all__ = [
     "LinkStatus",
     "ManagerStatus",
     "PartitionAssignment",
+    "ProcessStatus",
     "Readiness",
     "ReplicaProgress",
     "ReplicaStatus",
     "RottenSegment",
     "ScrubStatus",
     "ServedPartition",
+    "ServerMeasures",
     "ServerStatus",
     "StoredPartition",
     "ZooKeeperStatus",
@@ -81,17 +84,30 @@ class Readiness(_Word):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """What a process runs with. ``version``: of this package; ``now_ms``: its wall clock, Unix time; ``open_files``:
+    None where that cannot be known; ``open_files_limit``: how many it may have."""
+
+    version: str
+    python: str
+    now_ms: int
+    open_files: int | None
+    open_files_limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActorStatus:
     """What every actor's status has.
 
     ``reason``: why it does not serve, "" else. ``silent_s``: seconds since it answered last, told of one that is
-    silent. ``pid``: of the process that does the work.
+    silent. ``pid``: of the process that does the work; ``process``: what it runs with.
     """
 
     state: ActorState
     reason: str = ""
     silent_s: float | None = None
     pid: int | None = None
+    process: ProcessStatus | None = None
 
     @property
     def serving(self) -> bool:
@@ -155,7 +171,8 @@ class ServedPartition:
 
     ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
     committed; ``subscribers``: mounted clients; ``hindrance``: what keeps it from taking appends, "" = nothing;
-    ``trim_mark``: what is below may be gone.
+    ``trim_mark``: what is below may be gone; ``lags``: of the subscribers that are furthest behind (client ID), by how
+    many committed transactions.
     """
 
     generation: int
@@ -170,6 +187,24 @@ class ServedPartition:
     subscribers: int
     hindrance: str = ""
     trim_mark: int = 0
+    lags: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMeasures:
+    """Since a server began (``runtime.measures``). ``stages``: seconds by stage; ``batch_records``, ``batch_bytes``:
+    what goes to replicas at a time; ``recovery``: seconds until a session was open; ``refused``: appends, and mounts,
+    by reason; ``lock_failures``: appends that met a newer transaction under their locks. ``records``, ``record_bytes``:
+    what went to replicas, copies not counted."""
+
+    stages: Mapping[str, HistogramView]
+    batch_records: HistogramView
+    batch_bytes: HistogramView
+    recovery: HistogramView
+    refused: Mapping[str, int]
+    lock_failures: int
+    records: int = 0
+    record_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +223,7 @@ class ServerStatus(ActorStatus):
     links: Mapping[int, LinkStatus] = field(default_factory=dict)
     partitions: Mapping[int, ServedPartition] = field(default_factory=dict)
     zookeeper: ZooKeeperStatus | None = None
+    measures: ServerMeasures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +244,19 @@ class StoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit."""
+    """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit.
+
+    ``refusals``: orders that were refused, by reason. ``turn``: seconds that turns with appends took, writing and
+    syncing; None where nothing measures them.
+    """
 
     connections: int = 0
     turns: int = 0
     requests: int = 0
     records: int = 0
     record_bytes: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    turn: HistogramView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +292,7 @@ class ReplicaStatus(ActorStatus):
     """A storage replica's. ``node``: Ray's ID of the node it runs on; ``since_ms``: when its state began, Unix time.
 
     ``problem``: what is wrong although it serves (a full disk), "" = nothing. ``traffic``: None without an endpoint.
-    ``scrub``: None while it does not serve.
+    ``scrub``: None while it does not serve. ``sync``: seconds that the disk took for a sync.
     """
 
     replica: int | None = None
@@ -265,6 +307,7 @@ class ReplicaStatus(ActorStatus):
     partitions: Mapping[int, StoredPartition] = field(default_factory=dict)
     traffic: EndpointStatistics | None = None
     scrub: ScrubStatus | None = None
+    sync: HistogramView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,13 +384,17 @@ class TopicActorStatus(ActorStatus):
 class ManagerStatus:
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
 
-    ``supervision_error``: why it cannot make sure of the actors, "" if it can.
+    ``supervision_error``: why it cannot make sure of the actors, "" if it can. ``http``: where its HTTP port is, None
+    if it has none; ``http_error``: why it has none although it should.
     """
 
     pid: int | None
     leading: bool | None
     supervision_error: str = ""
     reason: str = ""
+    http: Endpoint | None = None
+    http_error: str = ""
+    process: ProcessStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +447,8 @@ class ClusterStatus:
 
     ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
     Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
-    partitions are those that servers have then. Deleted spaces, and their partitions, are not told.
+    partitions are those that servers have then. Deleted spaces, and their partitions, are not told. ``at_ms``: when the
+    manager put it together, Unix time.
     """
 
     cluster: str
@@ -420,6 +468,7 @@ class ClusterStatus:
     topics: Mapping[int, TopicActorStatus] = field(default_factory=dict)
     placement: Mapping[int, str] = field(default_factory=dict)
     config: ClusterConfig | None = None
+    at_ms: int | None = None
 
     def served(self, partition: PartitionAssignment) -> ServedPartition | None:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""

@@ -24,6 +24,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ProjectionFailed, WaltzError
 from waltz_ray.kv.serving.space_server import SpaceServer
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, KvActorStatus
 
 __all__ = ["KvActor"]
@@ -86,6 +87,7 @@ class KvActor:
             state=state,
             reason=reason,
             pid=os.getpid(),
+            process=about_process(),
             actor=self._actor_id,
             zookeeper=self._pulse.view(),
             spaces={name: server.status() for name, server in self._servers.items()},

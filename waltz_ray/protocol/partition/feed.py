@@ -13,6 +13,7 @@ in no queue and costs nothing.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -158,6 +159,14 @@ class FeedHub:
             return False
         distance = (subscriber.req_id.sequence_number - req_id.sequence_number) & 0xFFFFFFFF
         return 0 < distance < 1 << 31  # sequence numbers wrap around
+
+    def lags(self, high_water_mark: int, most: int) -> dict[int, int]:
+        """By how many transactions subscribers are behind (client ID), of the ``most`` that are furthest."""
+        behind = (
+            (0 if client_id in self._live else max(0, high_water_mark - each.position), client_id)
+            for client_id, each in self._subscribers.items()
+        )
+        return {client_id: lag for lag, client_id in heapq.nlargest(most, behind)}
 
     # ---- who is there, and what they may be sent ----------------------------------------------------------
 

@@ -162,6 +162,10 @@ class Partition:
         """Number of mounted clients."""
         return len(self.feed)
 
+    def lags(self, most: int) -> dict[int, int]:
+        """The subscribers that are furthest behind, by client ID, and how many committed transactions."""
+        return self.feed.lags(self.high_water_mark, most)
+
     def recent(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch] | None:
         """The first committed records of [first_id, end_id) from memory; None if they are no longer there."""
         log = self.state.log

@@ -21,6 +21,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.protocol.spaces import OFFSETS_SPACE, Space
+from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
 from waltz_ray.topics.groups.status import GroupStatus
 from waltz_ray.topics.serving.offsets import KvOffsets
@@ -74,7 +75,8 @@ class TopicActor:
         if self._server is None or self._pulse is None:
             reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
             return TopicActorStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid(), actor=self._actor_id)
-        return replace(self._server.status(), pid=os.getpid(), zookeeper=self._pulse.view())
+        own = about_process()
+        return replace(self._server.status(), pid=os.getpid(), process=own, zookeeper=self._pulse.view())
 
     async def groups(self) -> list[GroupStatus] | None:
         """What the master knows of groups of consumers; None: this actor is not the master."""

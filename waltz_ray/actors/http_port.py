@@ -1,0 +1,107 @@
+"""An HTTP port with an event loop and a thread of its own, so that whoever floods it disturbs nobody else.
+
+What a stranger can cost is bounded: connections in all and from one address, the time until a whole request has come,
+its length, and the time until its answer is taken. Each connection has one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waltz_ray.errors import WireError
+from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.listener import LoopListener, listen
+from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.stream import Patience, Stream
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.wire.http import HttpFramer, HttpRequest, HttpResponse, encode_response
+
+__all__ = ["HttpLimits", "HttpPort"]
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[HttpRequest], HttpResponse]
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """Of one port. Times in milliseconds."""
+
+    connections: int = 64
+    connections_per_peer: int = 48
+    request_ms: int = 5_000
+    """Until a whole request has come."""
+    untaken_ms: int = 10_000
+    """While the peer takes too little of its answer."""
+
+
+class _HttpConnection(Stream[HttpRequest]):
+    def __init__(self, answer: Answer, limits: HttpLimits, limit: ConnectionLimit) -> None:
+        super().__init__(HttpFramer(), Outgoing(), Patience(limits.request_ms, limits.untaken_ms), limit)
+        self._answer = answer
+
+    def on_frame(self, frame: HttpRequest) -> None:
+        if frame.method not in ("GET", "HEAD"):
+            response = HttpResponse(405, b"only GET and HEAD are served here\n")
+        else:
+            response = self._answer(frame)
+        self.send_bytes(encode_response(response, frame.method != "HEAD"))
+        self.finish("answered")
+
+    def on_protocol_error(self, error: WireError) -> None:
+        self.send_bytes(encode_response(HttpResponse(400, f"{error}\n".encode())))
+
+    def on_impatience(self, reason: str) -> None:
+        log.info("closing the HTTP connection with %s: %s", self.peer, reason)
+
+
+class HttpPort:
+    """Listens from the beginning. OSError if the port cannot be had. ``answer`` is called in the port's thread."""
+
+    def __init__(self, host: str, port: int, answer: Answer, limits: HttpLimits | None = None) -> None:
+        self._answer, self._limits = answer, limits or HttpLimits()
+        self._limit = ConnectionLimit("http", self._limits.connections, self._limits.connections_per_peer)
+        self._loop = asyncio.new_event_loop()
+        self._open: set[_HttpConnection] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
+        self._thread.start()
+        try:
+            starting = listen("http", self._connection, host, port)
+            self._listener: LoopListener = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
+        except BaseException:
+            self._end()
+            raise
+        self.endpoint = Endpoint(host, self._listener.port)
+        """Where it listens."""
+
+    @property
+    def open(self) -> int:
+        """Connections that there are."""
+        return self._limit.open
+
+    def close(self) -> None:
+        """Listen no more, and end every connection."""
+        asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result()
+        self._end()
+
+    async def _leave(self) -> None:
+        self._listener.close()
+        for connection in list(self._open):
+            connection.abort("the port is closed")
+        while any(not connection.ended for connection in self._open):
+            await asyncio.sleep(0)
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _connection(self) -> _HttpConnection:
+        self._open = {each for each in self._open if not each.ended}
+        made = _HttpConnection(self._answer, self._limits, self._limit)
+        self._open.add(made)
+        return made
