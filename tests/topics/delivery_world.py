@@ -38,11 +38,14 @@ class Broker:
 
 
 class Consumer:
-    """Sends one request at a time, and says consumed only of what it has been given."""
+    """Sends one request at a time, and says consumed only of what it has been given. ``reader``: it reads the log
+    itself, and says how far it is."""
 
-    def __init__(self, name: str, manual: bool, broker: Broker) -> None:
+    def __init__(self, name: str, manual: bool, broker: Broker, reader: bool = False) -> None:
         self.name = name
         self.manual = manual
+        self.reader = reader
+        self.position = 0  # of a reader
         self.has_it = False
         self.held: list[int] = []
         self.confused = (
@@ -68,7 +71,7 @@ class DeliveryWorld:
         self.offset: int | None = None
         self.epoch = 0
         self.brokers = [Broker()]
-        self.consumers = [Consumer(f"c{n}", self.chance.random() < 0.4, self.brokers[0]) for n in range(3)]
+        self.consumers = [self.new_consumer(f"c{n}") for n in range(3)]
         self.filters = frozenset({"a"}) if self.chance.random() < 0.4 else frozenset()
         self.jumps = self.chance.random() < 0.3  # whether somebody resets offsets, or asks for some
         self.requests: dict[int, tuple[Consumer | None, t.DeliveryRequest | t.LeaseRenewed]] = {}
@@ -76,7 +79,11 @@ class DeliveryWorld:
         self.said: set[int] = set()
         self.excused: set[int] = set()
         self.safe: set[int] = set()
-        self.seen = dict.fromkeys(("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed"), 0)
+        self.seen = dict.fromkeys(("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read"), 0)
+
+    def new_consumer(self, name: str) -> Consumer:
+        kind = self.chance.random()
+        return Consumer(name, kind < 0.4, self.brokers[-1], kind > 0.8)
 
     # ---- walking
 
@@ -138,7 +145,7 @@ class DeliveryWorld:
             return
         if chance < 0.02:
             self.consumers.remove(consumer)  # killed, and started again: it has another name then
-            self.consumers.append(Consumer(f"again{self.token()}", consumer.manual, self.brokers[-1]))
+            self.consumers.append(self.new_consumer(f"again{self.token()}"))
             return
         if consumer.broker not in self.brokers or chance < 0.05:
             broker = self.brokers[self.chance.choice((0, -1, -1, -1))]
@@ -154,9 +161,11 @@ class DeliveryWorld:
         elif chance < 0.2:
             self.ask(consumer, broker, t.LeaseRenewed(self.token(), consumer.name))
         elif chance < 0.24:
-            consumed = not consumer.confused
+            consumed = not consumer.confused and not consumer.reader  # who reads has said how far, or has not
             self.say(consumer, consumed)
             self.ask(consumer, broker, t.PartitionGivenBack(self.token(), consumer.name, consumed))
+        elif consumer.reader:
+            self.read_on(consumer, broker)
         elif consumer.manual and (consumer.confused or chance < 0.5):
             consumed = not consumer.confused and chance < 0.45
             self.say(consumer, consumed)
@@ -171,6 +180,21 @@ class DeliveryWorld:
             self.say(consumer, consumed)
             consumer.confused = False
         self.ask(consumer, broker, t.PullAsked(self.token(), consumer.name, consumed, consumer.manual))
+
+    def read_on(self, consumer: Consumer, broker: Broker) -> None:
+        """Some of the log, or a word on what was read so far."""
+        consumer.position = max(consumer.position, self.first)
+        if consumer.has_it and self.chance.random() < 0.6:
+            end = min(len(self.log), consumer.position + self.chance.randint(1, 5))
+            consumer.held += [at for at in range(consumer.position, end) if self.wants(at)]
+            consumer.position = end
+            return
+        offset = consumer.position if consumer.has_it else t.NO_OFFSET
+        lag = len(self.log) - consumer.position
+        self.say(consumer, consumer.has_it)
+        self.seen["read"] += 1
+        request = t.ProgressAsked(self.token(), consumer.name, offset, 0, bool(self.filters), len(self.log), lag)
+        self.ask(consumer, broker, request)
 
     def say(self, consumer: Consumer, consumed: bool) -> None:
         if consumed:
@@ -311,7 +335,8 @@ class DeliveryWorld:
             if isinstance(request, t.PartitionGivenBack) and reply.code == TopicCode.UNAVAILABLE:
                 self.let_go(broker, consumer)
             return
-        if broker.holder != consumer.name and not isinstance(request, t.ConfirmAsked | t.PartitionGivenBack):
+        confirms = isinstance(request, t.ConfirmAsked | t.ProgressAsked | t.PartitionGivenBack)
+        if broker.holder != consumer.name and not confirms:
             raise self.broken(f"{consumer.name} is answered {reply.code}, but {broker.holder or 'nobody'} has it")
         if reply.code in (TopicCode.OK, TopicCode.NOT_FOUND) and said and had_it:
             self.promised(broker, said)
@@ -336,7 +361,7 @@ class DeliveryWorld:
         broker.holder, broker.sign_ms = consumer.name, self.now
         if waits:
             consumer.forget()
-            consumer.has_it, consumer.confused = True, False
+            consumer.has_it, consumer.confused, consumer.position = True, False, reply.offset
 
     @staticmethod
     def let_go(broker: Broker, consumer: Consumer) -> None:

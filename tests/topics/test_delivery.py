@@ -89,6 +89,10 @@ class Shop:
     def confirm(self, consumed: bool = True, consumer: str = "c") -> t.DeliveryReply:
         return self.one(t.ConfirmAsked(self.token(), consumer, consumed))
 
+    def progress(self, offset: int, read_bytes: int = 0, consumer: str = "c") -> t.DeliveryReply:
+        lag_bytes = (self.end - max(0, offset)) * self.message_bytes
+        return self.one(t.ProgressAsked(self.token(), consumer, offset, read_bytes, False, self.end, lag_bytes))
+
     def alive(self, consumer: str = "c") -> TopicCode:
         return self.one(t.LeaseRenewed(self.token(), consumer)).code
 
@@ -317,8 +321,8 @@ def test_resets_go_where_they_are_told_to_and_drop_what_was_delivered() -> None:
     for offset, there in ((7, 7), (10, 10), (0, 1), (1, 1)):
         reply = shop.reset(offset)
         assert (reply.code, reply.offset, shop.stored) == (TopicCode.OK, there, there)
-        assert shop.alive() == TopicCode.OK
-        assert shop.confirm(True).offset == there
+        assert shop.alive() == TopicCode.HB_NO_NODE, "who reads the log itself would confirm where it is"
+        assert shop.register().offset == there
     assert shop.pull(last=True).messages == [1, 2, 3]
     for offset in (11, -1):
         assert shop.reset(offset).code == TopicCode.BAD_REQUEST
@@ -487,3 +491,56 @@ def test_a_broken_rule_is_noticed_without_walking(
     break_rule(monkeypatch, rules, rule, broken)
     with pytest.raises(AssertionError):
         test()
+
+
+# ---- consumers that read the log themselves
+
+
+def test_what_a_reader_of_the_log_has_consumed_is_stored_and_never_goes_back() -> None:
+    shop = Shop(stored=2)
+    assert shop.register().offset == 2
+    reply = shop.progress(7)
+    assert (reply.code, reply.offset, reply.end, shop.stored) == (TopicCode.OK, 7, 10, 7)
+    assert shop.progress(-1).offset == 7
+    assert shop.progress(4).offset == 7, "it says less than before"
+    assert (shop.stored, shop.stores) == (7, 1), "and nothing is written for that"
+    assert shop.progress(11).code is TopicCode.BAD_REQUEST, "nobody can have consumed what is not there"
+    assert shop.stored == 7
+    assert shop.pull().offset == 7, "whoever pulls goes on there"
+
+
+def test_only_who_has_the_partition_says_how_far_it_is() -> None:
+    shop = Shop()
+    assert shop.progress(3).code is TopicCode.HB_NO_NODE
+    shop.register("a")
+    assert shop.progress(3, consumer="b").code is TopicCode.DUPLICATE_PARTITION
+    shop.now += LIMITS.lease_ms - 1
+    assert shop.progress(1, consumer="a").code is TopicCode.OK, "it is a sign of life"
+    shop.now += LIMITS.lease_ms - 1
+    assert shop.progress(2, consumer="a").code is TopicCode.OK
+    shop.now += LIMITS.lease_ms
+    assert shop.progress(3, consumer="a").code is TopicCode.HB_NO_NODE
+    assert shop.stored == 2
+
+
+def test_a_zombie_that_reads_the_log_moves_nothing() -> None:
+    shop = Shop()
+    shop.register()
+    shop.progress(3)
+    shop.epoch += 1  # another owner of the slot has taken the offset
+    assert shop.progress(5).code is TopicCode.MOVED
+    assert shop.stored == 3
+
+
+def test_t45_who_reads_the_log_is_told_when_more_may_be_read() -> None:
+    shop = Shop(
+        flow='[{"type": 3, "rule": [{"normFreqInMs": 400, "filterFreqInMs": 400, "minDataFilterFreqInMs": 400}]}]'
+    )
+    shop.register()
+    assert shop.progress(-1).wait_ms == 0
+    reply = shop.progress(3, read_bytes=100)
+    assert (reply.code, reply.wait_ms, shop.stored) == (TopicCode.OK, 400, 3), "what was consumed counts all the same"
+    shop.now += 399
+    assert shop.progress(-1).wait_ms == 1
+    shop.now += 1
+    assert shop.progress(-1).wait_ms == 0

@@ -41,6 +41,11 @@ def last_of_them(ends: Sequence[int], position: int) -> int | None:
     return ends[-1] if ends and ends[-1] > position else None
 
 
+def one_more(place: DeliveryPlace, offset: int) -> None:
+    if offset > place.confirmed:
+        place.confirmed = place.told = place.position = offset + 1
+
+
 def walks() -> None:
     for seed in range(300):
         walk(seed)
@@ -62,6 +67,8 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "confirmed is not stored": (rules, "has_to_store", lambda told, confirmed, stored, skipped: False),
     "what is delivered counts as confirmed": (DeliveryPlace, "rewind", DeliveryPlace.confirm),
     "a confirm confirms nothing": (DeliveryPlace, "confirm", DeliveryPlace.rewind),
+    "what a reader has consumed comes again": (DeliveryPlace, "confirm_to", lambda place, offset: None),
+    "a reader confirms one more than it says": (DeliveryPlace, "confirm_to", one_more),
 }  # fmt: skip
 
 

@@ -261,6 +261,7 @@ class Delivery:
     def _kept(self, work: DeliveryWork) -> None:
         place, request = self._place, work.request
         if isinstance(request, t.ResetAsked):
+            self._lose("the group has been set elsewhere")  # who reads the log itself would confirm where it is
             place.begin(work.stored_offset, work.stored_offset, False)
         place.stored = work.stored_offset
         if isinstance(request, t.PartitionWanted):
