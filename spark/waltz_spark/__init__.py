@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from waltz_spark.session import start_spark, stop_spark, use_java
     from waltz_spark.stream import stream_feed
     from waltz_spark.stream_runner import FeedStream
+    from waltz_spark.topic_rows import TopicRows
 
 __all__ = [
     "BatchProgress",
     "FeedStream",
     "JsonRows",
+    "TopicRows",
     "read_feed",
     "read_kv",
     "start_spark",
@@ -42,6 +44,7 @@ _MODULES = {
     "BatchProgress": "progress",
     "FeedStream": "stream_runner",
     "JsonRows": "decoders",
+    "TopicRows": "topic_rows",
     "read_feed": "feed",
     "read_kv": "key_values",
     "start_spark": "session",

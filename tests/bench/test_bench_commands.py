@@ -117,6 +117,17 @@ def test_what_is_felt_of_a_hung_server_and_of_a_move(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.cluster
+def test_topics_beside_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ("--runs", "1", "--seconds", "0.2", "--messages", "8000")
+    assert run("bench", "topics", "--dir", str(tmp_path), "--json", *short) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 6
+    assert all(row["rate"] > 0 for row in found["rows"]), found["rows"]
+    assert "produce pipelined, rate by the log's append" in found["ratios"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_event_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bench", "availability", "--event", "flood") != 0
     assert "there is no event 'flood'" in capsys.readouterr().err
