@@ -7,9 +7,9 @@ no HTTP, is a WireError, after which only closing the connection helps.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from waltz_ray.errors import WireError
+from waltz_ray.protocol.value import value
 
 __all__ = ["HEAD_BYTES", "HttpFramer", "HttpRequest", "HttpResponse", "encode_response"]
 
@@ -27,7 +27,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HttpRequest:
     """``path``: without what follows a question mark."""
 
@@ -35,7 +35,7 @@ class HttpRequest:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class HttpResponse:
     """``kind``: what the body is, as the header Content-Type says it."""
 
