@@ -106,11 +106,14 @@ class _ConsumeLoad:
         try:
             while not self._stopped:
                 began = perf_counter()
-                batch = consumer.pull(_PULLED, timeout=0.5)
-                if batch is not None:
-                    count = sum(len(message.data) > 0 for message in batch)
-                    consumer.confirm(batch)
-                    self.latencies_s.extend([perf_counter() - began] * count)
+                batch = consumer.pull(_PULLED, timeout=0.1)
+                if batch is None:  # that was all: once more
+                    for topic, partition in consumer.partitions:
+                        consumer.seek(topic, partition, "earliest")
+                    continue
+                count = sum(len(message.data) > 0 for message in batch)
+                consumer.confirm(batch)
+                self.latencies_s.extend([perf_counter() - began] * count)
         except BaseException as error:  # noqa: BLE001 - raised by stop()
             self.errors.append(error)
             self.failed.set()
