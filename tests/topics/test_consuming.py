@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.topics.actors import TopicActors, actors
-from tests.topics.foreign_client import ForeignClient, payloads_of
+from tests.topics.foreign_client import ForeignClient, payloads_of, text
 from waltz_ray.topics.offset_item import OffsetItem
 from waltz_ray.topics.records import OWNERSHIP_HEADER
 
@@ -347,5 +347,56 @@ def test_a_pull_waits_for_a_moment_and_is_answered_when_something_comes() -> Non
             answer = asyncio.ensure_future(pulled(broker))
             await sent(broker, b"a")
             assert await answer == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_t25_a_pull_that_was_given_up_takes_nothing() -> None:
+    """Its client has lost the connection while it was held back: what it brought would be lost, and be confirmed."""
+
+    async def run() -> None:
+        async with one_slot(hold_s=10.0) as (found, broker):
+            assert (await broker.register("g", "orders")).code == 200
+            _, lost = broker.send(17, {1: text("one"), 2: 0, 3: text("g"), 4: text("orders"), 5: 1, 6: 1})
+            assert (await broker.beat("g", [])).code == 200, "it has come before this"
+            again = await found.broker(1)
+            held = asyncio.ensure_future(again.pull("g", "orders", by_hand=True))
+            await sent(broker, b"a", b"b")
+            assert payloads_of(await held)[:1] == [b"a"]
+            assert broker._answer(await lost, 17).code == 404
+
+    asyncio.run(run())
+
+
+def test_t25_what_a_connection_brings_late_is_not_done() -> None:
+    """Neither a pull, which would bring what nobody gets, nor a confirm of what was delivered since."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a", b"b")
+            assert (await broker.register("g", "orders")).code == 200
+            again = await found.broker(1)
+            assert payloads_of(await again.pull("g", "orders", by_hand=True)) == [b"a", b"b"]
+            await sent(broker, b"c")
+            assert (await broker.pull("g", "orders", by_hand=True)).code == 400
+            assert (await broker.confirm("g", "orders")).code == 400
+            assert found.offsets.items[KEY].offset == 0
+            assert (await again.confirm("g", "orders")).number(4) == 3
+            assert payloads_of(await again.pull("g", "orders", by_hand=True)) == [b"c"]
+            assert (await broker.register("g", "orders", "two")).code == 410, "another consumer is not meant"
+
+    asyncio.run(run())
+
+
+def test_connections_of_many_who_ask_in_vain_are_forgotten() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            assert (await broker.register("g", "orders")).code == 200
+            for number in range(100):
+                assert (await broker.register("g", "orders", f"other-{number}")).code == 410
+            partition = found.nodes[0].topics["orders"].partitions[0]
+            delivery = found.nodes[0].duties.deliveries.of("orders", partition, "g")
+            assert delivery is not None
+            assert len(delivery._connections) <= 64
 
     asyncio.run(run())

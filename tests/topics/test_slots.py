@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.topics.actors import TopicActors, actors
 from tests.topics.foreign_client import ForeignFault, crc
+from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
 from waltz_ray.topics.payload import java_hash
@@ -293,3 +296,46 @@ def test_the_table_grows_with_the_largest_topic_and_stays_in_balance() -> None:
     assert min(place.epoch for place in larger.places.values()) > 1000
     assert grown(larger, 3) == larger
     assert grown(UnitTable(0, {}), 1).places == {1: UnitPlace(None, 0)}
+
+
+def test_a_slot_that_moves_while_it_is_taken_is_released() -> None:
+    """Its OWN comes into the log after the table has given the slot away: nobody but this actor can release it."""
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            node, topic = found.nodes[0], found.nodes[0].topics["orders"]
+            append, owns = topic.log.append, list[Callable[[], None]]()
+            topic.log.append = lambda *what, **how: owns.append(partial(append, *what, **how))  # type: ignore[method-assign]
+            found.arrange(lambda slot: 0, 1)
+            await found.until(lambda: bool(owns))
+            topic.log.append = append  # type: ignore[method-assign]
+            found.arrange(lambda slot: 1, 1)
+            await found.until(lambda: not node._stirred.is_set())
+            assert 0 in topic.partitions
+            owns[0]()
+            await found.until_served(1)
+            await found.until(lambda: not topic.partitions)
+
+    asyncio.run(run())
+
+
+def test_a_slot_that_moves_while_nothing_is_known_of_it_is_released() -> None:
+    """Its feed ends while it is released: it is looked at once more, and found to be ours."""
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            topic = found.nodes[0].topics["orders"]
+            append = topic.log.append
+            topic.log.append = lambda *what, **how: None  # type: ignore[method-assign]
+            found.arrange(lambda slot: 1, 1)
+            topic.partitions[0]._ended(WaltzError("as if it had"))
+            await found.until(lambda: 0 not in topic.partitions or not topic.partitions[0].failure)
+            topic.log.append = append  # type: ignore[method-assign]
+            await found.until_served(1)
+            await found.until(lambda: not topic.partitions)
+
+    asyncio.run(run())

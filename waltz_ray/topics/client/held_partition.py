@@ -110,6 +110,11 @@ class HeldPartition:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
+    def gave(self, batch: MessageBatch) -> bool:
+        """Whether it was given out under this lease. The next one may begin elsewhere: what is confirmed of an older
+        one would pass over what is in between."""
+        return batch.lease is self
+
     # ---- the lease
 
     async def take(self, offset: int | None = None) -> None:
@@ -198,7 +203,7 @@ class HeldPartition:
             read = _Read((records.slice(0, most),), rest.first_id, None)
         if self._feed is not None and read.item is not None:
             self._feed.used(read.item)
-        batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types)
+        batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
         empty = not any(map(has_messages, read.records))
         nothing = self._given == self._wanted and empty
         self._given = read.end

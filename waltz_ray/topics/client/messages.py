@@ -36,15 +36,23 @@ class MessageBatch:
     """Messages of one partition, in their order: iterate over it, as often as you like. ``end``: the offset behind it,
     which it is confirmed up to."""
 
-    __slots__ = ("_records", "_types", "end", "partition", "size_bytes", "topic")
+    __slots__ = ("_records", "_types", "end", "lease", "partition", "size_bytes", "topic")
 
     def __init__(
-        self, topic: str, partition: int, records: Sequence[RecordBatch], end: int, types: frozenset[str]
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[RecordBatch],
+        end: int,
+        types: frozenset[str],
+        lease: object = None,
     ) -> None:
-        """``types``: all others are left out; empty: none is."""
+        """``types``: all others are left out; empty: none is. ``lease``: of whoever has given it out."""
         self.topic = topic
         self.partition = partition
         self.end = end
+        self.lease = lease
+        """Under which it was given out: under another one it cannot be confirmed."""
         self.size_bytes = sum(each.size_bytes for each in records)
         """Of what was read for it."""
         self._records = records

@@ -110,12 +110,15 @@ class SlotPartition:
         self._in_flight = 0
         self._committed = -1
         self._stopping = False
+        self._known = False  # who has it, by the log
+        self._unsure = False  # an OWN of ours may be in the log one day, or not
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def run(self) -> None:
         """Begin: find out who has it. It goes on until ``close``."""
         await self.fold.start()
+        self._known = True
         self._put(FoldCaughtUp())
 
     async def close(self) -> None:
@@ -175,10 +178,12 @@ class SlotPartition:
 
     @property
     def idle(self) -> bool:
-        """It is not ours, is not to be, and nothing of it is under way."""
+        """It is not ours, is not to be, and nothing of it is under way: the log will not say either that it is ours.
+        Nobody else could release it."""
         place = self._machine.place(THE_UNIT)
         wanted = place is not None and place.primary == self._places.actor
-        return not wanted and not self._machine.serving(THE_UNIT) and not self._in_flight and not self._stopping
+        under_way = self._in_flight or self._stopping or self._unsure or self._machine.engaged(THE_UNIT)
+        return self._known and not wanted and not under_way
 
     # ---- what the coordination says
 
@@ -260,6 +265,8 @@ class SlotPartition:
                     self._places.changed(self.partition)
         finally:
             self._busy = False
+        if self.idle:
+            self._places.changed(self.partition)
 
     def _carry_out(self, order: OwnershipEffect[int]) -> None:
         match order:
@@ -293,6 +300,7 @@ class SlotPartition:
 
         def lost(reason: str) -> None:
             log.warning("topic/%d: nobody can say whether its %s is in the log: %s", self._places.actor, record, reason)
+            self._unsure = self._unsure or isinstance(record, SlotOwn)
             self._loop.call_later(_LOST_S, self._put, unknown)
 
         fates = AppendFates(
