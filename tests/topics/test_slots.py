@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,6 +15,8 @@ from tests.topics.foreign_client import ForeignFault, crc
 from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
+from waltz_ray.topics.access import TopicAccess
+from waltz_ray.topics.authorization import AccessRules
 from waltz_ray.topics.payload import java_hash
 from waltz_ray.topics.records import (
     OWNERSHIP_HEADER,
@@ -337,5 +340,37 @@ def test_a_slot_that_moves_while_nothing_is_known_of_it_is_released() -> None:
             topic.log.append = append  # type: ignore[method-assign]
             await found.until_served(1)
             await found.until(lambda: not topic.partitions)
+
+    asyncio.run(run())
+
+
+def test_what_waits_for_news_of_rights_is_not_overtaken() -> None:
+    """A register that is looked at again, and the logout behind it: nobody has the partition afterwards."""
+
+    async def run() -> None:
+        async with actors(1) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            duties, asked, known = found.nodes[0].duties, asyncio.Event(), asyncio.Event()
+            allowed = TopicAccess()
+            now = [replace(allowed, rules=AccessRules(authenticate=True))]
+
+            async def again() -> None:
+                asked.set()
+                await known.wait()
+                now[0] = allowed
+
+            duties.access, duties.access_again = lambda: now[0], again
+            broker = await found.broker(1)
+            registered = asyncio.ensure_future(broker.register("g", "orders"))
+            await asked.wait()
+            left = asyncio.ensure_future(broker.register("g", "orders", out=True))
+            sent = asyncio.ensure_future(broker.produce("orders", b"x"))
+            await found.until(lambda: broker._serial == 3)
+            known.set()
+            assert [(await each).code for each in (registered, left, sent)] == [200, 200, 200]
+            assert (await broker.register("g", "orders", "another")).code == 200, "nobody has it"
+            assert not found.nodes[0].gateways[1]._shared.port._looking  # type: ignore[attr-defined]
 
     asyncio.run(run())

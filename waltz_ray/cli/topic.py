@@ -310,14 +310,14 @@ def _send_away(there: _Topics, place: GroupPlace, slot: Endpoint) -> None:
     import asyncio
 
     from waltz_ray.coordination.topic_store import TopicStore
-    from waltz_ray.topics.client.links import tell
+    from waltz_ray.topics.client.links import tell_slot
     from waltz_ray.topics.lease_ending import others_end
     from waltz_ray.topics.slots import slot_of
     from waltz_ray.topics.tokens import decode_secrets
 
     secrets = decode_secrets(TopicStore(there.zookeeper, there.found.name).document("secrets")[0])
     number = slot_of(place.partition)
-    if why := asyncio.run(tell(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
+    if why := asyncio.run(tell_slot(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
         print(f"slot {number} does not hear of it, at {slot}: {why}; who consumes goes on until it confirms something")
 
 

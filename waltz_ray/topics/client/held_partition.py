@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from waltz_ray import compat
 from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -26,6 +24,7 @@ from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.client.messages import MessageBatch, has_messages
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.filtering import headers_of_types, wanted_ranges
 from waltz_ray.topics.messages import AuthorizedInfo
 from waltz_ray.topics.messages_consumer import (
     ProgressRequestC2B,
@@ -33,7 +32,6 @@ from waltz_ray.topics.messages_consumer import (
     RegisterRequestC2B,
     RegisterResponseB2C,
 )
-from waltz_ray.topics.records import header_of_type
 from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.texts import parse_subscription
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
@@ -46,8 +44,6 @@ AskSlot = Callable[[Endpoint, TopicRequest], Awaitable["TopicResponse | RpcFault
 
 _TRY_AGAIN = (TopicCode.NOT_READY, TopicCode.RECEIVE_OVERFLOW, TopicCode.UNAVAILABLE, TopicCode.SPEED_LIMIT)
 _REPORT_S = 0.5
-_GAP = 4  # transactions that nobody wants, between two that are wanted: read with them
-_PIECE = 4096  # transactions of one read
 _PIECE_BYTES = 1 << 20
 
 
@@ -95,7 +91,7 @@ class HeldPartition:
         self._endpoint = Endpoint(place.broker.host, place.broker.port)
         self._number = place.partition_id
         self._own, self._source, self._ask, self._changed = own, source, ask, changed
-        self._headers = np.array(sorted({header_of_type(each) for each in own.types}), dtype=np.int32)
+        self._headers = headers_of_types(own.types)
         self._reads: deque[_Read] = deque()
         self._given = -1  # what is below it was given to the application
         self._wanted = -1  # what is below it is to be confirmed
@@ -273,9 +269,8 @@ class HeldPartition:
         """Of headers, the data of what may be wanted."""
         while True:
             feed, item = await self._unread.get()
-            wanted = feed.first_id + np.isin(feed.headers, self._headers).nonzero()[0]
             records: list[RecordBatch] = []
-            for first, end in _runs(wanted.tolist()):
+            for first, end in wanted_ranges(feed.first_id, feed.headers, self._headers):
                 records += await self._read_range(first, end)
             self._reads.append(_Read(tuple(records), feed.first_id + len(feed), item))
             self._changed()
@@ -362,14 +357,3 @@ class HeldPartition:
             if not future.done():
                 future.set_exception(self.lost)
         self._changed()
-
-
-def _runs(wanted: list[int]) -> list[tuple[int, int]]:
-    """Ranges [first, end) that have all of ``wanted`` (ascending), and little else."""
-    runs: list[tuple[int, int]] = []
-    for each in wanted:
-        if runs and each - runs[-1][1] < _GAP and each - runs[-1][0] < _PIECE:
-            runs[-1] = runs[-1][0], each + 1
-        else:
-            runs.append((each, each + 1))
-    return runs

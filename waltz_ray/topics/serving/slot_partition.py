@@ -54,6 +54,7 @@ from waltz_ray.protocol.ownership_types import (
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import SlotOwn, SlotRelease, TopicMessage
 from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.header_window import HeaderWindow, HeaderWindows
 from waltz_ray.topics.serving.message_line import MessageLine
 from waltz_ray.topics.serving.partition_fold import (
     SAID_AGAIN_BYTES,
@@ -103,6 +104,7 @@ class SlotPartition:
             places.actor, OneUnit(), places.session_s, places.margin_s
         )
         self.fold = PartitionFold(self._log, partition, places.tail_bytes, self._folded, self._ended)
+        self._headers = HeaderWindows(self._log, partition)
         self._line = MessageLine(self._ask_log, self.fold, lambda: self.serving)
         self._loop = asyncio.get_running_loop()
         self._events: deque[OwnershipEvent[int]] = deque()
@@ -175,6 +177,10 @@ class SlotPartition:
     async def read(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
         """Transactions from ``first_id`` on, possibly fewer than asked. DataUnavailable, Trimmed."""
         return await self._log.read(self.partition, first_id, end_id, max_bytes)
+
+    async def headers(self, offset: int, end: int) -> HeaderWindow:
+        """Headers from ``offset`` on, of transactions that are known to be committed. DataUnavailable, Trimmed."""
+        return await self._headers.since(offset, end)
 
     @property
     def idle(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,17 +83,26 @@ class SlotPort:
         self._topics = topics
         self._duties = duties
         self._deliveries = duties.deliveries
+        self._looking: dict[int, asyncio.Future[None]] = {}  # by connection: done when its last request is
 
     def submit(self, request: TopicRequest, call: RpcCall, connection: int, answer: Answered) -> None:
         if isinstance(request, RegisterRequestC2B) and request.op_type == OTHERS_END:
             self._others_end(request, answer)
             return
-        refused = self._refused(request)
-        again = self._duties.access_again
+        before, refused = self._looking.get(connection), self._refused(request)
+        if before is None and not self._may_be_behind(refused):
+            self._decided(request, refused, connection, answer)
+            return
+        looked = self._looking[connection] = asyncio.get_running_loop().create_future()
+        self._deliveries.spawn(self._look_again(before, looked, request, connection, answer))
+
+    def _may_be_behind(self, refused: Refusal | None) -> bool:
+        """Whether what holds may be newer than what was told, and lets the client."""
+        return refused is not None and refused.code in _MAY_BE_BEHIND and self._duties.access_again is not None
+
+    def _decided(self, request: TopicRequest, refused: Refusal | None, connection: int, answer: Answered) -> None:
         if refused is None:
             self._submit(request, connection, answer)
-        elif refused.code in _MAY_BE_BEHIND and again is not None:
-            self._deliveries.spawn(self._look_again(again(), request, connection, answer))
         else:
             answer(_refusal(request, refused))
 
@@ -108,14 +118,27 @@ class SlotPort:
         answer(RegisterResponseB2C(True, TopicCode.OK, ""))
 
     async def _look_again(
-        self, looked: Awaitable[None], request: TopicRequest, connection: int, answer: Answered
+        self,
+        before: asyncio.Future[None] | None,
+        looked: asyncio.Future[None],
+        request: TopicRequest,
+        connection: int,
+        answer: Answered,
     ) -> None:
-        await looked
-        refused = self._refused(request)
-        if refused is None:
-            self._submit(request, connection, answer)
-        else:
-            answer(_refusal(request, refused))
+        """What comes over the connection meanwhile waits ``before`` it is looked at: it is not to overtake."""
+        try:
+            if before is not None:
+                await before
+            refused = self._refused(request)
+            if self._may_be_behind(refused):
+                assert self._duties.access_again is not None
+                await self._duties.access_again()
+                refused = self._refused(request)
+            self._decided(request, refused, connection, answer)
+        finally:
+            looked.set_result(None)
+            if self._looking.get(connection) is looked:
+                del self._looking[connection]
 
     def _refused(self, request: TopicRequest) -> Refusal | None:
         """Why the client may not: who sends or registers shows tokens, who pulls has registered. What was consumed is
