@@ -79,5 +79,5 @@ class HeaderWindows:
             if not columns:
                 raise DataUnavailable(f"no header came from partition {self._partition} within {_WAIT_S:g} s") from None
         finally:
-            await self._log.unfollow(feed)
+            feed.abandon()
         return HeaderWindow(first_id, np.concatenate(columns)[: end_id - first_id])
