@@ -15,6 +15,7 @@ from tests.simulation.growth import GROWS
 from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS, PARTS
 from tests.simulation.table import update_page
+from tests.simulation.topics import TOPICS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
 
@@ -66,7 +67,8 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        seeds += [bit + seed for bit in (GROWS, TRIMS, SCRUBS, KV, KV | TRIMS) for seed in range(options.seeds // 10)]
+        kinds = GROWS, TRIMS, SCRUBS, KV, KV | TRIMS, TOPICS
+        seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
     if options.processes < 2:
         yield from map(one_seed, seeds)
         return

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.simulation.network import desert_once_used
+
 if TYPE_CHECKING:
     from tests.simulation.kv import KvPart
     from tests.simulation.kv_actors import SimKvActor
-    from tests.simulation.network import Stream
 
 __all__ = ["KvFaults"]
 
@@ -158,12 +159,5 @@ class KvFaults:
         lasts_s = self.random.uniform(1.0, 5.0)
         for stream in found:
             stream.stalled_until_s = world.scheduler.now + lasts_s
-            self._desert_with_a_write(stream, lasts_s / 2)
+            desert_once_used(world.scheduler, self.random, stream, _OF_A_WRITE, lasts_s / 2)
         return bool(found)
-
-    def _desert_with_a_write(self, stream: Stream, left_s: float) -> None:
-        if stream.get_write_buffer_size() >= _OF_A_WRITE:
-            stream.desert()
-        elif left_s > 0.0:
-            wait_s = self.random.uniform(0.005, 0.05)
-            self.part.world.scheduler.after(wait_s, self._desert_with_a_write, stream, left_s - wait_s)

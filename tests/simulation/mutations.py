@@ -23,6 +23,7 @@ from tests.simulation import (
     mutations_spaces,
     mutations_storage,
     mutations_threads,
+    mutations_topics,
     mutations_trimming,
     mutations_upkeep,
 )
@@ -42,6 +43,7 @@ _SIMULATED = (
     mutations_trimming,
     mutations_upkeep,
     mutations_kv,
+    mutations_topics,
 )
 PARTS: dict[str, tuple[str, ...]] = {
     file.__name__.rpartition("mutations_")[2]: tuple(vars(file)["__all__"]) for file in _SIMULATED

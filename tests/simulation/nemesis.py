@@ -29,6 +29,14 @@ _WEIGHTS = {
     **{"space created": 2, "space deleted": 2},
     **{"kv actor killed": 4, "kv actor stopped": 4, "kv actor alone with its clients": 4, "kv actor's machine lost": 2},
     **{"kv connection cut": 6, "kv connection deserted": 8, "kv units split behind an owner's back": 2},
+    **{"topic actor killed": 4, "topic actor stopped": 4, "topic actor taken for dead": 4, "topic consumer killed": 4},
+    **{
+        "topic connection cut": 3,
+        "topic connection stalled": 4,
+        "topic connection deserted": 4,
+        "topic master cut off from ZooKeeper": 2,
+    },
+    **{"group's offset reset": 3, "group's offset reset under a batch": 4},
     **{"log trimmed": 6, "hold changed": 4, "retention changed": 2},
 }
 """What needs some luck to do harm is tried more often."""
@@ -96,6 +104,8 @@ class Nemesis:
             }
         if world.kv is not None:
             self.kinds |= world.kv.faults.kinds
+        if world.topics is not None:
+            self.kinds |= world.topics.faults.kinds
         if world.seed & SCRUBS:
             self.kinds |= {"bit rot below the mark": self._rot, "bit rot in an index": self._rot_index}
             self._weights = {**_WEIGHTS, "bit rot below the mark": 8}

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.simulation.loop import ProcessLoop, Scheduler
 
-__all__ = ["Listener", "Network", "Stream"]
+__all__ = ["Listener", "Network", "Stream", "desert_once_used"]
 
 _KEEPALIVE_S = 11.0  # what net.connector sets: 5 s idle, 3 probes of 2 s
 _SYN_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -377,3 +377,12 @@ class Network:
 def _host(name: str) -> str:
     """Of a process ``server-1.2`` (its second life) the host is ``server-1``."""
     return name.partition(".")[0]
+
+
+def desert_once_used(scheduler: Scheduler, random: Random, stream: Stream, least_bytes: int, left_s: float) -> None:
+    """Have its side lose a stalled connection as soon as so much is on its way, unless that takes too long."""
+    if stream.get_write_buffer_size() >= least_bytes:
+        stream.desert()
+    elif left_s > 0.0:
+        wait_s = random.uniform(0.005, 0.05)
+        scheduler.after(wait_s, desert_once_used, scheduler, random, stream, least_bytes, left_s - wait_s)

@@ -33,6 +33,8 @@ from tests.simulation.replica import DIRECTORY, SimReplica
 from tests.simulation.servers import SimManager, SimServer
 from tests.simulation.story import Story, StoryHandler
 from tests.simulation.threads import simulated_threads
+from tests.simulation.topic_actors import topic_conditions
+from tests.simulation.topics import TOPICS, TopicPart
 from tests.simulation.trimming import TRIMS, Trimming
 from tests.simulation.upkeep import server_config, storage_config
 from tests.simulation.zookeeper import SimZooKeeperServer
@@ -99,7 +101,7 @@ class World:
         self.manager = SimManager(self, servers)
         modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
         count = random.choice([2, 2, 3, 4, 8])
-        pace_s = count * random.uniform(0.03, 0.12) * (6 if seed & KV else 1)  # there are others, too
+        pace_s = count * random.uniform(0.03, 0.12) * (6 if seed & (KV | TOPICS) else 1)  # there are others, too
         self.clients: list[SimClient | OriginalClient] = [
             OriginalClient(self, n, Random(random.getrandbits(64)), pace_s)
             if n and random.random() < 0.2
@@ -112,6 +114,8 @@ class World:
         """Who gives records up, where that is done at all."""
         self.kv = KvPart(self, Random(seed + 3)) if seed & KV else None
         """The key/value layer, where there is one."""
+        self.topics = TopicPart(self, Random(seed + 4)) if seed & TOPICS else None
+        """Topics, where there are any."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -159,13 +163,19 @@ class World:
         everybody: list[Process] = [*self.replicas, *self.servers, self.manager, *self.clients]
         if self.kv is not None:
             everybody += self.kv.processes()
+        if self.topics is not None:
+            everybody += self.topics.processes()
         return [process for process in everybody if not process.retired]
 
     def living(self) -> list[int]:
         """The partitions, but for those of deleted spaces."""
         if self.growth is not None:
             return self.growth.living
-        return [*range(self.partitions), *(() if self.kv is None else self.kv.partitions)]
+        return [*range(self.partitions), *self._of_layers()]
+
+    def _of_layers(self) -> list[int]:
+        """The partitions of spaces of other kinds than logs."""
+        return [partition for layer in (self.kv, self.topics) if layer is not None for partition in layer.partitions]
 
     def _serving(self) -> list[SimClient]:
         """The clients whose space is there."""
@@ -210,6 +220,8 @@ class World:
             client.working = False
         if self.kv is not None:
             self.kv.heal()
+        if self.topics is not None:
+            self.topics.heal()
         self.operator.settle_sets()
         deadline = self.scheduler.now + _LIVENESS_S
         self._wait("everything runs", deadline, lambda: all(p.up and not p.leaves for p in self.processes()))
@@ -222,6 +234,10 @@ class World:
         if self.kv is not None:
             self._wait("every call of the key/value layer has ended", deadline, self.kv.quiet)
             self._wait("every item is read", deadline, self.kv.all_read)
+        if self.topics is not None:
+            self._wait("every message has its fate", deadline, self.topics.quiet)
+            self._wait("of each group each partition is had by one", deadline, self.topics.shared)
+            self._wait("all messages are consumed", deadline, self.topics.all_consumed)
         sound = False
         while not sound:
             self._last_words()
@@ -240,12 +256,14 @@ class World:
         nothing: dict[int, list[bytes]] = {0: []}
         every = [self._read_logs(p) if p in living else nothing for p in range(count)]
         times = [self._times(p) if p in living else {} for p in range(count)]
-        outcome = Outcome(self.history, every, times, self.now_ms(), () if self.kv is None else self.kv.partitions)
+        outcome = Outcome(self.history, every, times, self.now_ms(), self._of_layers())
         for check in CHECKERS:
             check(outcome)
         if self.kv is not None:
             self.kv.count()
             self.kv.history.check()
+        if self.topics is not None:
+            self.topics.check(outcome.log)
         for logs in outcome.logs:
             for log in logs.values():
                 self.story.mix(b"".join(log))
@@ -427,6 +445,8 @@ class World:
                 lines.append(f"{client.host}: {client.mark} of p{client.partition_id}")
         if self.kv is not None:
             lines.append(self.kv.state())
+        if self.topics is not None:
+            lines.append(self.topics.state())
         return "\n".join(lines)
 
 
@@ -454,7 +474,7 @@ def _conditions(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Reign, "taken", _taking_observed(world)))
         stack.enter_context(mock.patch.object(Session, "_write", _joining_observed(world)))
         stack.enter_context(mock.patch.object(Mounting, "broken", _looked_at_closely()))
-        if world.growth is None and world.trimming is None and world.kv is None:
+        if world.growth is None and world.trimming is None and world.kv is None and world.topics is None:
             stack.enter_context(mock.patch.object(SpaceStore, "watch", _unwatched))
         if world.trimming is None:
             stack.enter_context(mock.patch.object(TrimStore, "watch", _unwatched))
@@ -462,6 +482,8 @@ def _conditions(world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(PartitionLog, "_drop", _dropping_observed(world, world.trimming)))
         if world.kv is not None:
             stack.enter_context(kv_conditions(world.kv))
+        if world.topics is not None:
+            stack.enter_context(topic_conditions(world.topics))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
