@@ -91,6 +91,7 @@ def status(
     """Show what every thread that ever ran is doing: state, what is in flight, lag, what waits, what is quarantined."""
     from waltz_spark.streams import cli
     from waltz_spark.streams.configuration import read_config
+    from waltz_spark.streams.texts import shown
 
     known = read_config(config)
     known.only(service or ())
@@ -105,7 +106,12 @@ def status(
     console.print(_services(view.services))
     for each in view.services:
         for record in each.quarantined:
-            console.print(f"{each.name}: {record.commit}: {record.reason}", style="yellow", soft_wrap=True)
+            what = f"{each.name}: {shown(record.commit)}: {record.reason} ({record.count} looks since {record.since})"
+            console.print(what, style="yellow", soft_wrap=True, markup=False)
+        for reason, count in each.ignored.items():
+            console.print(f"{each.name}: {count} left alone: {reason}", soft_wrap=True)
+    for problem in view.unreadable.values():
+        console.print(problem, style="yellow", soft_wrap=True, markup=False)
     for collector in view.collectors:
         if collector.trouble:
             console.print(f"{collector.name}: {collector.trouble}", style="yellow", soft_wrap=True)

@@ -33,6 +33,7 @@ from waltz_ray.errors import (
     ConfigError,
     DataUnavailable,
     InvalidInput,
+    NodeDamaged,
     VersionConflict,
     ZooKeeperUnreachable,
 )
@@ -58,6 +59,7 @@ from waltz_spark.streams.layout import (
     minute_of,
     tmp_path,
 )
+from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 
 __all__ = ["POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
@@ -253,13 +255,19 @@ class Collector(ThreadRun):
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until ``stop`` is set.
 
-        Waits while ZooKeeper or a partition's server is away or another run has the lock; every other error ends it.
+        Waits while ZooKeeper or a partition's server is away, another run has the lock, or a person has to put the
+        thread's node right: that is said when it begins. Every other error ends it.
         """
+        damaged = ""
         try:
             while not stop.is_set():
                 try:
                     if self.run_once().minute is not None:
                         continue  # more may be over: after a pause one follows the other
+                except NodeDamaged as error:
+                    if str(error) != damaged:
+                        log.error("collector %s waits: %s", self.settings.name, error)
+                    damaged = str(error)
                 except (ZooKeeperUnreachable, VersionConflict, DataUnavailable) as error:
                     log.warning("collector %s starts again with recovery: %s", self.settings.name, error)
                 stop.wait(self.settings.interval_s)
@@ -345,11 +353,11 @@ class Collector(ThreadRun):
         self._size_bytes = sum(each.size_bytes for each in written)
         self._hook("after files")
         markers = self._prepare_markers(plan)
-        self._files.make_directories(self._data)
+        make_way(self._files, self._root, self._data)
         for name, each in zip(plan.files, written, strict=True):
             self.check_held()
             # Over what an attempt before left there: nobody has seen that, there is no marker yet.
-            self._files.replace(each.path, join(self._data, name))
+            put_file(self._files, self._root, each.path, join(self._data, name))
             self._hook("during WRITE")
         self._files.sync_directory(self._data)
         self._files.delete(staged)

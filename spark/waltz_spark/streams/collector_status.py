@@ -10,11 +10,11 @@ from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable
-from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
+from waltz_spark.streams.collector_states import CollectorNode
 from waltz_spark.streams.layout import minute_name, minute_of
-from waltz_spark.streams.run import node_contents
+from waltz_spark.streams.nodes import read_nodes
 
-__all__ = ["CollectorStatus", "collector_nodes", "collector_status"]
+__all__ = ["CollectorStatus", "collector_status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,16 @@ class CollectorStatus:
     trouble: str
 
 
-def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> dict[str, CollectorNode]:
-    """Every collector's node, by name. CoordinationError for one that cannot be understood."""
-    return {
-        name: decode_collector(path, data)
-        for name, path, data in node_contents(zookeeper, zookeeper_root)
-        if is_collector(data)
-    }
-
-
 def collector_status(
     zookeeper: ZooKeeper,
     where: Where | None,
     clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     zookeeper_root: str = "/databus",
 ) -> list[CollectorStatus]:
-    """Every collector that ever ran. ``where``: of their clusters, None: the marks are not asked for."""
+    """Every collector that ever ran and whose node can be understood. ``where``: of their clusters, None: no marks."""
     return [
         _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, where, clock())
-        for name, node in sorted(collector_nodes(zookeeper, zookeeper_root).items())
+        for name, node in sorted(read_nodes(zookeeper, zookeeper_root).collectors.items())
     ]
 
 

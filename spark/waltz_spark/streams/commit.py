@@ -30,6 +30,7 @@ from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.files import FilesOf, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
+from waltz_spark.streams.odd import make_way, put_file, unreadable_input
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import (
@@ -137,16 +138,16 @@ class CommitThread(ThreadRun):
         self._hook("after cleaning")
         return True
 
-    def commit(self, work: Work) -> bool:
-        """Publish ``work.target`` and put its input away: True, in SUCCESS_COMMIT. False if an input file is missing:
-        nothing was done. FileExistsError if the target is published already."""
+    def commit(self, work: Work) -> str:
+        """Publish ``work.target`` and put its input away, and "" in SUCCESS_COMMIT. Else what is wrong with an input
+        file, with nothing done. FileExistsError if the target is published already."""
         self.check_held()
         if self._files.exists(work.target.on(self.settings.root)):
             raise FileExistsError(f"{work.target.on(self.settings.root)} is published already")
         self._hook("before build")
         temporary = self.staged(work.commit)
-        if not self._build(work, temporary):
-            return False
+        if problem := self._build(work, temporary):
+            return problem
         self._hook("after build")
         path = PathInFlight(
             work.commit,
@@ -162,7 +163,7 @@ class CommitThread(ThreadRun):
         self._write(self.node.started(path))
         self._hook("after " + StreamState.START.value)
         self._carry_through(TABLE)
-        return True
+        return ""
 
     def put_away_input(self, work: Work) -> None:
         """Move the input of work that was committed before to trash, without committing anything."""
@@ -175,11 +176,11 @@ class CommitThread(ThreadRun):
     def _put_away(self, root: str, source: str, names: Sequence[str], target: str) -> None:
         """Those that are not there any more were moved before."""
         files = self._files_of(root)
-        files.make_directories(target)
+        make_way(files, root, target)
         for name in names:
             if files.exists(join(source, name)):
                 self.check_held()
-                files.replace(join(source, name), join(target, name))
+                put_file(files, root, join(source, name), join(target, name))
             self._hook("during TRASH")
         files.sync_directory(target)
         files.sync_directory(source)
@@ -196,21 +197,25 @@ class CommitThread(ThreadRun):
             replace(node, holder=self._run, kind=settings.kind, root=settings.root, consumers=settings.consumers)
         )
 
-    def _build(self, work: Work, temporary: str) -> bool:
+    def _build(self, work: Work, temporary: str) -> str:
         source = self._files_of(work.src_root)
         self._files.make_directory(temporary)
         for name in work.inputs:
             try:
                 copy_file(source, join(work.input_directory, name), self._files, join(temporary, name))
-            except FileNotFoundError:
+            except OSError:
                 self.check_held()
                 if source.exists(join(work.input_directory, name)):
-                    raise  # it is our own directory that is missing
+                    problem = unreadable_input(source, join(work.input_directory, name))
+                    if not problem:
+                        raise  # it is our own directory that is missing, or full
+                else:
+                    problem = f"{work.input_directory} has not all of its files"
                 self._files.delete(temporary)
-                return False
+                return problem
             self._hook("during build")
         self._files.sync_directory(temporary)
-        return True
+        return ""
 
     def _carry_through(self, table: Mapping[StreamState, Row]) -> None:
         while (path := self.node.path) is not None:

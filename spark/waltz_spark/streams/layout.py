@@ -10,6 +10,7 @@
     <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
     <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
     <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
+    <root>/system/odd/<anything>                                      what stood where one of these should
 
 A root is a directory or any ``scheme://`` URI of a Hadoop file system. A *part* is what one collector of one local
 service brought for one minute, ``<local service>.<collector>``: it keeps its name in every stream, and it is what is
@@ -36,8 +37,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from waltz_ray.errors import InvalidInput
+from waltz_spark.streams.texts import parsed_json, shown
 
 __all__ = [
+    "COMMIT_BYTES",
     "DIRECTORY_LEVELS",
     "LOCAL",
     "MARKER_SUFFIX",
@@ -56,6 +59,7 @@ __all__ = [
     "marker_name",
     "minute_name",
     "minute_of",
+    "odd_path",
     "parse_minute",
     "parse_published",
     "quarantine_path",
@@ -69,6 +73,9 @@ MARKER_SUFFIX = ".done"
 DIRECTORY_LEVELS = 6
 """From a stream's directory down to its minutes: category, year, month, day, hour, minute."""
 
+COMMIT_BYTES = 240
+"""Of a commit's name: with what is put behind it, it is a file's name of up to 255 bytes."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _MINUTE = re.compile(r"[0-9]{12}")
 _FILE = re.compile(r"[0-9]{12}\.[^/]+")
@@ -77,6 +84,7 @@ _PUBLISHED = re.compile(
     r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/.]+)"
 )
 _VERSION = 1
+_NAME_BYTES = 255
 
 
 def checked_name(what: str, name: str) -> str:
@@ -149,7 +157,7 @@ def decode_marker(name: str, content: bytes) -> list[str]:
     """The file names in the marker called ``name``, sorted. InvalidInput says what is wrong with it."""
     minute = minute_name(parse_minute(name))
     try:
-        fields = json.loads(content)
+        fields = parsed_json(content)
         if fields["version"] != _VERSION:
             raise ValueError(f"version {fields['version']!r}")
         files = sorted(fields["files"])
@@ -163,8 +171,11 @@ def decode_marker(name: str, content: bytes) -> list[str]:
 
 
 def _check_file(name: object, minute: str) -> None:
-    if not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(minute + "."):
-        raise InvalidInput(f"{name!r} is no file of minute {minute}: it must be called {minute}.<anything>")
+    # What no file can be called would be an error of the file system, not of the marker.
+    is_name = isinstance(name, str) and name.isprintable() and len(name.encode()) <= _NAME_BYTES
+    if not is_name or not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(minute + "."):
+        what = shown(name) if isinstance(name, str) else f"a {type(name).__name__}"
+        raise InvalidInput(f"{what} is no file of minute {minute}: it must be called {minute}.<anything>")
     if name == minute + MARKER_SUFFIX:
         raise InvalidInput(f"the marker of minute {minute} names itself")
 
@@ -228,6 +239,10 @@ def announcement_path(root: str, consumer: str, producer: str, commit: str) -> s
 
 def quarantine_path(root: str, thread: str, *names: str) -> str:
     return join(root, "system", "quarantine", thread, *names)
+
+
+def odd_path(root: str, *names: str) -> str:
+    return join(root, "system", "odd", *names)
 
 
 def hours_before(now: datetime, hours: int) -> datetime:

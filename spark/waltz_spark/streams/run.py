@@ -13,29 +13,15 @@ from waltz_ray.coordination.api import ZooKeeper, release
 from waltz_ray.errors import CoordinationError, NodeExists, NoNode, StorageError, VersionConflict
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import join, tmp_path
+from waltz_spark.streams.odd import make_way
 
-__all__ = ["FENCED", "Hook", "ThreadRun", "node_contents"]
+__all__ = ["FENCED", "Hook", "ThreadRun"]
 
 Hook = Callable[[str], None]
 """Told the name of every point passed, for tests that stop there."""
 
 FENCED = ".fenced"
 """Behind the name of a directory whose run has been replaced."""
-
-
-def node_contents(zookeeper: ZooKeeper, zookeeper_root: str) -> Iterator[tuple[str, str, bytes]]:
-    """(name, path, content) of the node of every thread that ever ran, of whatever kind."""
-    try:
-        names = zookeeper.children(zookeeper_root)
-    except NoNode:
-        return
-    for name in names:
-        path = f"{zookeeper_root}/{name}"
-        try:
-            data = zookeeper.get(path)[0]
-        except NoNode:
-            continue  # deleted since the listing, by a person
-        yield name, path, data
 
 
 class ThreadRun:
@@ -126,7 +112,7 @@ class ThreadRun:
 
     def _fence(self) -> None:
         directory = tmp_path(self._root, self._name)
-        self._files.make_directories(directory)
+        make_way(self._files, self._root, directory)
         for run in self._files.list(directory):
             if not run.endswith(FENCED):
                 self.check_held()

@@ -19,14 +19,16 @@ from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ConfigError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.commit import CommitThread, Hook
-from waltz_spark.streams.files import FilesOf, local_files, normal_root
-from waltz_spark.streams.layout import consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
+from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.odd import input_problem, way_problem
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import RECOVERY, Row, StreamState
+from waltz_spark.streams.texts import shown
 from waltz_spark.streams.work import Found, find_work
 
 __all__ = ["Pass", "StreamService", "check_file_systems"]
@@ -95,7 +97,7 @@ class StreamService:
         """Recover if this begins a run, then commit everything there is.
 
         StorageError for what a file system refuses, VersionConflict if another run has taken over,
-        ZooKeeperUnreachable, CoordinationError for a node that cannot be understood. All of them end the run.
+        ZooKeeperUnreachable, NodeDamaged for a node that cannot be understood. All of them end the run.
         """
         with self.thread.ending_on_error(f"stream service {self.settings.name}"):
             if not self._opened():
@@ -112,13 +114,20 @@ class StreamService:
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until ``stop`` is set, and once an hour a purge.
 
-        Waits while ZooKeeper is away or another run has the lock; every other error ends it.
+        Waits while ZooKeeper is away, another run has the lock, or a person has to put the thread's node right: that
+        is said when it begins. Every other error ends it.
         """
+        damaged = ""
         try:
             while not stop.is_set():
                 try:
                     self.run_once()
                     self._purge_hourly()
+                    damaged = ""
+                except NodeDamaged as error:
+                    if str(error) != damaged:
+                        log.error("stream service %s waits: %s", self.settings.name, error)
+                    damaged = str(error)
                 except (ZooKeeperUnreachable, VersionConflict) as error:
                     log.warning("stream service %s starts again with recovery: %s", self.settings.name, error)
                 stop.wait(self.settings.interval_s)
@@ -182,14 +191,19 @@ class StreamService:
         work = found.work
         if found.problem or work is None:
             return found.problem
-        target = work.target.on(self.settings.root)
-        if self._files_of(self.settings.root).exists(target):
+        root, files = self.settings.root, self._files_of(self.settings.root)
+        target = work.target.on(root)
+        if files.exists(target):
             return (
                 f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
             )
-        if not self.thread.commit(work):
-            return f"{work.input_directory} has not all of its files"
-        return ""
+        if len(work.commit) > COMMIT_BYTES:
+            return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
+        return (
+            way_problem(files, root, directory_of(target))
+            or input_problem(self._files_of(work.src_root), work.input_directory, work.inputs)
+            or self.thread.commit(work)
+        )
 
     def _note(self, problems: Mapping[str, str]) -> None:
         settings = self.settings

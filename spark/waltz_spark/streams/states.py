@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from waltz_ray.errors import CoordinationError, InvalidInput
+from waltz_ray.errors import InvalidInput, NodeDamaged
+from waltz_spark.streams.texts import parsed_json
 
 __all__ = [
     "APPLIED_LIMIT",
@@ -206,12 +207,12 @@ def encode_node(node: ThreadNode) -> bytes:
 
 
 def decode_node(where: str, data: bytes) -> ThreadNode:
-    """``where``: the node's path, for the error. CoordinationError for content that is torn, or not ours.
+    """``where``: the node's path, for the error. NodeDamaged for content that is torn, or not ours.
 
     It is never guessed at: what stood there decides whether data is published twice or not at all.
     """
     try:
-        fields = json.loads(data)
+        fields = parsed_json(data)
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise ValueError(f"not JSON of version {_VERSION}")
         node = ThreadNode(
@@ -228,7 +229,7 @@ def decode_node(where: str, data: bytes) -> ThreadNode:
         if (node.path is None) != (node.state is StreamState.SUCCESS):
             raise ValueError(f"{node.state.value} {'without a' if node.path is None else 'with a'} path object")
     except (InvalidInput, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CoordinationError(
+        raise NodeDamaged(
             f"ZooKeeper node {where}: {type(error).__name__} {error}; is it damaged? "
             "Nothing was done; put its content right, or delete it if no commit is in flight"
         ) from error

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta, timezone
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_spark.streams.consumer import pending_names
 from waltz_spark.streams.files import FilesOf, local_files
+from waltz_spark.streams.ignored import ignored
 from waltz_spark.streams.layout import minute_of, parse_minute
-from waltz_spark.streams.purge import thread_nodes
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.quarantine import QuarantineRecord, quarantined
 from waltz_spark.streams.states import ThreadNode
 
@@ -22,7 +23,7 @@ class ThreadStatus:
     """``running``: some run has the thread's lock. ``in_flight``: the path being committed, under the root.
 
     ``lag_minutes``: from the minute of the last commit to now; None before the first. ``pending``: for each consumer
-    the number of announcements it has not consumed.
+    the number of announcements it has not consumed. ``ignored``: what is left alone on purpose, reason -> entries.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ThreadStatus:
     lag_minutes: int | None
     pending: dict[str, int]
     quarantined: list[QuarantineRecord]
+    ignored: dict[str, int]
 
 
 def status(
@@ -45,10 +47,10 @@ def status(
     clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     zookeeper_root: str = "/databus",
 ) -> list[ThreadStatus]:
-    """Every thread that ever ran, by name. CoordinationError for a node that cannot be understood."""
+    """Every service that ever ran, by name, but those whose nodes cannot be understood (``nodes``)."""
     return [
         _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, files_of, clock())
-        for name, node in sorted(thread_nodes(zookeeper, zookeeper_root).items())
+        for name, node in sorted(read_nodes(zookeeper, zookeeper_root).services.items())
     ]
 
 
@@ -71,4 +73,5 @@ def _of(name: str, node: ThreadNode, running: bool, files_of: FilesOf, now: date
         if files
         else {},
         quarantined(files, node.root, name) if files else [],
+        ignored(files, node.root, node.kind) if files else {},
     )

@@ -8,21 +8,23 @@ from typing import NamedTuple
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.commit import Work
 from waltz_spark.streams.consumer import Pending, pending
+from waltz_spark.streams.entries import CollectorDirectory, data_entries
 from waltz_spark.streams.files import Files, FilesOf
 from waltz_spark.streams.layout import (
     LOCAL,
     MARKER_SUFFIX,
     PublishedPath,
-    checked_name,
     commit_of,
-    data_path,
+    consumers_path,
     decode_marker,
     join,
     parse_minute,
 )
+from waltz_spark.streams.odd import read_small
 from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.texts import shown
 
-__all__ = ["Found", "find_work"]
+__all__ = ["Found", "find_work", "is_marker"]
 
 
 class Found(NamedTuple):
@@ -38,58 +40,46 @@ def find_work(settings: StreamSettings, files_of: FilesOf) -> list[Found]:
     if settings.kind == "local":
         found = list(_complete_minutes(settings, files_of(settings.root)))
     else:
-        found = [
-            one
-            for source in settings.sources
-            for announced in pending(files_of(source.root), source.root, settings.name, source.producer)
-            for one in _announced(settings, files_of(source.root), source, announced)
-        ]
+        found = [one for source in settings.sources for one in _all_announced(settings, source, files_of(source.root))]
     return sorted(found, key=lambda one: one.name)
 
 
-def _names(files: Files, directory: str) -> list[str]:
-    """Valid names only: what begins with a dot or an underscore is a file system's or a program's own."""
-    try:
-        return [name for name in files.list(directory) if _is_valid(name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _is_valid(name: str) -> bool:
-    try:
-        return bool(checked_name("name", name))
-    except InvalidInput:
-        return False
-
-
 def _complete_minutes(settings: StreamSettings, files: Files) -> Iterator[Found]:
-    for category in _names(files, join(settings.root, "data")):
-        if settings.categories and category not in settings.categories:
-            continue
-        for collector in _names(files, join(settings.root, "data", category)):
-            directory = data_path(settings.root, category, collector)
-            try:
-                names = files.list(directory)
-            except NotADirectoryError:
-                continue
-            for marker in names:
-                if marker.endswith(MARKER_SUFFIX) and marker[0].isdigit():
-                    yield _minute(settings, files, category, collector, marker)
+    entries = data_entries(files, settings.root, settings.categories)
+    for name, problem in entries.odd.items():
+        yield Found(name, None, problem)
+    for directory in entries.collectors:
+        for name in directory.names:
+            if is_marker(name):
+                yield _minute(settings, files, directory, name)
 
 
-def _minute(settings: StreamSettings, files: Files, category: str, collector: str, marker: str) -> Found:
-    directory = data_path(settings.root, category, collector)
-    unnamed = f"{marker.removesuffix(MARKER_SUFFIX)}.{category}.{settings.name}.{collector}"
+def is_marker(name: str) -> bool:
+    return name.endswith(MARKER_SUFFIX) and name[0].isdigit()
+
+
+def _minute(settings: StreamSettings, files: Files, at: CollectorDirectory, marker: str) -> Found:
+    directory = at.path
+    unnamed = f"{marker.removesuffix(MARKER_SUFFIX)}.{at.category}.{settings.name}.{at.collector}"
     try:
-        target = PublishedPath(LOCAL, category, parse_minute(marker), settings.name, collector)
-        inputs = tuple(decode_marker(marker, files.read(join(directory, marker))))
+        target = PublishedPath(LOCAL, at.category, parse_minute(marker), settings.name, at.collector)
+        inputs = tuple(decode_marker(marker, read_small(files, join(directory, marker))))
     except InvalidInput as error:
         return Found(unnamed, None, f"{directory}: {error}")
     except FileNotFoundError:
-        return Found(unnamed, None, f"{directory}/{marker} disappeared")
+        return Found(unnamed, None, f"{directory}/{shown(marker)} disappeared")
     # The marker goes to trash last: until then the minute is still seen as what it is.
     work = Work(target, settings.root, directory, inputs, directory, (*inputs, marker))
     return Found(commit_of(target), work)
+
+
+def _all_announced(settings: StreamSettings, source: Source, files: Files) -> Iterator[Found]:
+    try:
+        for announced in pending(files, source.root, settings.name, source.producer):
+            yield from _announced(settings, files, source, announced)
+    except OSError as error:
+        inbox = consumers_path(source.root, settings.name, source.producer)
+        yield Found(f"odd.{source.producer}", None, f"what is announced in {inbox} cannot be looked at: {error}")
 
 
 def _announced(settings: StreamSettings, files: Files, source: Source, announced: Pending) -> Iterator[Found]:
@@ -102,8 +92,8 @@ def _announced(settings: StreamSettings, files: Files, source: Source, announced
         return
     try:
         inputs = tuple(files.list(path.on(source.root))) if not announced.problem else ()
-    except FileNotFoundError:
-        inputs, announced = (), announced._replace(problem=f"{path.on(source.root)} was announced and is not there")
+    except OSError as error:
+        inputs, announced = (), announced._replace(problem=f"{path.on(source.root)} cannot be looked into: {error}")
     work = Work(
         path.to_stream(settings.stream),
         source.root,

@@ -170,8 +170,7 @@ def test_for_seconds(services: Services, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_error_of_one_service_ends_all(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
-    (services.base / "b" / "streams").mkdir()
-    (services.base / "b" / "streams" / "bank").write_text("a file where the mirror needs a directory")
+    (services.base / "b" / "system").write_text("a file where all services need a directory")
     assert services.run("run") == 1
     shown = capsys.readouterr().err
     assert shown.splitlines()[-1].startswith("waltz: stream service far: ")
