@@ -28,8 +28,10 @@ from datetime import datetime
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
+from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
 from waltz_spark.streams.files import FilesOf, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.odd import make_way, put_file, unreadable_input
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
@@ -119,24 +121,33 @@ class CommitThread(ThreadRun):
         self.settings = settings
         self._files_of, self._clock, self._recovery = files_of, clock, recovery
         self.node = ThreadNode()
+        self._categories = CategoryClaim(settings, zookeeper)
         super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, recover. False if another run has the lock: nothing was done.
 
-        CoordinationError if the node's content cannot be understood, ConfigError if it is another service's.
+        CoordinationError if the node's content cannot be understood, ConfigError if it is another service's, or if
+        another local service takes the same categories from the same root.
         """
         if not self._take_lock(encode_node(ThreadNode())):
             return False
         self._hook("after lock")
         self._claim()
         self._hook("after claim")
+        self._claim_categories()
         self._fence()
         self._hook("after fence")
         self._carry_through(self._recovery)
         self._clean()
         self._hook("after cleaning")
         return True
+
+    def close(self) -> None:
+        """Give the categories and the lock away. Idempotent."""
+        if self.is_open and self._zookeeper.session_id == self._session_id:
+            self._categories.release()
+        super().close()
 
     def commit(self, work: Work) -> str:
         """Publish ``work.target`` and put its input away, and "" in SUCCESS_COMMIT. Else what is wrong with an input
@@ -196,6 +207,15 @@ class CommitThread(ThreadRun):
         self._write(
             replace(node, holder=self._run, kind=settings.kind, root=settings.root, consumers=settings.consumers)
         )
+
+    def _claim_categories(self) -> None:
+        settings = self.settings
+        if settings.kind != "local":
+            return
+        self._categories.take(root_identity(self._files, settings.root))
+        # After the others have seen the claim: one that begins later is refused there.
+        if problem := in_flight_elsewhere(settings, read_nodes(self._zookeeper, settings.zookeeper_root).services):
+            raise ConfigError(problem)
 
     def _build(self, work: Work, temporary: str) -> str:
         source = self._files_of(work.src_root)

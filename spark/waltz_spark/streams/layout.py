@@ -10,6 +10,7 @@
     <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
     <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
     <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
+    <root>/system/identity/<32 hexadecimal digits>                    what the root is called, wherever it is seen
     <root>/system/odd/<anything>                                      what stood where one of these should
 
 A root is a directory or any ``scheme://`` URI of a Hadoop file system. A *part* is what one collector of one local

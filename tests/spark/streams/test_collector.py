@@ -180,11 +180,17 @@ def test_what_is_refused(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
         collector(tmp_path, zookeeper, feed).run_once()
 
 
-def test_a_file_system_that_refuses(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
-    (tmp_path / "data").write_bytes(b"a file where a directory should be")
+def test_a_file_system_that_refuses(
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: LocalFiles, source: str, target: str) -> None:
+        raise OSError(28, "No space left on device", target)
+
+    (tmp_path / "data").write_bytes(b"a file where a directory should be: it is moved aside")
+    monkeypatch.setattr(LocalFiles, "replace", full)
     with pytest.raises(StorageError, match=r"collector c1: .*goes on from the state in ZooKeeper"):
         collector(tmp_path, zookeeper, ListFeed({0: 0}, LocalFiles())).run_once()
-    (tmp_path / "data").unlink()
+    monkeypatch.undo()
     with collector(tmp_path, zookeeper, ListFeed({0: 5}, LocalFiles())) as again:
         again.run_once()
         assert again.node.records == 1, "the plan was made before the error"

@@ -102,6 +102,11 @@ def test_a_file() -> None:
         ('root = "tokyo"\ncategory', 'root = "osaka"\ncategory', "collector c1 writes to hdfs://osaka/logs, where"),
         ('kyoto = "/logs/kyoto"', "kyoto = 3", "the root of kyoto must be a directory"),
         ('sources = ["local", "kyoto"]', 'sources = ["far"]', "all, far|far, all"),
+        (
+            "[services.local]",
+            '[services.second]\nkind = "local"\nroot = "tokyo"\ncategories = ["x"]\n[services.local]',
+            "second and local would both take the same categories from /logs/tokyo",
+        ),
         ("[services.local]", "[[services.local]]", "services.local must be a section"),
     ],
 )
