@@ -2,8 +2,8 @@
 
 Two that took the same minute would publish it twice, each under its own name. So a run of a local service has, beside
 its thread's lock, an ephemeral node ``/databus-roots/<root>/<thread>`` with the categories that it takes. ``<root>`` is
-not a path, which another machine may see at another place, or have for another disk: it is the name of the one directory
-in ``<root>/system/identity/``, made by the first service that ran there.
+not a path, which another machine may see at another place, or have for another disk: it is the name of the one
+directory in ``<root>/system/identity/``, made by the first service that ran there.
 """
 
 from __future__ import annotations

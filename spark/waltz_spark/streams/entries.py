@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import checked_name, join
+from waltz_spark.streams.layout import checked_collector, checked_name, join
 from waltz_spark.streams.texts import shown
 
 __all__ = ["CollectorDirectory", "DataEntries", "data_entries"]
@@ -83,7 +83,7 @@ def _directories(files: Files, root: str, relative: str, what: str, entries: Dat
 
 def _is_valid(what: str, name: str) -> bool:
     try:
-        return bool(checked_name(what, name))
+        return bool(checked_collector(name) if what == "collector" else checked_name(what, name))
     except InvalidInput:
         return False
 

@@ -14,7 +14,8 @@
     <root>/system/odd/<anything>                                      what stood where one of these should
 
 A root is a directory or any ``scheme://`` URI of a Hadoop file system. A *part* is what one collector of one local
-service brought for one minute, ``<local service>.<collector>``: it keeps its name in every stream, and it is what is
+service brought for one minute, ``<local service>.<collector>`` (a collector may be called like a host, with dots in it;
+nothing else that is named here has a dot): it keeps its name in every stream, and it is what is
 committed (one directory, one atomic rename), so locals that bring the same minute at different times never touch each
 other's files and no published path is ever committed twice. Readers of a minute read all directories in it (Spark:
 ``recursiveFileLookup``).
@@ -48,6 +49,7 @@ __all__ = [
     "STREAMS",
     "PublishedPath",
     "announcement_path",
+    "checked_collector",
     "checked_name",
     "commit_of",
     "consumers_path",
@@ -78,11 +80,12 @@ COMMIT_BYTES = 240
 """Of a commit's name: with what is put behind it, it is a file's name of up to 255 bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9][A-Za-z0-9_-]*)*")
 _MINUTE = re.compile(r"[0-9]{12}")
 _FILE = re.compile(r"[0-9]{12}\.[^/]+")
 _PUBLISHED = re.compile(
     r"(?P<stream>streams_local|streams)/(?P<category>[^/]+)/"
-    r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/.]+)"
+    r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/]+)"
 )
 _VERSION = 1
 _NAME_BYTES = 255
@@ -95,6 +98,13 @@ def checked_name(what: str, name: str) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(f"{what} {name!r} must be letters, digits, '_' or '-', and begin with a letter or digit")
+    return name
+
+
+def checked_collector(name: str) -> str:
+    """The name of a collector's directory: as ``checked_name``, or several of those with dots between, as a host's."""
+    if not isinstance(name, str) or not _HOST.fullmatch(name):
+        raise InvalidInput(f"collector {name!r} must be a host's name, or letters, digits, '_' or '-'")
     return name
 
 
@@ -135,7 +145,7 @@ def parse_minute(name: str) -> datetime:
 
 def data_path(root: str, category: str, collector: str) -> str:
     """The directory a collector writes to."""
-    return join(root, "data", checked_name("category", category), checked_name("collector", collector))
+    return join(root, "data", checked_name("category", category), checked_collector(collector))
 
 
 def marker_name(minute: datetime) -> str:
@@ -212,8 +222,9 @@ def parse_published(relative: str) -> PublishedPath:
     found = _PUBLISHED.fullmatch(relative)
     if found is None:
         raise InvalidInput(f"{relative!r} is not <stream>/<category>/yyyy/MM/dd/HH/mm/<local>.<collector>")
-    names = {what: checked_name(what, found[what]) for what in ("category", "local", "collector")}
-    return PublishedPath(found["stream"], minute=parse_minute(found["minute"].replace("/", "")), **names)
+    names = {what: checked_name(what, found[what]) for what in ("category", "local")}
+    minute, collector = parse_minute(found["minute"].replace("/", "")), checked_collector(found["collector"])
+    return PublishedPath(found["stream"], minute=minute, collector=collector, **names)
 
 
 def commit_of(path: PublishedPath) -> str:

@@ -29,9 +29,10 @@ from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput
 
 MINUTE = datetime(2026, 11, 21, 15, 5, tzinfo=timezone.utc)
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True)
+HOSTS = st.lists(NAMES, min_size=1, max_size=4).map(".".join)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(timezone.utc))
 MINUTES = TIMES.map(layout.minute_of)
-PATHS = st.builds(PublishedPath, st.sampled_from(["streams_local", "streams"]), NAMES, MINUTES, NAMES, NAMES)
+PATHS = st.builds(PublishedPath, st.sampled_from(["streams_local", "streams"]), NAMES, MINUTES, NAMES, HOSTS)
 
 
 @given(PATHS)
@@ -62,6 +63,12 @@ def test_names() -> None:
 def test_bad_names(name: str) -> None:
     with pytest.raises(InvalidInput, match="category"):
         layout.data_path("/r", name, "c1")
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a.", "a..b", "a.-b", "a/b", "a b", "..", "a.b\n"])
+def test_bad_collectors(name: str) -> None:
+    with pytest.raises(InvalidInput, match="collector"):
+        layout.data_path("/r", "bank", name)
 
 
 @pytest.mark.parametrize("name", ["", "2026.x", "202613011505.x", "20261121150 .x", "²02611211505.x", "x202611211505"])

@@ -97,6 +97,23 @@ def test_several_collectors_and_locals_bring_the_same_minute(bench: Bench) -> No
     assert bench.files.list(minute) == ["osaka.c1", "tokyo.c1", "tokyo.c2"]
 
 
+def test_a_collector_is_a_host(bench: Bench) -> None:
+    """Through all streams; two hosts whose names differ behind a dot are two."""
+    bench.world.collect(FIRST, 2, collector="host1.example.com")
+    bench.world.collect(FIRST, 1, collector="host1.example")
+    directory = data_path(bench.world.root("tokyo"), "bank", "host1.example.com")
+    bench.files.write(join(directory, ".hidden"), [b"?"])
+    bench.files.make_directories(join(bench.world.root("tokyo"), "data", "_logs"))
+    with bench.named("tokyo") as service:
+        service.run_once()
+    assert bench.status()["tokyo"]["ignored"] == {"hidden": 2, "no marker names them": 1}
+    bench.world.finish(bench.zookeeper)
+    bench.files.delete(join(directory, ".hidden"))
+    assert bench.world.problems(bench.zookeeper) == []
+    part = join(bench.world.root("copy"), "streams/bank/2026/11/21/15/50")
+    assert bench.files.list(part) == ["tokyo.c1", "tokyo.host1.example", "tokyo.host1.example.com"]
+
+
 def test_categories_that_are_not_asked_for_stay(bench: Bench) -> None:
     settings = replace(bench.world.settings["tokyo"], categories=("shop",))
     with bench.service(settings) as service:
