@@ -186,6 +186,8 @@ class CommitThread(ThreadRun):
 
     def _put_away(self, root: str, source: str, names: Sequence[str], target: str) -> None:
         """Those that are not there any more were moved before."""
+        if not names:
+            return  # of a minute that was missing
         files = self._files_of(root)
         make_way(files, root, target)
         for name in names:

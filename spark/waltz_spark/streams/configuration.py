@@ -91,6 +91,7 @@ class ServiceSection:
     retention_hours: int = _SERVICE.retention_hours
     trash_retention_hours: int = _SERVICE.trash_retention_hours
     interval_s: float = 0.0  # 0 = the file's
+    holes_after_s: float = _SERVICE.holes_after_s
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from waltz_spark.streams.quarantine import rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import RECOVERY, Row, StreamState
 from waltz_spark.streams.texts import shown
-from waltz_spark.streams.work import Found, find_work
+from waltz_spark.streams.work import Found, find_holes, find_work
 
 __all__ = ["Pass", "StreamService", "check_file_systems"]
 
@@ -172,6 +172,12 @@ class StreamService:
                 problems[found.name] = problem
             else:
                 committed.append(found.name)
+        # After the others: a minute that was missing may just have come, or one that shows that one is missing.
+        for hole in find_holes(self.settings, self._files_of, self.thread.node.seen, self._clock()):
+            if problem := self._problem_or_commit(hole):
+                problems[hole.name] = problem
+            else:
+                committed.append(hole.name)
         self._note(problems)
         return Pass(False, tuple(committed), tuple(replayed), problems)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from waltz_ray.errors import InvalidInput
@@ -10,21 +11,24 @@ from waltz_spark.streams.commit import Work
 from waltz_spark.streams.consumer import Pending, pending
 from waltz_spark.streams.entries import CollectorDirectory, data_entries
 from waltz_spark.streams.files import Files, FilesOf
+from waltz_spark.streams.holes import MinutesSeen, hole_key
 from waltz_spark.streams.layout import (
     LOCAL,
     MARKER_SUFFIX,
     PublishedPath,
     commit_of,
     consumers_path,
+    data_path,
     decode_marker,
     join,
+    minute_name,
     parse_minute,
 )
 from waltz_spark.streams.odd import read_small
 from waltz_spark.streams.settings import Source, StreamSettings
 from waltz_spark.streams.texts import shown
 
-__all__ = ["Found", "find_work", "is_marker"]
+__all__ = ["Found", "find_holes", "find_work", "is_marker"]
 
 
 class Found(NamedTuple):
@@ -52,6 +56,30 @@ def _complete_minutes(settings: StreamSettings, files: Files) -> Iterator[Found]
         for name in directory.names:
             if is_marker(name):
                 yield _minute(settings, files, directory, name)
+
+
+def find_holes(
+    settings: StreamSettings, files_of: FilesOf, seen: Mapping[str, MinutesSeen], now: datetime
+) -> list[Found]:
+    """The minutes that are missing for certain, as empty ones: they are over for long, and nothing of them is there."""
+    if settings.kind != "local" or not settings.holes_after_s or not any(each.missing for each in seen.values()):
+        return []
+    end = now - timedelta(seconds=settings.holes_after_s) - timedelta(minutes=1)
+    there = {
+        hole_key(at.category, at.collector): {name[: len("yyyyMMddHHmm")] for name in at.names}
+        for at in data_entries(files_of(settings.root), settings.root, settings.categories).collectors
+    }
+    found = []
+    for key, each in seen.items():
+        category, _, collector = key.partition("/")
+        if settings.categories and category not in settings.categories:
+            continue
+        for minute in each.missing_until(end):
+            if minute_name(minute) not in there.get(key, ()):
+                target = PublishedPath(LOCAL, category, minute, settings.name, collector)
+                directory = data_path(settings.root, category, collector)
+                found.append(Found(commit_of(target), Work(target, settings.root, directory, (), directory, ())))
+    return sorted(found, key=lambda one: one.name)
 
 
 def is_marker(name: str) -> bool:
