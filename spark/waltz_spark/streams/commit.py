@@ -29,7 +29,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
-from waltz_spark.streams.files import FilesOf, copy_file, directory_of
+from waltz_spark.streams.files import FilesOf, SeenPath, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.odd import make_way, put_file, unreadable_input
@@ -96,6 +96,8 @@ class Work:
     src: str
     names: tuple[str, ...]
     source: str = ""
+    seen: tuple[SeenPath, ...] = ()
+    """The inputs as they were when they rested, in their order; () = there is a marker."""
 
     @property
     def commit(self) -> str:
@@ -236,6 +238,11 @@ class CommitThread(ThreadRun):
                 self._files.delete(temporary)
                 return problem
             self._hook("during build")
+        for name, seen in zip(work.inputs, work.seen, strict=False):
+            if source.look(join(work.input_directory, name)) != seen:
+                self.check_held()
+                self._files.delete(temporary)
+                return f"{join(work.input_directory, name)} changed while it was copied; is it still being written?"
         self._files.sync_directory(temporary)
         return ""
 

@@ -92,6 +92,7 @@ class ServiceSection:
     trash_retention_hours: int = _SERVICE.trash_retention_hours
     interval_s: float = 0.0  # 0 = the file's
     holes_after_s: float = _SERVICE.holes_after_s
+    plain_rest_s: float = _SERVICE.plain_rest_s
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from waltz_spark.streams.entries import CollectorDirectory, data_entries
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import decode_marker, join, odd_path, parse_minute
 from waltz_spark.streams.odd import read_small
+from waltz_spark.streams.plain import is_plain
 from waltz_spark.streams.work import is_marker
 
 __all__ = ["ignored"]
@@ -19,6 +20,10 @@ def ignored(files: Files, root: str, kind: str) -> dict[str, int]:
         entries = data_entries(files, root)
         found |= entries.ignored
         found["no marker names them"] = sum(_unmarked(files, each) for each in entries.collectors)
+        plain = [name for each in entries.collectors for name in each.names if is_plain(name)]
+        found["without markers, until they rest"] = len(plain)
+            is_plain(name) for each in entries.collectors for name in each.names
+        )
     found["no hour of the trash"] = sum(not _is_hour(files, root, name) for name in _list(files, root, "trash"))
     found["moved aside to system/odd"] = len(_list(files, root, "odd"))
     return {reason: count for reason, count in found.items() if count}
@@ -32,7 +37,7 @@ def _unmarked(files: Files, at: CollectorDirectory) -> int:
             named |= set(decode_marker(marker, read_small(files, join(at.path, marker))))
         except (FileNotFoundError, InvalidInput):
             continue  # published since, or in quarantine
-    return len(set(at.names) - named - set(markers))
+    return sum(not is_plain(name) for name in set(at.names) - named - set(markers))
 
 
 def _is_hour(files: Files, root: str, name: str) -> bool:

@@ -24,6 +24,7 @@ from waltz_spark.streams.commit import CommitThread, Hook
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
 from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
 from waltz_spark.streams.odd import input_problem, way_problem
+from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
@@ -92,6 +93,7 @@ class StreamService:
         self._zookeeper, self._files_of, self._clock = zookeeper, files_of, clock
         self.thread = CommitThread(self.settings, zookeeper, files_of, clock, hook, recovery)
         self._purged_hour = ""
+        self._rests = Rests()
 
     def run_once(self) -> Pass:
         """Recover if this begins a run, then commit everything there is.
@@ -164,7 +166,7 @@ class StreamService:
         committed: list[str] = []
         replayed: list[str] = []
         problems: dict[str, str] = {}
-        for found in find_work(self.settings, self._files_of):
+        for found in find_work(self.settings, self._files_of, self._rests, self._clock()):
             if self.is_replay(found):
                 self._drop(found)
                 replayed.append(found.name)
@@ -200,6 +202,9 @@ class StreamService:
         root, files = self.settings.root, self._files_of(self.settings.root)
         target = work.target.on(root)
         if files.exists(target):
+            if work.seen:
+                names = ", ".join(map(shown, work.inputs[:3]))
+                return f"{names} came when {target} was published; give it the name of a later minute"
             return (
                 f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
             )

@@ -25,6 +25,7 @@ from waltz_spark.streams.layout import (
     parse_minute,
 )
 from waltz_spark.streams.odd import read_small
+from waltz_spark.streams.plain import Rests, plain_minute, plain_minutes
 from waltz_spark.streams.settings import Source, StreamSettings
 from waltz_spark.streams.texts import shown
 
@@ -39,16 +40,16 @@ class Found(NamedTuple):
     problem: str = ""
 
 
-def find_work(settings: StreamSettings, files_of: FilesOf) -> list[Found]:
+def find_work(settings: StreamSettings, files_of: FilesOf, rests: Rests, now: datetime) -> list[Found]:
     """All there is at the moment, the oldest minute first."""
     if settings.kind == "local":
-        found = list(_complete_minutes(settings, files_of(settings.root)))
+        found = list(_complete_minutes(settings, files_of(settings.root), rests, now))
     else:
         found = [one for source in settings.sources for one in _all_announced(settings, source, files_of(source.root))]
     return sorted(found, key=lambda one: one.name)
 
 
-def _complete_minutes(settings: StreamSettings, files: Files) -> Iterator[Found]:
+def _complete_minutes(settings: StreamSettings, files: Files, rests: Rests, now: datetime) -> Iterator[Found]:
     entries = data_entries(files, settings.root, settings.categories)
     for name, problem in entries.odd.items():
         yield Found(name, None, problem)
@@ -56,6 +57,23 @@ def _complete_minutes(settings: StreamSettings, files: Files) -> Iterator[Found]
         for name in directory.names:
             if is_marker(name):
                 yield _minute(settings, files, directory, name)
+        if settings.plain_rest_s:
+            yield from _plain(settings, files, directory, rests, now)
+
+
+def _plain(
+    settings: StreamSettings, files: Files, at: CollectorDirectory, rests: Rests, now: datetime
+) -> Iterator[Found]:
+    _, others = plain_minutes(at)
+    if others:
+        some = ", ".join(map(shown, others[:3]))
+        problem = f"{at.path}: {len(others)} files are named for another collector or category: {some}"
+        yield Found(f"odd.data.{at.category}.{at.collector}.plain", None, problem)
+    for minute, seen in rests.resting(files, at, now, settings.plain_rest_s):
+        target = PublishedPath(LOCAL, at.category, minute, settings.name, at.collector)
+        names = tuple(seen)
+        work = Work(target, settings.root, at.path, names, at.path, names, seen=tuple(seen.values()))
+        yield Found(commit_of(target), work)
 
 
 def find_holes(
@@ -66,7 +84,7 @@ def find_holes(
         return []
     end = now - timedelta(seconds=settings.holes_after_s) - timedelta(minutes=1)
     there = {
-        hole_key(at.category, at.collector): {name[: len("yyyyMMddHHmm")] for name in at.names}
+        hole_key(at.category, at.collector): {_minute_in(name) for name in at.names}
         for at in data_entries(files_of(settings.root), settings.root, settings.categories).collectors
     }
     found = []
@@ -80,6 +98,11 @@ def find_holes(
                 directory = data_path(settings.root, category, collector)
                 found.append(Found(commit_of(target), Work(target, settings.root, directory, (), directory, ())))
     return sorted(found, key=lambda one: one.name)
+
+
+def _minute_in(name: str) -> str:
+    plain = plain_minute(name)
+    return minute_name(plain) if plain else name[: len("yyyyMMddHHmm")]
 
 
 def is_marker(name: str) -> bool:
