@@ -105,6 +105,8 @@ def status(
     console.print(_collectors(view.collectors))
     console.print(_services(view.services))
     for each in view.services:
+        if each.holder:
+            console.print(f"{each.name}: {each.holder}", soft_wrap=True, markup=False)
         for record in each.quarantined:
             what = f"{each.name}: {shown(record.commit)}: {record.reason} ({record.count} looks since {record.since})"
             console.print(what, style="yellow", soft_wrap=True, markup=False)
@@ -171,7 +173,7 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
     table = table_of("thread", "kind", "what was done")
     for each in done:
         if each["standing_by"]:
-            text = "another run has its lock"
+            text = f"stands by: {each['holder']}"
         elif each["kind"] == "collector":
             text = f"{each['records']} records in {each['minute']}" if each["minute"] else "no minute is over"
         else:

@@ -193,6 +193,7 @@ def run_once(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[
                 {
                     **{"name": settings.name, "kind": "collector", "standing_by": passed.standing_by},
                     **{"minute": passed.minute and passed.minute.isoformat(), "records": passed.records},
+                    "holder": passed.holder,
                 }
             )
         for service_settings in config.services:
@@ -201,7 +202,7 @@ def run_once(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[
             done.append(
                 {
                     **{"name": service_settings.name, "kind": service_settings.kind},
-                    **{"standing_by": result.standing_by, "committed": list(result.committed)},
+                    **{"standing_by": result.standing_by, "holder": result.holder, "committed": list(result.committed)},
                     **{"replayed": list(result.replayed), "quarantined": dict(result.quarantined)},
                 }
             )

@@ -184,14 +184,15 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a pass did. ``standing_by``: another run has the lock. ``minute``: the one that was marked, None if none
-    was over; ``empty``: how many missed ones were marked with it."""
+    """What a pass did. ``standing_by``: another run has the lock, ``holder`` tells which. ``minute``: the one that was
+    marked, None if none was over; ``empty``: how many missed ones were marked with it."""
 
     standing_by: bool = False
     minute: datetime | None = None
     empty: int = 0
     records: int = 0
     size_bytes: int = 0
+    holder: str = ""
 
 
 class Collector(ThreadRun):
@@ -214,11 +215,11 @@ class Collector(ThreadRun):
             raise ConfigError(
                 f"collector {settings.name}: cluster must be a name; whoever makes it finds the one meant"
             )
-        self._feed, self._clock = feed, clock
+        self._feed = feed
         self._data = data_path(settings.root, settings.category, settings.name)
         self._size_bytes = 0
         self.node = CollectorNode()
-        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), clock, hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, carry through what they left. False if another run has the lock.
@@ -249,7 +250,7 @@ class Collector(ThreadRun):
             if self.is_open:
                 self.check_held()
             elif not self.open():
-                return Collected(standing_by=True)
+                return Collected(standing_by=True, holder=self.holder)
             return self._collect()
 
     def run(self, stop: threading.Event) -> None:
@@ -258,11 +259,15 @@ class Collector(ThreadRun):
         Waits while ZooKeeper or a partition's server is away, another run has the lock, or a person has to put the
         thread's node right: that is said when it begins. Every other error ends it.
         """
-        damaged = ""
+        damaged, standing_by = "", False
         try:
             while not stop.is_set():
                 try:
-                    if self.run_once().minute is not None:
+                    passed = self.run_once()
+                    if passed.standing_by and not standing_by:
+                        log.warning("collector %s stands by: %s", self.settings.name, passed.holder)
+                    standing_by = passed.standing_by
+                    if passed.minute is not None:
                         continue  # more may be over: after a pause one follows the other
                 except NodeDamaged as error:
                     if str(error) != damaged:

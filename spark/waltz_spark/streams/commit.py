@@ -121,10 +121,10 @@ class CommitThread(ThreadRun):
         recovery: Mapping[StreamState, Row] = RECOVERY,
     ) -> None:
         self.settings = settings
-        self._files_of, self._clock, self._recovery = files_of, clock, recovery
+        self._files_of, self._recovery = files_of, recovery
         self.node = ThreadNode()
         self._categories = CategoryClaim(settings, zookeeper)
-        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), clock, hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, recover. False if another run has the lock: nothing was done.

@@ -22,8 +22,6 @@ def ignored(files: Files, root: str, kind: str) -> dict[str, int]:
         found["no marker names them"] = sum(_unmarked(files, each) for each in entries.collectors)
         plain = [name for each in entries.collectors for name in each.names if is_plain(name)]
         found["without markers, until they rest"] = len(plain)
-            is_plain(name) for each in entries.collectors for name in each.names
-        )
     found["no hour of the trash"] = sum(not _is_hour(files, root, name) for name in _list(files, root, "trash"))
     found["moved aside to system/odd"] = len(_list(files, root, "odd"))
     return {reason: count for reason, count in found.items() if count}

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import NodeDamaged, NoNode
 from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
+from waltz_spark.streams.locks import LockHolder, decode_holder
 from waltz_spark.streams.states import ThreadNode, decode_node
 
-__all__ = ["ThreadNodes", "read_nodes"]
+__all__ = ["ThreadNodes", "lock_holder", "read_nodes"]
 
 
 class ThreadNodes(NamedTuple):
@@ -33,6 +34,14 @@ def read_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> ThreadNodes:
         except NodeDamaged as error:
             nodes.unreadable[name] = str(error)
     return nodes
+
+
+def lock_holder(zookeeper: ZooKeeper, node_path: str) -> LockHolder | None:
+    """Which run has the thread's lock now; None = none."""
+    try:
+        return decode_holder(zookeeper.get(f"{node_path}/lock")[0])
+    except NoNode:
+        return None
 
 
 def _contents(zookeeper: ZooKeeper, zookeeper_root: str) -> Iterator[tuple[str, str, bytes]]:

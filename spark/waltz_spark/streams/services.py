@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass did. ``standing_by``: another run has the thread's lock, and nothing was done.
+    """What a pass did. ``standing_by``: another run has the thread's lock, and nothing was done; ``holder`` tells
+    which, and for how long it has had it.
 
     ``committed``: names of the commits; ``replayed``: announcements dropped because they were applied before;
     ``quarantined``: what could not be done, by commit, with the reason.
@@ -49,6 +50,7 @@ class Pass:
     committed: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ()
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    holder: str = ""
 
 
 def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
@@ -103,7 +105,7 @@ class StreamService:
         """
         with self.thread.ending_on_error(f"stream service {self.settings.name}"):
             if not self._opened():
-                return Pass(standing_by=True)
+                return Pass(standing_by=True, holder=self.thread.holder)
             return self._pass()
 
     def purge_once(self) -> list[str]:
@@ -119,11 +121,14 @@ class StreamService:
         Waits while ZooKeeper is away, another run has the lock, or a person has to put the thread's node right: that
         is said when it begins. Every other error ends it.
         """
-        damaged = ""
+        damaged, standing_by = "", False
         try:
             while not stop.is_set():
                 try:
-                    self.run_once()
+                    passed = self.run_once()
+                    if passed.standing_by != standing_by:
+                        self._say_standing_by(passed)
+                    standing_by = passed.standing_by
                     self._purge_hourly()
                     damaged = ""
                 except NodeDamaged as error:
@@ -161,6 +166,13 @@ class StreamService:
             for path in self.purge_once():
                 log.info("purged %s", path)
             self._purged_hour = hour
+
+    def _say_standing_by(self, passed: Pass) -> None:
+        name = self.settings.name
+        if passed.standing_by:
+            log.warning("stream service %s stands by: %s", name, passed.holder)
+        else:
+            log.warning("stream service %s has taken over", name)
 
     def _pass(self) -> Pass:
         committed: list[str] = []
@@ -219,4 +231,5 @@ class StreamService:
     def _note(self, problems: Mapping[str, str]) -> None:
         settings = self.settings
         files = self._files_of(settings.root)
+        self.thread.check_held()  # what is written here replaces what a successor has written
         rewrite_quarantine(files, settings.root, settings.name, problems, self._clock(), self.thread.staged)

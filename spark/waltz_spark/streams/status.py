@@ -11,7 +11,8 @@ from waltz_spark.streams.consumer import pending_names
 from waltz_spark.streams.files import FilesOf, local_files
 from waltz_spark.streams.ignored import ignored
 from waltz_spark.streams.layout import minute_of, parse_minute
-from waltz_spark.streams.nodes import read_nodes
+from waltz_spark.streams.locks import LockHolder
+from waltz_spark.streams.nodes import lock_holder, read_nodes
 from waltz_spark.streams.quarantine import QuarantineRecord, quarantined
 from waltz_spark.streams.states import ThreadNode
 
@@ -20,7 +21,9 @@ __all__ = ["ThreadStatus", "status"]
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatus:
-    """``running``: some run has the thread's lock. ``in_flight``: the path being committed, under the root.
+    """``running``: some run has the thread's lock; ``holder``: which, and for how long, "" = none.
+
+    ``in_flight``: the path being committed, under the root.
 
     ``lag_minutes``: from the minute of the last commit to now; None before the first. ``pending``: for each consumer
     the number of announcements it has not consumed. ``ignored``: what is left alone on purpose, reason -> entries.
@@ -30,6 +33,7 @@ class ThreadStatus:
     kind: str
     root: str
     running: bool
+    holder: str
     state: str
     in_flight: str | None
     commits: int
@@ -49,12 +53,12 @@ def status(
 ) -> list[ThreadStatus]:
     """Every service that ever ran, by name, but those whose nodes cannot be understood (``nodes``)."""
     return [
-        _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, files_of, clock())
+        _of(name, node, lock_holder(zookeeper, f"{zookeeper_root}/{name}"), files_of, clock())
         for name, node in sorted(read_nodes(zookeeper, zookeeper_root).services.items())
     ]
 
 
-def _of(name: str, node: ThreadNode, running: bool, files_of: FilesOf, now: datetime) -> ThreadStatus:
+def _of(name: str, node: ThreadNode, holder: LockHolder | None, files_of: FilesOf, now: datetime) -> ThreadStatus:
     last = node.last
     lag = (minute_of(now) - parse_minute(last.commit)) // timedelta(minutes=1) if last else None
     files = files_of(node.root) if node.root else None  # "" until the first run has claimed it
@@ -62,7 +66,8 @@ def _of(name: str, node: ThreadNode, running: bool, files_of: FilesOf, now: date
         name,
         node.kind,
         node.root,
-        running,
+        holder is not None,
+        holder.told(now) if holder else "",
         node.state.value,
         node.path.final_path if node.path else None,
         node.commits,

@@ -99,6 +99,13 @@ def test_taken_when_its_minute_is_over_and_all_of_it_rests(writer: Writer) -> No
     assert "came when" in late
 
 
+def test_a_clock_that_is_ahead_is_waited_for(writer: Writer) -> None:
+    writer.write(NAME.replace("15-50", "15-55"), b"one")
+    for seconds in (1, 100, 359):
+        assert writer.after(seconds).committed == ()
+    assert writer.after(360).committed == (COMMIT.replace("1550", "1555"),)
+
+
 def test_one_look_is_enough_after_an_hour(writer: Writer) -> None:
     writer.write(NAME, b"one")
     assert writer.after(3599).committed == ()
