@@ -48,6 +48,7 @@ APPLIED_LIMIT = 64
 """How many commits of each producer a consumer remembers. A producer repeats at most the one in flight."""
 
 _VERSION = 1
+_KINDS = ("local", "merged", "mirror")
 _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 
 
@@ -214,12 +215,15 @@ def encode_node(node: ThreadNode) -> bytes:
 def decode_node(where: str, data: bytes) -> ThreadNode:
     """``where``: the node's path, for the error. NodeDamaged for content that is torn, or not ours.
 
-    It is never guessed at: what stood there decides whether data is published twice or not at all.
+    It is never guessed at: what stood there decides whether data is published twice or not at all. A node without
+    content, or without state and path, is that of a thread with nothing to recover (the Databus page, recovery 5).
     """
     try:
-        fields = parsed_json(data)
-        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+        fields = parsed_json(data) if data else {}
+        if not isinstance(fields, dict) or fields.get("version", _VERSION) != _VERSION:
             raise ValueError(f"not JSON of version {_VERSION}")
+        if "state" not in fields and fields.get("path") is None and fields.get("kind", "") in ("", *_KINDS):
+            fields = {**parsed_json(encode_node(ThreadNode())), **fields}
         node = ThreadNode(
             parse_state(fields["state"]),
             _path(fields["path"]),

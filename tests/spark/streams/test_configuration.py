@@ -117,6 +117,13 @@ def test_what_is_wrong(old: str, new: str, problem: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_mirror_of_a_mirror() -> None:
+    text = GOOD.replace("[services.far]", '[services.far]\nconsumers = ["farther"]').replace(
+        "[outside]", '[services.farther]\nkind = "mirror"\nroot = "osaka"\nsources = ["far"]\n[outside]'
+    )
+    assert [each.name for each in parsed(text).services] == ["local", "all", "far", "farther"]
+
+
 def test_kinds_must_fit() -> None:
     text = '[roots]\na = "/a"\n'
     for name, kind, source, consumer in (("x", "local", "", "y"), ("y", "mirror", "x", "")):

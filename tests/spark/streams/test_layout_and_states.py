@@ -180,6 +180,13 @@ def test_the_memory_is_bounded() -> None:
     assert not node.has_applied("osaka", str(3 * APPLIED_LIMIT - 1))
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 1}', b'{"path": null, "applied": {"tokyo": ["c"]}}'])
+def test_a_node_without_state_has_nothing_to_recover(content: bytes) -> None:
+    node = decode_node("/databus/x", content)
+    assert (node.state, node.path) == (StreamState.SUCCESS, None)
+    assert node.has_applied("tokyo", "c") == (b"applied" in content)
+
+
 def test_too_large_for_a_node() -> None:
     many = tuple(f"202611211505.{number:060d}" for number in range(20_000))
     with pytest.raises(InvalidInput, match="too many"):
@@ -188,6 +195,7 @@ def test_too_large_for_a_node() -> None:
 
 WHOLE = json.loads(encode_node(ThreadNode().started(FLIGHT)))
 CHANGES: list[dict[str, Any]] = [
+    {"state": None},
     {"version": 2},
     {"state": "COMMITTED"},
     {"state": 7},
@@ -203,7 +211,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"null", encode_node(ThreadNode().started(FLIGHT))[:-9], b'{"version": 1}']
+    [b" ", b"null", encode_node(ThreadNode().started(FLIGHT))[:-9], b'{"version": 2}', b'{"kind": "collector"}']
     + [json.dumps({**WHOLE, **change}).encode() for change in CHANGES],
 )
 def test_damaged_nodes_are_for_people(content: bytes) -> None:

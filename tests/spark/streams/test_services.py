@@ -334,6 +334,16 @@ def test_a_damaged_node_is_for_people(bench: Bench) -> None:
     assert len(bench.files.list(data_path(bench.world.root("tokyo"), "bank", "c1"))) == 5
 
 
+def test_a_node_without_state_means_no_recovery(bench: Bench) -> None:
+    """It has ended behind the move, and a person has emptied its node: nothing is lost, nothing published again."""
+    bench.die("tokyo", at="after MOVE")
+    bench.zookeeper.set("/databus/tokyo", b"", -1)
+    with bench.named("tokyo") as service:
+        done = service.run_once()
+    assert done.committed == ("202611211551.bank.tokyo.c1",)
+    assert "is there already" in done.quarantined["202611211550.bank.tokyo.c1"]
+
+
 def test_a_thread_with_a_path_in_flight_keeps_its_root(bench: Bench) -> None:
     bench.die("tokyo", at="after MOVE")
     moved = replace(bench.world.settings["tokyo"], root="/x/elsewhere")
