@@ -21,6 +21,7 @@ Power. A name is synced before the state that claims it; the content of files be
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -182,6 +183,15 @@ class CommitThread(ThreadRun):
         """Move the input of work that was committed before to trash, without committing anything."""
         self.check_held()
         self._put_away(work.src_root, work.src, work.names, self._trash_of(work))
+
+    def drop_input(self, root: str, directory: str, names: Sequence[str], record: str) -> None:
+        """Move input that cannot be done to trash, unpublished: a person wants it."""
+        self.check_held()
+        # A name of its own: nothing that is in trash is replaced.
+        target = trash_path(
+            root, self._clock(), self.settings.name, f"dropped.{uuid.uuid4().hex}.{record}"[:COMMIT_BYTES]
+        )
+        self._put_away(root, directory, names, target)
 
     def _trash_of(self, work: Work) -> str:
         return trash_path(work.src_root, self._clock(), self.settings.name, work.commit)

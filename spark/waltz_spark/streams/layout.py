@@ -10,6 +10,7 @@
     <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
     <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
     <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
+    <root>/system/drops/<thread>/<commit>                             a person says: put that one away unpublished
     <root>/system/identity/<32 hexadecimal digits>                    what the root is called, wherever it is seen
     <root>/system/odd/<anything>                                      what stood where one of these should
 
@@ -54,6 +55,7 @@ __all__ = [
     "commit_of",
     "consumers_path",
     "data_path",
+    "drops_path",
     "decode_marker",
     "encode_marker",
     "hour_name",
@@ -251,6 +253,10 @@ def announcement_path(root: str, consumer: str, producer: str, commit: str) -> s
 
 def quarantine_path(root: str, thread: str, *names: str) -> str:
     return join(root, "system", "quarantine", thread, *names)
+
+
+def drops_path(root: str, thread: str, *names: str) -> str:
+    return join(root, "system", "drops", thread, *names)
 
 
 def odd_path(root: str, *names: str) -> str:

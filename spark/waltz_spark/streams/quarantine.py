@@ -18,7 +18,7 @@ from waltz_spark.streams.layout import COMMIT_BYTES, quarantine_path
 from waltz_spark.streams.odd import make_way, put_file, read_small
 from waltz_spark.streams.texts import parsed_json
 
-__all__ = ["QuarantineRecord", "quarantined", "rewrite_quarantine"]
+__all__ = ["QuarantineRecord", "quarantined", "record_name", "rewrite_quarantine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def rewrite_quarantine(
     files: Files, root: str, thread: str, problems: Mapping[str, str], now: datetime, staged: Callable[[str], str]
 ) -> None:
     """After a pass: ``problems`` (commit -> reason) is all there is now. ``staged``: a new path of the run."""
-    problems = {_record_name(commit): reason for commit, reason in problems.items()}
+    problems = {record_name(commit): reason for commit, reason in problems.items()}
     before = {record.commit: record for record in quarantined(files, root, thread)}
     for commit, reason in problems.items():
         old = before.get(commit)
@@ -73,7 +73,7 @@ def rewrite_quarantine(
             files.delete(path)
 
 
-def _record_name(commit: str) -> str:
+def record_name(commit: str) -> str:
     """A file's name: that of a commit that is too long for one ends in its hash."""
     content = commit.encode(errors="surrogateescape")
     if len(content) <= COMMIT_BYTES:

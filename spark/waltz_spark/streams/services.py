@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import TracebackType
@@ -21,12 +21,13 @@ from types import TracebackType
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.commit import CommitThread, Hook
+from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
 from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
 from waltz_spark.streams.odd import input_problem, way_problem
 from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
-from waltz_spark.streams.quarantine import rewrite_quarantine
+from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import RECOVERY, Row, StreamState
 from waltz_spark.streams.texts import shown
@@ -43,7 +44,8 @@ class Pass:
     which, and for how long it has had it.
 
     ``committed``: names of the commits; ``replayed``: announcements dropped because they were applied before;
-    ``quarantined``: what could not be done, by commit, with the reason.
+    ``quarantined``: what could not be done, by commit, with the reason; ``dropped``: what of it went to
+    trash, as asked for.
     """
 
     standing_by: bool = False
@@ -51,6 +53,7 @@ class Pass:
     replayed: tuple[str, ...] = ()
     quarantined: Mapping[str, str] = field(default_factory=dict)
     holder: str = ""
+    dropped: tuple[str, ...] = ()
 
 
 def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
@@ -178,12 +181,14 @@ class StreamService:
         committed: list[str] = []
         replayed: list[str] = []
         problems: dict[str, str] = {}
+        stay: list[Found] = []
         for found in find_work(self.settings, self._files_of, self._rests, self._clock()):
             if self.is_replay(found):
                 self._drop(found)
                 replayed.append(found.name)
             elif problem := self._problem_or_commit(found):
                 problems[found.name] = problem
+                stay.append(found)
             else:
                 committed.append(found.name)
         # After the others: a minute that was missing may just have come, or one that shows that one is missing.
@@ -192,8 +197,11 @@ class StreamService:
                 problems[hole.name] = problem
             else:
                 committed.append(hole.name)
+        dropped = self._drop_asked(stay)
+        for name in dropped:
+            del problems[name]
         self._note(problems)
-        return Pass(False, tuple(committed), tuple(replayed), problems)
+        return Pass(False, tuple(committed), tuple(replayed), problems, dropped=tuple(dropped))
 
     def is_replay(self, found: Found) -> bool:
         """Whether an announcement is of what was taken over before."""
@@ -205,6 +213,22 @@ class StreamService:
         work = found.work
         log.info("stream service %s: %s was taken over before, dropped", self.settings.name, found.name)
         self.thread.put_away_input(work)
+
+    def _drop_asked(self, stay: Sequence[Found]) -> list[str]:
+        """Of what cannot be done, put away what people want to be: the names."""
+        settings, dropped = self.settings, []
+        files = self._files_of(settings.root)
+        asked = asked_drops(files, settings.root, settings.name)
+        for found in stay if asked else ():
+            place = found.droppable
+            if record_name(found.name) in asked and place is not None:
+                self.thread.drop_input(*place, record_name(found.name))
+                log.warning("stream service %s: %s was dropped, as asked for", settings.name, shown(found.name))
+                dropped.append(found.name)
+        if asked:
+            self.thread.check_held()
+            forget_drops(files, settings.root, settings.name, asked)
+        return dropped
 
     def _problem_or_commit(self, found: Found) -> str:
         """What keeps the work from being done; "" when it is done."""

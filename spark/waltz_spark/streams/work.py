@@ -33,11 +33,20 @@ __all__ = ["Found", "find_holes", "find_work", "is_marker"]
 
 
 class Found(NamedTuple):
-    """``work`` for the commit called ``name``, or the ``problem`` why there is none."""
+    """``work`` for the commit called ``name``, or the ``problem`` why there is none.
+
+    ``input``: (root, directory, names) of what could be dropped where there is no work; None = nothing.
+    """
 
     name: str
     work: Work | None
     problem: str = ""
+    input: tuple[str, str, tuple[str, ...]] | None = None
+
+    @property
+    def droppable(self) -> tuple[str, str, tuple[str, ...]] | None:
+        """What goes to trash when a person wants it."""
+        return (self.work.src_root, self.work.src, self.work.names) if self.work else self.input
 
 
 def find_work(settings: StreamSettings, files_of: FilesOf, rests: Rests, now: datetime) -> list[Found]:
@@ -116,7 +125,7 @@ def _minute(settings: StreamSettings, files: Files, at: CollectorDirectory, mark
         target = PublishedPath(LOCAL, at.category, parse_minute(marker), settings.name, at.collector)
         inputs = tuple(decode_marker(marker, read_small(files, join(directory, marker))))
     except InvalidInput as error:
-        return Found(unnamed, None, f"{directory}: {error}")
+        return Found(unnamed, None, f"{directory}: {error}", (settings.root, directory, (marker,)))
     except FileNotFoundError:
         return Found(unnamed, None, f"{directory}/{shown(marker)} disappeared")
     # The marker goes to trash last: until then the minute is still seen as what it is.
@@ -136,7 +145,8 @@ def _all_announced(settings: StreamSettings, source: Source, files: Files) -> It
 def _announced(settings: StreamSettings, files: Files, source: Source, announced: Pending) -> Iterator[Found]:
     announcement = announced.announcement
     if announcement is None:
-        yield Found(announced.name, None, announced.problem)
+        place = (source.root, announced.directory, (announced.name,))
+        yield Found(announced.name, None, announced.problem, place)
         return
     path = announcement.path
     if settings.categories and path.category not in settings.categories:

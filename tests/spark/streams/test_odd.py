@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from waltz_spark.streams.drops import ask_to_drop, asked_drops, look_again
 from waltz_spark.streams.files import LocalFiles
 from waltz_spark.streams.layout import consumers_path, data_path, encode_marker, join, odd_path, quarantine_path
 from waltz_spark.streams.nodes import read_nodes
@@ -17,7 +18,7 @@ from waltz_spark.streams.status import status
 
 from tests.spark.streams.world import CHAIN, FIRST, NOW, World, walk
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.errors import NodeDamaged
+from waltz_ray.errors import InvalidInput, NodeDamaged
 
 DEEP = b'{"version":1,"files":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 COMMIT = "202611211550.bank.tokyo.c1"
@@ -167,6 +168,33 @@ def test_a_file_in_place_of_an_inbox_and_of_the_trash_is_moved_aside(place: Plac
     assert (Path(odd_path(place.world.root("all"))) / kept / "below").is_dir()
     (tokyo,) = (one for one in status(place.zookeeper) if one.name == "tokyo")
     assert tokyo.ignored == {"no marker names them": 1, "moved aside to system/odd": 2}
+
+
+def test_what_people_give_up_goes_to_trash(place: Place) -> None:
+    root, files = place.world.root("tokyo"), LocalFiles()
+    (place.data / "202611211550.0").rename(place.data / "gone")
+    (place.data / "202611211552.done").mkdir()
+    with place.service("tokyo") as service:
+        records = sorted(service.run_once().quarantined)
+        assert records == [COMMIT, COMMIT.replace("1550", "1552")]
+        with pytest.raises(InvalidInput, match="not in the quarantine"):
+            ask_to_drop(files, root, "tokyo", [*records, "other"])
+        assert asked_drops(files, root, "tokyo") == []
+        look_again(files, root, "tokyo", records[:1])
+        service.run_once()
+        (tokyo,) = status(place.zookeeper)
+        assert [record.count for record in tokyo.quarantined] == [1, 2]
+        assert (tokyo.unpublished, tokyo.oldest_unpublished) == (2, "202611211550")
+        ask_to_drop(files, root, "tokyo", records)
+        done = service.run_once()
+        assert (sorted(done.dropped), done.quarantined) == (records, {})
+        assert asked_drops(files, root, "tokyo") == []
+        assert service.run_once() == service.run_once()
+    assert sorted(os.listdir(place.data)) == ["202611211553.part", "gone"]
+    trashed = {path.rpartition("/")[2] for path in walk(files, join(root, "system", "trash"))}
+    assert trashed >= {"202611211550.1", "202611211550.done", "202611211552.done"}
+    (tokyo,) = status(place.zookeeper)
+    assert (tokyo.quarantined, tokyo.unpublished, tokyo.oldest_unpublished) == ([], 0, None)
 
 
 def test_odd_trash_and_records_block_nothing(place: Place) -> None:
