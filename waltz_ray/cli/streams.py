@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -112,7 +112,9 @@ def status(
     known = read_config(config)
     known.only(service or ())
     opened = cli.opened_place(known, spark.value, zookeeper, address, lambda config, hosts: False)
-    with _chatter_to_stderr(), opened as place:
+    with ExitStack() as stack:
+        with _chatter_to_stderr():  # of a Spark that starts; what is shown while it goes on is not chatter
+            place = stack.enter_context(opened)
 
         def look() -> StreamsStatus:
             return cli.streams_status(place, known.zookeeper_root, service or ())

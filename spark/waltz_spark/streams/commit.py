@@ -188,9 +188,8 @@ class CommitThread(ThreadRun):
         """Move input that cannot be done to trash, unpublished: a person wants it."""
         self.check_held()
         # A name of its own: nothing that is in trash is replaced.
-        target = trash_path(
-            root, self._clock(), self.settings.name, f"dropped.{uuid.uuid4().hex}.{record}"[:COMMIT_BYTES]
-        )
+        name = f"dropped.{uuid.uuid4().hex}.{record[:50]}"
+        target = trash_path(root, self._clock(), self.settings.name, name)
         self._put_away(root, directory, names, target)
 
     def _trash_of(self, work: Work) -> str:

@@ -1,7 +1,7 @@
 """What people decide about quarantine: look at it as new, or put the input away unpublished.
 
-A drop is asked for with a file, ``<root>/system/drops/<thread>/<record>``, and done by the service in its next pass: only
-who has the thread's lock moves inputs. The input goes to trash, where it lies as long as everything there.
+A drop is asked for with a file, ``<root>/system/drops/<thread>/<record>``, and done by the service in its next pass:
+only who has the thread's lock moves inputs. The input goes to trash, where it lies as long as everything there.
 """
 
 from __future__ import annotations
