@@ -9,9 +9,10 @@
 
 When a UTC minute is over, its transactions are those that were appended in it, by the clocks of the servers, partition
 by partition; also those of minutes that were missed during a pause. Each pass takes the next minute in which anything
-was appended, and marks those before it as empty ones. The first minute ever takes the whole log. A record that comes
-when its minute has been taken (a server's clock is more than ``settle_s`` behind, or a commit took so long) belongs to
-the next one; so do records of a log from before there were times, to the last minute that is over.
+was appended, and marks those before it as empty ones. The first minute ever takes the whole log, with those before it
+where that is very many files. A record that comes when its minute has been taken (a server's clock is more than
+``settle_s`` behind, or a commit took so long) belongs to the next one; so do records of a log from before there were
+times, to the last minute that is over.
 
 What a crash leaves, and why an older run can do nothing more: ``collector_states``, ``commit``, ``run``. A collector is
 a thread like the services, with its node at ``/databus/<name>`` and its lock below; its name is its directory's, too.
@@ -62,9 +63,13 @@ from waltz_spark.streams.layout import (
 from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 
-__all__ = ["POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
+__all__ = ["PLAN_RANGES", "POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
 
 log = logging.getLogger(__name__)
+
+PLAN_RANGES = 5000
+"""Files of one plan at most, for it has to fit into ZooKeeper's nodes, the collector's and the local service's. What is
+left of a minute is in the next one; the whole log, which comes first, is in as many minutes as it takes."""
 
 POINTS = (
     "after lock",
@@ -320,10 +325,11 @@ class Collector(ThreadRun):
         # What is below is in files, and marked. The first minute ever begins with what is left of the log.
         self.node = replace(self.node, position=self._feed.hold(self.node.position))
         if last is None:
-            minute, ranges = over, self._feed.plan(self.node.position)
+            ranges = self._feed.plan(self.node.position)
+            minute = over - timedelta(minutes=max(0, len(ranges) - 1) // PLAN_RANGES)
         else:
             minute, ranges = self._feed.plan_minute(self.node.position, last + timedelta(minutes=1), over)
-        planned = self.node.planned(minute, ranges, self.settings.format)
+        planned = self.node.planned(minute, ranges[:PLAN_RANGES], self.settings.format)
         plan = planned.plan
         assert plan is not None
         self._write(planned)
