@@ -67,7 +67,7 @@ sources = ["merged"]
 """
 
 
-class Feed:
+class ChaosWriters:
     """The writers; ``records`` counts every record that went in, ``files`` every file that has to come to trash."""
 
     def __init__(self, base: Path) -> None:
@@ -173,11 +173,11 @@ def records_of(directory: Path) -> Counter[str]:
     return found
 
 
-def left_behind(base: Path, feed: Feed) -> Iterator[str]:
+def left_behind(base: Path, writers: ChaosWriters) -> Iterator[str]:
     """What should not be there at the end. (Files that the collector made have their names from the log.)"""
     trashed = Counter(path.name for path in (base / "a/system/trash").rglob("*/local/*/*") if path.is_file())
-    wrong = {name: trashed[name] for name in feed.files if trashed[name] != feed.files[name]}
-    if wrong or any(count > 1 for name, count in trashed.items() if name not in feed.files and "done" not in name):
+    wrong = {name: trashed[name] for name in writers.files if trashed[name] != writers.files[name]}
+    if wrong or any(count > 1 for name, count in trashed.items() if name not in writers.files and "done" not in name):
         yield f"in trash not once: {wrong}"
     for root in ("a", "b"):
         yield from (f"in tmp: {path}" for path in (base / root).glob("system/tmp/*/*/*"))
@@ -199,45 +199,45 @@ def main(arguments: argparse.Namespace) -> int:
         config = base / "streams.toml"
         zookeeper = cluster_status(NAME).zookeeper
         config.write_text(CONFIG.format(zookeeper=zookeeper, base=base, name=NAME))
-        feed, services = Feed(base), Services(config, stack.enter_context((base / "streams.log").open("wb")))
+        writers, services = ChaosWriters(base), Services(config, stack.enter_context((base / "streams.log").open("wb")))
         stack.callback(services.close)
-        odd = feed.odd()
+        odd = writers.odd()
         until, number = time.monotonic() + 60 * arguments.minutes, 0
         with waltz_ray.connect(NAME, directory=str(base / "cluster")) as client:
             while time.monotonic() < until:
                 services.look_after()
-                feed.minute(number)
-                feed.log(client, number)
+                writers.minute(number)
+                writers.log(client, number)
                 number += 1
                 if number % 10 == 0:
                     services.trouble()
                 time.sleep(0.5)
-        feed.minute((number // 5 + 1) * 5)  # no hole, so that what is missing before lies between two
+        writers.minute((number // 5 + 1) * 5)  # no hole, so that what is missing before lies between two
         print(f"{sum(services.kills.values())} kills and stops; waiting for the streams", flush=True)
         patience, found = time.monotonic() + PATIENCE_S, {}
         while time.monotonic() < patience:
             services.look_after()
             found = {name: records_of(base / place) for name, place in STREAMS.items()}
-            if all(each == feed.records for each in found.values()) and not list(left_behind(base, feed)):
+            if all(each == writers.records for each in found.values()) and not list(left_behind(base, writers)):
                 break
             time.sleep(1)
         services.close()
-        return told(base, feed, found, services, odd)
+        return told(base, writers, found, services, odd)
 
 
-def told(base: Path, feed: Feed, found: dict[str, Counter[str]], services: Services, odd: int) -> int:
+def told(base: Path, writers: ChaosWriters, found: dict[str, Counter[str]], services: Services, odd: int) -> int:
     table = Table("", "records", "missing", "too often")
-    table.add_row("input", str(feed.records.total()), "", "")
+    table.add_row("input", str(writers.records.total()), "", "")
     for name, records in found.items():
-        missing, more = feed.records - records, records - feed.records
+        missing, more = writers.records - records, records - writers.records
         table.add_row(name, str(records.total()), str(missing.total()), str(more.total()))
     Console().print(table)
     holes = sum(not any(path.iterdir()) for path in (base / "b/streams").rglob("local.host1.example.com"))
     quarantined = len(list((base / "a/system/quarantine/local").iterdir()))
-    left = list(left_behind(base, feed))
+    left = list(left_behind(base, writers))
     print(f"{dict(services.kills)}; {holes} holes are empty minutes; {quarantined} of {odd} odd entries in quarantine")
     print(*left, sep="\n", end="\n" if left else "")
-    good = all(each == feed.records for each in found.values()) and not left and quarantined == odd
+    good = all(each == writers.records for each in found.values()) and not left and quarantined == odd
     print("input = streams_local = streams = mirror" if good else "NOT the same; the services' log:")
     if not good:
         print((base / "streams.log").read_text()[-5000:])
