@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.errors import Corruption, ForeignStorage, InvalidInput, StorageLocked
 
-__all__ = ["KEPT", "StreamBatch", "OffsetFiles", "OffsetLog", "StreamOf"]
+__all__ = ["KEPT", "OffsetFiles", "OffsetLog", "StreamBatch", "StreamOf", "StreamPosition", "position_of"]
 
 KEPT = 100
 """How many of the last batches stay in the log, to be looked at."""
@@ -93,6 +93,29 @@ class StreamBatch(NamedTuple):
     batch_id: int
     ranges: tuple[Range, ...]
     ends: Mapping[int, int]
+
+
+class StreamPosition(NamedTuple):
+    """``cluster``: its name, of another space than the first ``<cluster>/<space>``. ``ends``: partition -> ID behind
+    the last committed batch, or where the stream began."""
+
+    cluster: str
+    cluster_key: str
+    ends: Mapping[int, int]
+
+
+def position_of(directory: Path) -> StreamPosition:
+    """Where the stream of a checkpoint is, whether or not it runs. ForeignStorage: it is none; Corruption."""
+    path = directory / "metadata"
+    if not path.is_file():
+        raise ForeignStorage(f"{directory} is not the checkpoint of a stream: it has no file metadata")
+    fields = _decoded(path)
+    if fields.get("format") != _FORMAT:
+        raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
+    committed = max(_numbers(directory / "commits"), default=-1)
+    ends = fields["start"] if committed < 0 else _decoded(directory / "offsets" / str(committed))["ends"]
+    found = {int(partition): int(end) for partition, end in ends.items()}
+    return StreamPosition(str(fields["cluster"]), str(fields["cluster_key"]), found)
 
 
 class OffsetLog:

@@ -98,3 +98,17 @@ def test_all_are_told_of_the_end(line: Line) -> None:
     line.waits(b"e")
     assert [data for data, error in line.told if isinstance(error, ClientClosed)] == [b"c", b"d", b"e"]
     assert len({id(error) for _, error in line.told}) == 3
+
+
+def test_what_is_sent_again_keeps_its_place_however_it_comes_back() -> None:
+    outbox = Outbox(0, ClientConfig(), lambda: 0.0, Bell(lambda look: None, lambda: None))
+    appends = [AppendCall(b"%d" % n, 0, 0) for n in range(6)]
+    for append in appends:
+        assert outbox.offer(append)
+    outbox.take(5, 1 << 20)
+    outbox.put_back([appends[0], appends[3]])
+    outbox.put_back([appends[4], appends[1]])
+    outbox.put_back([])
+    sending = outbox.take(10, 1 << 20)
+    assert sending is not None
+    assert sending.pieces == [appends[0], appends[1], appends[3], appends[4], appends[5]]

@@ -166,11 +166,12 @@ class Bench:
         feed: FeedMode = FeedMode.RECORDS,
         credit: int = PLENTY,
         generation: int = G,
+        in_order: bool = False,
     ) -> list[Mounted]:
         self.number += 1
         req_id = ReqId(client_id, generation, 0, self.number)
         told_before = len(self.sent)
-        self.step(MountReceived(connection_id, Mount(req_id, mark, feed, credit)))
+        self.step(MountReceived(connection_id, Mount(req_id, mark, feed, credit, in_order)))
         return [message for _, message in self.sent[told_before:] if isinstance(message, Mounted)]
 
     def append(
@@ -512,6 +513,50 @@ def test_records_without_data_fill_the_queue() -> None:
         empty = np.zeros(10, np.int32)
         bench.step(AppendReceived(1, replace(batch, body=b"", lengths=empty, checksums=empty.astype(np.uint32))))
     assert RejectionCode.QUEUE_FULL in {r.code for r in bench.told(Rejected)}
+
+
+def turned_away(in_order: bool) -> Bench:
+    """Appends 0 to 9 fill the queue; 10 to 19 were refused; then there is room again."""
+    bench = Bench(ServerConfig(lock_table_size=1000, join_grace_ms=0, append_queue_bytes=1_000)).open()
+    bench.mount(in_order=in_order)
+    bench.deaf = {0, 1, 2}
+    bench.append(0, *[free()] * 10)
+    bench.append(10, *[free()] * 10)
+    bench.deaf = set()
+    bench.settle()
+    assert [r.sequence_numbers.tolist() for r in bench.told(Rejected)] == [list(range(10, 20))]
+    return bench
+
+
+def test_what_follows_a_refused_append_is_refused_until_the_client_knows() -> None:
+    bench = turned_away(in_order=True)
+    bench.append(20, free())
+    assert [r.sequence_numbers.tolist() for r in bench.told(Rejected)][1:] == [[20]], "it would get ahead of 10 to 19"
+    bench.append(22, free(), free())
+    bench.settle()
+    assert bench.fed() == list(range(12)), "who leaves out a number knows"
+    bench.append(24, free())
+    bench.settle()
+    assert (len(bench.told(Rejected)), bench.fed()) == (2, list(range(13)))
+
+
+def test_a_new_mount_knows_what_was_refused() -> None:
+    bench = turned_away(in_order=True)
+    bench.mount(in_order=True)
+    bench.append(20, free())
+    assert len(bench.told(Rejected)) == 1
+
+
+def test_who_does_not_ask_for_order_is_taken_when_there_is_room() -> None:
+    """Clients of the original's protocol."""
+    bench = turned_away(in_order=False)
+    bench.append(20, free())
+    assert len(bench.told(Rejected)) == 1
+
+
+@pytest.mark.parametrize(("last", "end"), [(5, 6), (-1, 0), (2**31 - 1, -(2**31))])
+def test_numbers_of_appends_go_round(last: int, end: int) -> None:
+    assert replace(append_batch(1, G, 0, [free()]), sequence_numbers=np.array([last], np.int32)).end_number == end
 
 
 def test_flushes_go_with_their_connection_and_are_few() -> None:

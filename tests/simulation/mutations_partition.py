@@ -68,8 +68,8 @@ def locks_are_not_updated(patch: Patch) -> None:
 
 
 def superseded_connections_are_accepted(patch: Patch) -> None:
-    def append(self: Intake, connection_id: int, batch: AppendBatch, newest: int | None) -> list[Effect]:
-        return original(self, connection_id if newest is None else newest, batch, newest)
+    def append(self: Intake, connection_id: int, batch: AppendBatch, newest: Subscriber | None) -> list[Effect]:
+        return original(self, connection_id if newest is None else newest.connection_id, batch, newest)
 
     original = Intake.append
     break_rule(patch, Intake, "append", append)

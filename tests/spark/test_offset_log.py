@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from waltz_spark.offset_log import KEPT, OffsetFiles, OffsetLog, StreamBatch, StreamOf
+from waltz_spark.offset_log import KEPT, OffsetFiles, OffsetLog, StreamBatch, StreamOf, position_of
 from waltz_spark.parquet_sink import ParquetSink
 from waltz_spark.progress import BatchProgress
 from waltz_spark.rate_limits import Limits
@@ -225,6 +225,22 @@ class NoDirectorySync(CrashingFiles):
         temporary = path.with_name(path.name + ".tmp")
         self.write(temporary, data)
         self.rename(temporary, path)
+
+
+def test_where_a_stream_is_can_be_seen_while_it_runs(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(ForeignStorage, match="is not the checkpoint of a stream"):
+        position_of(checkpoint)
+    log = OffsetLog(checkpoint, OF, lambda stream_id: {0: 3, 2: 0})
+    assert position_of(checkpoint) == (OF.cluster, OF.cluster_key, {0: 3, 2: 0})
+    log.plan((Range(0, 3, 7),))
+    assert position_of(checkpoint).ends == {0: 3, 2: 0}, "it is not committed"
+    log.commit()
+    assert position_of(checkpoint).ends == {0: 7, 2: 0}
+    log.close()
+    (checkpoint / "metadata").write_text("{}")
+    with pytest.raises(Corruption, match="checksum"):
+        position_of(checkpoint)
 
 
 def test_the_tests_notice_a_name_that_was_not_synced(tmp_path: Path) -> None:

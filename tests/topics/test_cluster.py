@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waltz_spark.offset_log import OffsetLog, StreamOf
 
 from tests.topics.foreign_client import Fields, ForeignClient, ForeignFault, text
 from tests.topics.members import Member, brokers_in
@@ -29,6 +30,8 @@ from waltz_ray.actors.supervision import ask, topic_name
 from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down
 from waltz_ray.cli import main
 from waltz_ray.config import ClusterConfig, TopicConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding import cluster_file
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
@@ -206,6 +209,11 @@ def test_an_actor_that_is_killed_loses_nothing_and_its_slots_are_soon_served(pla
     run(work)
 
 
+def key_of(place: Place) -> str:
+    with contextlib.closing(KazooZooKeeper(place.zookeeper)) as zookeeper:
+        return str(ClusterStore(zookeeper, NAME).info().cluster_key)
+
+
 def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def said(*words: str) -> str:
         with pytest.raises(SystemExit) as leaving:
@@ -235,6 +243,18 @@ def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path
     assert sorted(again) == ["and again", "by hand"]
     assert said("reset", "commands", "orders", "--to", "latest").count("goes on at") == 4
     assert {row["lag"] for row in json.loads(said("lag", "commands", "--json"))} == {0}
+    checkpoint, key = tmp_path / "to-parquet", key_of(place)
+    ends = {row["partition"]: row["end"] for row in rows}
+    of = StreamOf(f"{NAME}/orders", key, 4, (0, 1, 2, 3))
+    OffsetLog(checkpoint, of, lambda stream_id: {**ends, 2: 0}).close()
+    beside = json.loads(said("lag", "commands", "--stream", str(checkpoint), "--json"))
+    assert [(row["partition"], row["group"]) for row in beside] == [
+        (number, who) for number in range(4) for who in ("commands", "stream to-parquet")
+    ]
+    assert [row["partition"] for row in beside if row["lag"]] == [2]
+    OffsetLog(tmp_path / "other", of._replace(cluster_key="another"), lambda stream_id: ends).close()
+    assert "another cluster" in refused("lag", "--stream", str(tmp_path / "other"))
+    assert "is not the checkpoint of a stream" in refused("lag", "--stream", str(tmp_path))
     said("reset", "commands", "orders", "--to", "earliest", "--partition", "2")
     said("reset", "commands", "orders", "--to", "1h")
     assert "has partitions 0 to 3" in refused("reset", "commands", "orders", "--to", "0", "--partition", "4")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.topics.actors import TopicActors, actors
-from tests.topics.foreign_client import ForeignClient, payloads_of
+from tests.topics.foreign_client import ForeignClient, payloads_of, text
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.offset_item import OffsetItem
-from waltz_ray.topics.records import OWNERSHIP_HEADER
+from waltz_ray.topics.records import OWNERSHIP_HEADER, encode_messages, header_of_type
 
 KEY = ("g", "orders", 0)
 
@@ -135,6 +136,60 @@ def test_t44_a_filter_lets_its_types_through_and_no_other_with_the_same_hash() -
                 await broker.register(group, "orders", filters=wanted)
                 assert await pulled(broker, group) == got
             assert found.nodes[0].duties.deliveries.status()["orders", 0, "zzz"].delivered == 5
+
+    asyncio.run(run())
+
+
+def test_t44_filters_read_of_the_data_little_but_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is not in memory any more: headers first, then what may be wanted. "Aa" has the hash of "BB"."""
+    monkeypatch.setattr("tests.topics.actors.TAIL_BYTES", 1)
+
+    def produce(found: TopicActors) -> None:
+        with found.cluster.connect(space="orders") as client:
+            for number in range(100):
+                for msg_type, datas in (("other", [bytes(1000)] * 199), ("BB", [b"%03d" % number + bytes(1000)])):
+                    records = encode_messages(datas, msg_type, 0, 0)
+                    client.append_many(0, records, header_of_type(msg_type)).result()
+            client.append_many(0, encode_messages([bytes(1000)] * 2, "Aa", 0, 0), header_of_type("Aa")).result()
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await asyncio.to_thread(produce, found)
+            partition, read = found.nodes[0].topics["orders"].partitions[0], list[int]()
+            original = partition.read
+
+            async def counted(first_id: int, end_id: int, max_bytes: int) -> RecordBatch:
+                batch = await original(first_id, end_id, max_bytes)
+                read.append(batch.size_bytes)
+                return batch
+
+            partition.read = counted  # type: ignore[method-assign]
+            await found.until(lambda: partition.end > 20_000)
+            await broker.register("g", "orders", filters=["BB"])
+            got: list[bytes] = []
+            while len(got) < 100:
+                got += [each[:3] for each in await pulled(broker)]
+            assert got == [b"%03d" % number for number in range(100)]
+            assert await pulled(broker) == []
+            assert sum(read) < 0.05 * 20_000 * 1000
+
+    asyncio.run(run())
+
+
+def test_t44_a_filter_goes_on_where_nothing_is_wanted_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.topics.actors.TAIL_BYTES", 1)
+    monkeypatch.setattr("waltz_ray.topics.serving.header_window._HEADERS", 7)
+
+    async def run() -> None:
+        async with one_slot() as (_, broker):
+            for number in range(30):
+                await sent(broker, b"%d" % number, msg_type="a" if number % 10 == 9 else "b")
+            await broker.register("g", "orders", filters=["a"])
+            got: list[bytes] = []
+            while len(got) < 3:
+                got += await pulled(broker)
+            assert got == [b"9", b"19", b"29"]
+            assert await pulled(broker) == []
 
     asyncio.run(run())
 
@@ -347,5 +402,56 @@ def test_a_pull_waits_for_a_moment_and_is_answered_when_something_comes() -> Non
             answer = asyncio.ensure_future(pulled(broker))
             await sent(broker, b"a")
             assert await answer == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_t25_a_pull_that_was_given_up_takes_nothing() -> None:
+    """Its client has lost the connection while it was held back: what it brought would be lost, and be confirmed."""
+
+    async def run() -> None:
+        async with one_slot(hold_s=10.0) as (found, broker):
+            assert (await broker.register("g", "orders")).code == 200
+            _, lost = broker.send(17, {1: text("one"), 2: 0, 3: text("g"), 4: text("orders"), 5: 1, 6: 1})
+            assert (await broker.beat("g", [])).code == 200, "it has come before this"
+            again = await found.broker(1)
+            _, held = again.send(17, {1: text("one"), 2: 0, 3: text("g"), 4: text("orders"), 5: 1, 6: 1})
+            assert broker._answer(await lost, 17).code == 404
+            await sent(broker, b"a")
+            assert payloads_of(again._answer(await held, 17)) == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_t25_what_a_connection_brings_late_is_not_done() -> None:
+    """Neither a pull, which would bring what nobody gets, nor a confirm of what was delivered since."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a", b"b")
+            assert (await broker.register("g", "orders")).code == 200
+            again = await found.broker(1)
+            assert payloads_of(await again.pull("g", "orders", by_hand=True)) == [b"a", b"b"]
+            await sent(broker, b"c")
+            assert (await broker.pull("g", "orders", by_hand=True)).code == 400
+            assert (await broker.confirm("g", "orders")).code == 400
+            assert found.offsets.items[KEY].offset == 0
+            assert (await again.confirm("g", "orders")).number(4) == 3
+            assert payloads_of(await again.pull("g", "orders", by_hand=True)) == [b"c"]
+            assert (await broker.register("g", "orders", "two")).code == 410, "another consumer is not meant"
+
+    asyncio.run(run())
+
+
+def test_connections_of_many_who_ask_in_vain_are_forgotten() -> None:
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            assert (await broker.register("g", "orders")).code == 200
+            for number in range(100):
+                assert (await broker.register("g", "orders", f"other-{number}")).code == 410
+            partition = found.nodes[0].topics["orders"].partitions[0]
+            delivery = found.nodes[0].duties.deliveries.of("orders", partition, "g")
+            assert delivery is not None
+            assert len(delivery._connections) <= 64
 
     asyncio.run(run())

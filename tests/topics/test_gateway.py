@@ -34,7 +34,13 @@ class HeldPort:
     asked: list[TopicRequest] = field(default_factory=list)
     waiting: list[Callable[[TopicResponse | RpcFault], None]] = field(default_factory=list)
 
-    def submit(self, request: TopicRequest, call: RpcCall, answer: Callable[[TopicResponse | RpcFault], None]) -> None:
+    def submit(
+        self,
+        request: TopicRequest,
+        call: RpcCall,
+        connection: int,
+        answer: Callable[[TopicResponse | RpcFault], None],
+    ) -> None:
         self.asked.append(request)
         if self.held:
             self.waiting.append(answer)

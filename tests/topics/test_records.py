@@ -16,6 +16,7 @@ from waltz_ray.topics.records import (
     decode_topic_record,
     encode_topic_record,
     is_message,
+    message_parts,
     topic_header,
 )
 
@@ -44,6 +45,34 @@ INT32S = st.integers(-(1 << 31), (1 << 31) - 1)
 @given(st.builds(TopicMessage, st.binary(), INT32S, INT32S, INT32S, st.integers(0, 1 << 62), TEXTS, TEXTS))
 def test_any_message_comes_back(message: TopicMessage) -> None:
     assert decode_topic_record(encode_topic_record(message)) == message
+
+
+def parts_of(data: bytes) -> tuple[bytes, int, int, str, str] | None:
+    """As ``message_parts``, by the other way."""
+    try:
+        found = decode_topic_record(data)
+    except BadPayload:
+        return None
+    if not isinstance(found, TopicMessage):
+        return None
+    return found.payload, found.flag, found.append_ms, found.msg_type, found.msg_time
+
+
+@given(
+    st.builds(TopicMessage, st.binary(), INT32S, INT32S, INT32S, st.integers(0, 1 << 62), TEXTS, TEXTS)
+    | st.sampled_from([record for record, _ in GOLDEN]),
+    st.integers(0, 400),
+    st.dictionaries(st.integers(0, 30), st.integers(0, 255), max_size=3),
+)
+def test_the_parts_of_a_message_are_what_decoding_says(
+    record: TopicMessage | SlotOwn | SlotRelease, end: int, damage: dict[int, int]
+) -> None:
+    """Of damaged ones, too."""
+    data = bytearray(encode_topic_record(record)[: end or None])
+    for place, value in damage.items():
+        if place < len(data):
+            data[place] = value
+    assert message_parts(memoryview(bytes(data))) == parts_of(bytes(data))
 
 
 def test_t44_the_header_is_the_hash_of_the_type() -> None:

@@ -12,7 +12,7 @@ from tests.topics.scenes import Crowd
 from tests.topics.servers import TopicCluster, topic_cluster
 from tests.topics.test_topic_server import PRODUCER
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.topics.client.links import tell
+from waltz_ray.topics.client.links import tell_slot
 from waltz_ray.topics.lease_ending import others_end
 from waltz_ray.topics.records import TopicMessage, decode_topic_record, is_message
 from waltz_ray.topics.tokens import AuthSecrets
@@ -153,16 +153,16 @@ def test_t29_who_consumes_and_has_nothing_to_confirm_hears_that_its_offset_was_s
             assert len(member.got) == 3, "it has not heard of it"
             place = Endpoint("127.0.0.1", port)
             forged = others_end(AuthSecrets(b"not theirs"), "g", "orders", 1, "")
-            assert await tell(place, forged, 5.0) == ""
+            assert await tell_slot(place, forged, 5.0) == ""
             await member.consume()
             assert (len(member.has), len(member.got)) == (1, 3)
-            assert await tell(place, others_end(server.access.now.secrets, "g", "orders", 1, ""), 5.0) == ""
+            assert await tell_slot(place, others_end(server.access.now.secrets, "g", "orders", 1, ""), 5.0) == ""
             await member.consume()
             assert member.has == {}
             await crowd.until_shared([1])
             await member.consume()
             assert member.got[3:] == [b"2", b"3"]
-            assert await tell(Endpoint("127.0.0.1", 1), forged, 5.0) != ""
+            assert await tell_slot(Endpoint("127.0.0.1", 1), forged, 5.0) != ""
 
     asyncio.run(run())
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.topics.actors import TopicActors, actors
 from tests.topics.foreign_client import ForeignFault, crc
+from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
+from waltz_ray.topics.access import TopicAccess
+from waltz_ray.topics.authorization import AccessRules
 from waltz_ray.topics.payload import java_hash
 from waltz_ray.topics.records import (
     OWNERSHIP_HEADER,
@@ -293,3 +299,78 @@ def test_the_table_grows_with_the_largest_topic_and_stays_in_balance() -> None:
     assert min(place.epoch for place in larger.places.values()) > 1000
     assert grown(larger, 3) == larger
     assert grown(UnitTable(0, {}), 1).places == {1: UnitPlace(None, 0)}
+
+
+def test_a_slot_that_moves_while_it_is_taken_is_released() -> None:
+    """Its OWN comes into the log after the table has given the slot away: nobody but this actor can release it."""
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            node, topic = found.nodes[0], found.nodes[0].topics["orders"]
+            append, owns = topic.log.append, list[Callable[[], None]]()
+            topic.log.append = lambda *what, **how: owns.append(partial(append, *what, **how))  # type: ignore[method-assign]
+            found.arrange(lambda slot: 0, 1)
+            await found.until(lambda: bool(owns))
+            topic.log.append = append  # type: ignore[method-assign]
+            found.arrange(lambda slot: 1, 1)
+            await found.until(lambda: not node._stirred.is_set())
+            assert 0 in topic.partitions
+            owns[0]()
+            await found.until_served(1)
+            await found.until(lambda: not topic.partitions)
+
+    asyncio.run(run())
+
+
+def test_a_slot_that_moves_while_nothing_is_known_of_it_is_released() -> None:
+    """Its feed ends while it is released: it is looked at once more, and found to be ours."""
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            topic = found.nodes[0].topics["orders"]
+            append = topic.log.append
+            topic.log.append = lambda *what, **how: None  # type: ignore[method-assign]
+            found.arrange(lambda slot: 1, 1)
+            topic.partitions[0]._ended(WaltzError("as if it had"))
+            await found.until(lambda: 0 not in topic.partitions or not topic.partitions[0].failure)
+            topic.log.append = append  # type: ignore[method-assign]
+            await found.until_served(1)
+            await found.until(lambda: not topic.partitions)
+
+    asyncio.run(run())
+
+
+def test_what_waits_for_news_of_rights_is_not_overtaken() -> None:
+    """A register that is looked at again, and the logout behind it: nobody has the partition afterwards."""
+
+    async def run() -> None:
+        async with actors(1) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            duties, asked, known = found.nodes[0].duties, asyncio.Event(), asyncio.Event()
+            allowed = TopicAccess()
+            now = [replace(allowed, rules=AccessRules(authenticate=True))]
+
+            async def again() -> None:
+                asked.set()
+                await known.wait()
+                now[0] = allowed
+
+            duties.access, duties.access_again = lambda: now[0], again
+            broker = await found.broker(1)
+            registered = asyncio.ensure_future(broker.register("g", "orders"))
+            await asked.wait()
+            left = asyncio.ensure_future(broker.register("g", "orders", out=True))
+            sent = asyncio.ensure_future(broker.produce("orders", b"x"))
+            await found.until(lambda: broker._serial == 3)
+            known.set()
+            assert [(await each).code for each in (registered, left, sent)] == [200, 200, 200]
+            assert (await broker.register("g", "orders", "another")).code == 200, "nobody has it"
+            assert not found.nodes[0].gateways[1]._shared.port._looking  # type: ignore[attr-defined]
+
+    asyncio.run(run())

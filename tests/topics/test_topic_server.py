@@ -12,8 +12,10 @@ from tests.topics.foreign_client import Fields, ForeignFault, message, text
 from tests.topics.members import Member, brokers_in, joined
 from tests.topics.servers import topic_cluster
 from waltz_ray.net.tls import client_context
+from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.links import tell_slot
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
-from waltz_ray.topics.lease_ending import OTHERS_END
+from waltz_ray.topics.lease_ending import OTHERS_END, others_end
 
 PRODUCER: Fields = {1: text("producer"), 2: text("orders"), 3: -1, 4: text("127.0.0.1")}
 
@@ -237,5 +239,9 @@ def test_t47_all_ports_speak_tls_and_the_master_reaches_its_slots(tmp_path: Path
             granted = TopicPartition("orders", 1)
             await server._tell_slot("g", granted, "two", SlotPlace("127.0.0.1", brokers[1]))
             assert (await broker.pull("g", "orders", "one")).code == 411, "it was told"
+            assert (await broker.register("g", "orders", "two")).code == 200
+            nobody = others_end(server.access.now.secrets, "g", "orders", 1, "")
+            assert await tell_slot(Endpoint("127.0.0.1", brokers[1]), nobody, 5.0) == ""
+            assert (await broker.pull("g", "orders", "two")).code == 411, "as an operator that sets a group elsewhere"
 
     asyncio.run(run())

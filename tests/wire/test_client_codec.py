@@ -93,6 +93,7 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
     ),
     (LockFailureBatch(3, int32s(4), int64s(9)), "25 00000003 00000001 00000004 0000000000000009"),
     (Mount(ID, -1, FeedMode.RECORDS, 1 << 32), f"26 {REQ} ffffffffffffffff 02 0000000100000000"),
+    (Mount(ID, -1, FeedMode.OWN, 1 << 32, in_order=True), f"26 {REQ} ffffffffffffffff 83 0000000100000000"),
     (Mounted(ID, MountState.CLIENT_AHEAD, 5, 99), f"27 {REQ} 02 00000005 0000000000000063"),
     (FeedCredit(3, 65536), "28 00000003 0000000000010000"),
     (

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from waltz_ray.protocol.ids import Endpoint
     from waltz_ray.topics.client.client import TopicClient
     from waltz_ray.topics.client.positions import GroupPlace
+    from waltz_ray.topics.offset_item import OffsetItem
 
 __all__ = ["register"]
 
@@ -246,6 +247,10 @@ def groups(
 def lag(
     group: Annotated[str, typer.Argument(help="One group only.", show_default=False)] = "",
     topic: Annotated[str, typer.Option(help="One topic only.", show_default=False)] = "",
+    stream: Annotated[
+        list[Path] | None,
+        typer.Option(help="And of a stream of Spark: its checkpoint. May be given more than once.", show_default=False),
+    ] = None,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -259,7 +264,10 @@ def lag(
     rows = []
     with _Topics(directory, cluster, address, zookeeper) as there:
         logs: dict[str, WaltzClient] = {}
-        for place, item in positions(there.items(), group, topic).items():
+        known = dict(positions(there.items(), group, topic))
+        for each in stream or ():
+            known.update(_stream_positions(there, each, topic))
+        for place, item in sorted(known.items(), key=lambda one: one[0][::-1]) if stream else known.items():
             if place.topic not in logs:
                 logs[place.topic] = there.log(place.topic)
             log, partition = logs[place.topic], place.partition
@@ -273,6 +281,26 @@ def lag(
     for row in rows:
         table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
     Console().print(table)
+
+
+def _stream_positions(there: _Topics, checkpoint: Path, topic: str) -> dict[GroupPlace, OffsetItem]:
+    """Of a stream, as if it were a group. InvalidInput: it reads something else."""
+    from waltz_spark.offset_log import position_of
+
+    from waltz_ray.coordination.cluster_store import ClusterStore
+    from waltz_ray.topics.client.positions import GroupPlace
+    from waltz_ray.topics.offset_item import OffsetItem
+
+    found = position_of(checkpoint)
+    name, _, space = found.cluster.partition("/")
+    if name != there.found.name or found.cluster_key != str(ClusterStore(there.zookeeper, name).info().cluster_key):
+        raise InvalidInput(f"{checkpoint} is of a stream of another cluster, {found.cluster}, than {there.found.name}")
+    if not space:
+        raise InvalidInput(f"{checkpoint} is of a stream that reads the log of {name}, and no topic")
+    if topic not in ("", space):
+        return {}
+    who = f"stream {checkpoint.name}"
+    return {GroupPlace(who, space, number): OffsetItem(end, 0, 0, 0) for number, end in found.ends.items()}
 
 
 @_topic.command()
@@ -310,14 +338,14 @@ def _send_away(there: _Topics, place: GroupPlace, slot: Endpoint) -> None:
     import asyncio
 
     from waltz_ray.coordination.topic_store import TopicStore
-    from waltz_ray.topics.client.links import tell
+    from waltz_ray.topics.client.links import tell_slot
     from waltz_ray.topics.lease_ending import others_end
     from waltz_ray.topics.slots import slot_of
     from waltz_ray.topics.tokens import decode_secrets
 
     secrets = decode_secrets(TopicStore(there.zookeeper, there.found.name).document("secrets")[0])
     number = slot_of(place.partition)
-    if why := asyncio.run(tell(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
+    if why := asyncio.run(tell_slot(slot, others_end(secrets, place.group, place.topic, number, ""), _TELL_S)):
         print(f"slot {number} does not hear of it, at {slot}: {why}; who consumes goes on until it confirms something")
 
 

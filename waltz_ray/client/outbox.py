@@ -20,7 +20,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import OutboxFull, PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 
-__all__ = ["Bell", "Outbox", "Told"]
+__all__ = ["Bell", "Outbox", "Told", "order_of"]
 
 
 Told = Callable[[WaltzError | None], None]
@@ -86,6 +86,7 @@ class Outbox:
                 return False
             self._records, self._bytes = records, size
             self.appends += append.count
+            append.number = self.appends
             append.since = self._monotonic()
             self._open[append] = None
             self._queue.append(append if append.__class__ is AppendCall else _whole(append))
@@ -124,6 +125,7 @@ class Outbox:
         self._records += append.count
         self._bytes += len(append.data)
         self.appends += append.count
+        append.number = self.appends
         append.since = self._monotonic()
         self._open[append] = None
         self._queue.append(append if append.__class__ is AppendCall else _whole(append))
@@ -232,11 +234,15 @@ class Outbox:
         return Piece(append, start, fitting, 0)
 
     def put_back(self, pieces: Iterable[Unsent]) -> None:
-        """Send these appends again, before what waits: they are known not to be in the log."""
-        now = self._monotonic()
-        for one in reversed(list(pieces)):
+        """Send these appends again, before what was taken later: they are known not to be in the log."""
+        back, now, queue = sorted(pieces, key=order_of), self._monotonic(), self._queue
+        for one in back:
             _append_of(one).since = now
-            self._queue.appendleft(one)
+        if back:
+            before, last = [], order_of(back[-1])
+            while queue and order_of(queue[0]) < last:
+                before.append(queue.popleft())  # these were put back a moment ago
+            queue.extendleft(sorted(back + before, key=order_of, reverse=True))
 
     def take_older(self, waited_s: float) -> list[AppendCall]:
         """Take out the appends that have waited for so long.
@@ -304,6 +310,11 @@ def _whole(append: AppendCall) -> Piece[ManyAppend]:
 
 def _append_of(one: Unsent) -> AppendCall:
     return one if isinstance(one, AppendCall) else one.token
+
+
+def order_of(one: Unsent) -> tuple[int, int]:
+    """What is sent first: what was taken first, and of one append its first records."""
+    return (one.number, 0) if isinstance(one, AppendCall) else (one.token.number, one.start)
 
 
 def _is_whole(one: Unsent) -> bool:

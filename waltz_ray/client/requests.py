@@ -51,7 +51,19 @@ class AppendCall:
     ``run`` is the transaction context this is one attempt of; then ``future`` is not used.
     """
 
-    __slots__ = ("checksum", "data", "future", "header", "locks", "mark", "retry", "run", "since", "size_bytes")
+    __slots__ = (
+        "checksum",
+        "data",
+        "future",
+        "header",
+        "locks",
+        "mark",
+        "number",
+        "retry",
+        "run",
+        "since",
+        "size_bytes",
+    )
 
     count: int = 1
     """Records."""
@@ -73,6 +85,7 @@ class AppendCall:
         self.locks: LockHashes | None = None
         self.retry = retry
         self.run = run
+        self.number = 0  # that it was taken as; the outbox says
         self.since = 0.0  # when it began to wait for being sent; the outbox says
         self.future: Fate[Any] = LightFuture() if future is None else future
 

@@ -160,6 +160,7 @@ class Mounting(Generic[Token]):
         self._hurry = False  # something has changed since the last attempt: the next one need not wait
         self._pausing = False  # RETRY is set
         self._queue_full = False  # FULL is set
+        self._turned_away = False  # since then nothing was sent
         self._expiring = False  # EXPIRY is set
         self._pause_s = _FIRST_PAUSE_S
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
@@ -174,6 +175,8 @@ class Mounting(Generic[Token]):
     def room(self) -> int:
         """How many records may be sent now."""
         if self.state is not MountingState.READY or self._queue_full:
+            return 0
+        if self._turned_away and rules.waits_for_fates(self.monitor.pending):
             return 0
         return self.monitor.room
 
@@ -300,7 +303,8 @@ class Mounting(Generic[Token]):
         req_id = ReqId(self.client_id, location.generation, self.partition_id, self._mount_number)
         self._credit_bytes, self._mount_mark, self._mount_bytes = 0, mark, 0
         credit_bytes = rules.mount_credit_bytes(self._config.feed_credit_bytes, self._held_bytes)
-        return Mount(req_id, mark, self._mode, credit_bytes)
+        self._turned_away = False
+        return Mount(req_id, mark, self._mode, credit_bytes, in_order=True)
 
     def _stream_lost(self, event: StreamLost) -> Sequence[Effect[Token]]:
         return self._end(event.error)
@@ -465,12 +469,14 @@ class Mounting(Generic[Token]):
         effects: list[Effect[Token]] = []
         if message.code == RejectionCode.QUEUE_FULL:
             effects.append(SetTimer(Timer.FULL, self._full_pause_s))
-            self._queue_full = True
+            self._queue_full = self._turned_away = True
             self._full_pause_s = min(2 * self._full_pause_s, _LONGEST_FULL_PAUSE_S)
         pieces = self.monitor.rejected(message.sequence_numbers)
         reason = f"partition {self.partition_id}: the append was refused ({message.code.name}): {message.message}"
-        final = message.code in _FINAL_REJECTIONS
-        effects.append(RefuseAppends(pieces, reason, message.code) if final else FailAppends(pieces, reason))
+        if message.code in _FINAL_REJECTIONS:
+            effects += [RefuseAppends(pieces, reason, message.code), _SEND_WAITING]
+        else:
+            effects.append(FailAppends(pieces, reason))
         if message.code in _MOUNT_IS_GONE:
             effects += self._end(PartitionNotReady(reason))
         return effects
@@ -484,6 +490,9 @@ class Mounting(Generic[Token]):
     def _appends_taken(self, event: AppendsTaken[Token]) -> Sequence[Effect[Token]]:
         assert self.state is MountingState.READY, self.state
         assert self._mounted_at is not None
+        if self._turned_away:
+            self._turned_away = False
+            self.monitor.leave_out_a_number()
         first_sequence = self.monitor.register(event.batch, 0, event.count)
         return [SendAppends(event.batch, self._mounted_at.generation, first_sequence)]
 

@@ -16,6 +16,7 @@ __all__ = [
     "may_begin_further_on",
     "mount_credit_bytes",
     "needs_no_past",
+    "waits_for_fates",
 ]
 
 
@@ -59,3 +60,9 @@ def may_begin_further_on(earliest: bool, lowest_mark: int, position: int) -> boo
 def needs_no_past(mode: FeedMode) -> bool:
     """Whether a client that has nothing under way mounts from now on, whatever was trimmed away."""
     return mode is FeedMode.OWN
+
+
+def waits_for_fates(pending: int) -> bool:
+    """Whether nothing is sent after an append was refused: until all that was sent behind it has its fate, of which
+    nothing was taken. Then it is sent again in its order, and nothing has overtaken it."""
+    return pending > 0

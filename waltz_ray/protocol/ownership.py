@@ -186,6 +186,12 @@ class OwnershipMachine(Generic[U]):
         """Whether commands of the unit may be begun."""
         return self.held(unit) is not None
 
+    def engaged(self, unit: U) -> bool:
+        """Whether the log may say, now or later, that the unit is ours: it does, or an OWN or RELEASE is under way."""
+        claim = self.claims.get(unit)
+        ours = claim is not None and rules.is_ours(claim, self.actor, self._own)
+        return ours or unit in self._work or unit in self._draining
+
     def lease_until_s(self) -> float | None:
         """When the lease ends, by the clock of LeaseConfirmed; None: there is none."""
         if self._sent_at_s is None:

@@ -75,6 +75,7 @@ FEW_RECORDS = 12
 
 _FEW_TO_CHECK = 40  # the same for checking them: of one record 2 us and 17 us
 
+_HALF = 1 << 31  # of what 32 bits can say
 _NO_OFFSETS = np.zeros(1, dtype=np.int32)
 _NO_HASHES = np.zeros(0, dtype=np.int32)
 
@@ -149,6 +150,11 @@ class AppendBatch:
 
     def req_id(self, index: int) -> ReqId:
         return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))
+
+    @property
+    def end_number(self) -> int:
+        """The sequence number that follows these; 32 bits of it, with a sign, as they go over the wire."""
+        return (int(self.sequence_numbers[-1]) + 1 + _HALF) % (2 * _HALF) - _HALF
 
 
 _DERIVED = ("_offsets", "_fields", "_origins")

@@ -18,6 +18,7 @@ __all__ = [
     "holder_code",
     "is_expired",
     "is_in_the_log",
+    "is_present",
     "known_to_the_log",
     "memory_counts",
     "pull_confirms",
@@ -48,6 +49,15 @@ def pull_confirms(last_consumed: bool, manual: bool) -> bool:
 def pull_rewinds(last_consumed: bool, manual: bool) -> bool:
     """Whether a pull asks for what was delivered before it once more. Who confirms by hand says that with a confirm."""
     return not last_consumed and not manual
+
+
+def is_present(connection: int, newest: int) -> bool:
+    """Whether what a consumer asks for over ``connection`` is what it wants now; ``newest``: that it has asked over.
+
+    Who opens another connection has given up what was under way on the one before: a pull that comes late would bring
+    what nobody gets, and a confirm would confirm what was delivered since.
+    """
+    return connection >= newest
 
 
 def says_consumed(request: PullAsked | ConfirmAsked | PartitionGivenBack) -> bool | None:

@@ -26,6 +26,7 @@ __all__ = [
     "encode_topic_record",
     "header_of_type",
     "is_message",
+    "message_parts",
     "topic_header",
 ]
 
@@ -152,6 +153,27 @@ def decode_topic_record(data: bytes | memoryview) -> TopicRecord:
         append_ms,
         bytes(data[_HEAD.size : time_at]).decode(errors="replace"),
         bytes(data[time_at:payload_at]).decode(errors="replace"),
+    )
+
+
+def message_parts(data: memoryview) -> tuple[bytes, int, int, str, str] | None:
+    """What a consumer is given of a message: payload, flag, append_ms, type, time; None: it is no message. As
+    ``decode_topic_record``, for who goes through many."""
+    if len(data) < _HEAD.size:
+        return None
+    kind, version, flag, _, _, append_ms, of_type, of_time = _HEAD.unpack_from(data)
+    payload_at = _HEAD.size + of_type + of_time
+    if kind != _MESSAGE or version != _VERSION or payload_at > len(data):
+        return None
+    if not of_type and not of_time:
+        return bytes(data[payload_at:]), flag, append_ms, "", ""
+    msg_type = str(data[_HEAD.size : _HEAD.size + of_type], errors="replace")
+    return (
+        bytes(data[payload_at:]),
+        flag,
+        append_ms,
+        msg_type,
+        str(data[payload_at - of_time : payload_at], errors="replace"),
     )
 
 

@@ -59,6 +59,7 @@ _RECORDS = struct.Struct(">Bi")
 _REJECTED, _REJECTED_IN = struct.Struct(">BiiBi"), struct.Struct(">iiBi")
 _FAILURE, _FAILURE_IN = struct.Struct(">Bii"), struct.Struct(">ii")
 _MOUNT, _MOUNT_IN = struct.Struct(">BiiiiqBq"), struct.Struct(">qBq")
+_IN_ORDER = 0x80  # beside the feed mode
 _MOUNTED, _MOUNTED_IN = struct.Struct(">BiiiiBiq"), struct.Struct(">Biq")
 _RANGE, _RANGE_IN = struct.Struct(">Biq?"), struct.Struct(">iq?")
 _STATE, _STATE_IN = struct.Struct(">BiiiqqB"), struct.Struct(">iiiqqB")
@@ -246,15 +247,17 @@ def _read_lock_failures(reader: Reader) -> LockFailureBatch:
 
 
 def _write_mount(mount: Mount) -> list[BytesLike]:
-    return [_MOUNT.pack(38, *mount.req_id, mount.client_mark, mount.feed, mount.credit_bytes)]
+    feed = mount.feed | (_IN_ORDER if mount.in_order else 0)
+    return [_MOUNT.pack(38, *mount.req_id, mount.client_mark, feed, mount.credit_bytes)]
 
 
 def _read_mount(reader: Reader) -> Mount:
     req_id = reader.read_req_id()
     client_mark, feed, credit_bytes = reader.unpack(_MOUNT_IN)
-    reader.check_enum(FeedMode, feed, "feed mode")
+    mode, in_order = feed & ~_IN_ORDER, bool(feed & _IN_ORDER)
+    reader.check_enum(FeedMode, mode, "feed mode")
     _check_credit(reader, credit_bytes)
-    return Mount(req_id, client_mark, FeedMode(feed), credit_bytes)
+    return Mount(req_id, client_mark, FeedMode(mode), credit_bytes, in_order)
 
 
 def _write_mounted(mounted: Mounted) -> list[BytesLike]:

@@ -262,6 +262,33 @@ def test_who_consumes_is_told_when_the_partition_is_anothers() -> None:
     run(scene())
 
 
+def test_t26_a_batch_of_an_older_lease_is_not_confirmed() -> None:
+    """The group was set elsewhere meanwhile: what is to come again would be passed over."""
+
+    async def scene() -> None:
+        async with topic_world() as world, world.client() as client:
+            producer = client.producer()
+            for number in range(4):
+                await producer.send("orders", b"%d" % number, partition=0)
+            async with client.consumer("g", "orders") as consumer:
+                (first,) = await pulled(consumer, 4)
+                await consumer.confirm(first)
+                await producer.send("orders", b"4", partition=0)
+                (late,) = await pulled(consumer, 1)
+                assert await world.cluster.offsets.put("g", "orders", 0, 0) == ""
+                with pytest.raises(TopicRefused):
+                    await consumer.confirm(late)
+                again = await pulled(consumer, 5)
+                assert [message.data for batch in again for message in batch] == [b"0", b"1", b"2", b"3", b"4"]
+                consumer.consumed(late)
+                with pytest.raises(TopicRefused, match="set elsewhere"):
+                    await consumer.confirm(late)
+                assert world.offset("g", 0) == 0
+                await consumer.confirm(again[-1])
+
+    run(scene())
+
+
 def test_bad_input_is_refused_before_anything_is_sent() -> None:
     async def scene() -> None:
         async with topic_world(max_message_bytes=1000) as world, world.client() as client:

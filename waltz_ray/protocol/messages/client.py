@@ -136,13 +136,15 @@ class LockFailureBatch:
 class Mount:
     """Attach the client of ``req_id`` to its partition; feed what comes after ``client_mark``.
 
-    ``credit_bytes``: how many bytes of feed may be sent before the first ``FeedCredit``.
+    ``credit_bytes``: how many bytes of feed may be sent before the first ``FeedCredit``. ``in_order``: after an append
+    was refused with QUEUE_FULL, those behind it are, too, until the client shows that it knows (docs/wire.md, "Rules").
     """
 
     req_id: ReqId
     client_mark: int
     feed: FeedMode
     credit_bytes: int
+    in_order: bool = False
 
 
 @value()

@@ -115,6 +115,8 @@ class Subscriber:
     credit_bytes: int
     req_id: ReqId  # of the mount
     mount_target: int
+    in_order: bool = False
+    refused_end: int | None = None  # the number behind appends that were refused, while what comes may be unaware of it
     answered: bool = False
     live: bool = False
     reads: int = 0  # ordered and not yet there
@@ -146,6 +148,10 @@ class FeedHub:
 
     def __len__(self) -> int:
         return len(self._subscribers)
+
+    def newest(self, client_id: int) -> Subscriber | None:
+        """The newest mount of a client."""
+        return self._subscribers.get(client_id)
 
     def connection_of(self, client_id: int) -> int | None:
         """The newest connection of a mounted client."""

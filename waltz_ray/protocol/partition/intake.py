@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, RejectionCode
 from waltz_ray.protocol.partition.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
 from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, Effect, SendMessage
+from waltz_ray.protocol.partition.feed import Subscriber
 from waltz_ray.protocol.partition.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.partition.state import Log, PartitionState
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import AppendBatch, RecordBatch
 from waltz_ray.protocol.session_types import StartTimer
 
-__all__ = ["LINES_TIMER", "Intake"]
+__all__ = ["LINES_TIMER", "Intake", "is_unaware"]
 
 LINES_TIMER = "lines"
 
@@ -26,6 +27,12 @@ _RECORD_COST_BYTES = 64
 
 _BATCHES_IN_FLIGHT = 2
 _LINES_PAUSE_MS = 5  # some round trips: who was told of a lock failure has tried again by then, if it will
+
+
+def is_unaware(refused_end: int, batch: AppendBatch) -> bool:
+    """Whether the client did not know, when it sent these, that what it had sent before was refused: they would get
+    ahead of it. One that knows leaves out a number; ``refused_end``: the one behind those that were refused."""
+    return int(batch.sequence_numbers[0]) == refused_end
 
 
 def _queued_bytes(batch: AppendBatch) -> int:
@@ -53,20 +60,25 @@ class Intake:
 
     # ---- arrivals -------------------------------------------------------------------------------------------
 
-    def append(self, connection_id: int, batch: AppendBatch, newest: int | None) -> list[Effect]:
-        """A client proposes these; ``newest`` is the connection over which it has mounted last."""
+    def append(self, connection_id: int, batch: AppendBatch, newest: Subscriber | None) -> list[Effect]:
+        """A client proposes these; ``newest`` is what it has mounted last."""
         state, size_bytes = self._state, _queued_bytes(batch)
         if batch.generation != state.generation:
             code, why = RejectionCode.WRONG_GENERATION, f"the partition's generation is {state.generation}"
         elif state.log is None or newest is None:
             code, why = RejectionCode.NOT_MOUNTED, "mount the partition first"
-        elif newest != connection_id:
+        elif newest.connection_id != connection_id:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
         elif size_bytes > state.config.max_frame_bytes // 2:
             code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
+        elif newest.refused_end is not None and is_unaware(newest.refused_end, batch):
+            code, why = RejectionCode.QUEUE_FULL, "what was sent before it was refused, and goes first"
+            newest.refused_end = batch.end_number
         elif not self._queue.has_room(self.in_flight_bytes, size_bytes):
             code, why = RejectionCode.QUEUE_FULL, "too many appends are in flight; try again shortly"
+            newest.refused_end = batch.end_number if newest.in_order else None
         else:
+            newest.refused_end = None
             come = arrivals(connection_id, batch)
             self._arrivals += come
             self.come += len(come)

@@ -292,7 +292,7 @@ class Partition:
     # ---- appends ----------------------------------------------------------------------------------------
 
     def _on_append(self, event: AppendReceived) -> None:
-        newest = self.feed.connection_of(event.batch.client_id)
+        newest = self.feed.newest(event.batch.client_id)
         self._effects += self.intake.append(event.connection_id, event.batch, newest)
         self._ask_for_end_of_turn()
 

@@ -205,4 +205,5 @@ def _subscriber(held: _HeldMount, log: Log) -> Subscriber:
         mount.credit_bytes,
         mount.req_id,
         NO_TRANSACTION if from_now else log.next_id - 1,
+        mount.in_order,
     )

@@ -156,15 +156,15 @@ class AsyncTopicConsumer:
     async def confirm(self, batch: MessageBatch) -> None:
         """The batch, and all before it of its partition, has been dealt with; when this returns it does not come again.
         TopicRefused: the partition is not ours any more, and it does."""
-        held = self._of(batch.topic, batch.partition)
+        held = self._giver_of(batch)
         if held is None:
-            text = f"partition {batch.partition} of topic {batch.topic} is another member's by now"
+            text = f"partition {batch.partition} of topic {batch.topic} has been lost since, or the group set elsewhere"
             raise TopicRefused(TopicCode.HB_NO_NODE, text)
         await held.confirm(batch.end)
 
     def consumed(self, batch: MessageBatch) -> None:
         """``confirm``, without waiting: soon. For any thread. If the partition is not ours any more, it comes again."""
-        held = self._of(batch.topic, batch.partition)
+        held = self._giver_of(batch)
         if held is not None:
             held.consumed(batch.end)
 
@@ -270,6 +270,11 @@ class AsyncTopicConsumer:
     def _of(self, topic: str, partition: int) -> HeldPartition | None:
         found = (held for held in self._held.values() if (held.topic, held.partition) == (topic, partition))
         return next((held for held in found if held.lost is None), None)
+
+    def _giver_of(self, batch: MessageBatch) -> HeldPartition | None:
+        """Who has given it out, if the partition is still ours by the same lease."""
+        held = self._of(batch.topic, batch.partition)
+        return held if held is not None and held.gave(batch) else None
 
     def _apply_pauses(self) -> None:
         for held in self._held.values():

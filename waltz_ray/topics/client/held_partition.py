@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from waltz_ray import compat
 from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -26,6 +24,7 @@ from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.client.messages import MessageBatch, has_messages
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
+from waltz_ray.topics.filtering import headers_of_types, wanted_ranges
 from waltz_ray.topics.messages import AuthorizedInfo
 from waltz_ray.topics.messages_consumer import (
     ProgressRequestC2B,
@@ -33,7 +32,6 @@ from waltz_ray.topics.messages_consumer import (
     RegisterRequestC2B,
     RegisterResponseB2C,
 )
-from waltz_ray.topics.records import header_of_type
 from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.texts import parse_subscription
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
@@ -46,8 +44,6 @@ AskSlot = Callable[[Endpoint, TopicRequest], Awaitable["TopicResponse | RpcFault
 
 _TRY_AGAIN = (TopicCode.NOT_READY, TopicCode.RECEIVE_OVERFLOW, TopicCode.UNAVAILABLE, TopicCode.SPEED_LIMIT)
 _REPORT_S = 0.5
-_GAP = 4  # transactions that nobody wants, between two that are wanted: read with them
-_PIECE = 4096  # transactions of one read
 _PIECE_BYTES = 1 << 20
 
 
@@ -95,7 +91,7 @@ class HeldPartition:
         self._endpoint = Endpoint(place.broker.host, place.broker.port)
         self._number = place.partition_id
         self._own, self._source, self._ask, self._changed = own, source, ask, changed
-        self._headers = np.array(sorted({header_of_type(each) for each in own.types}), dtype=np.int32)
+        self._headers = headers_of_types(own.types)
         self._reads: deque[_Read] = deque()
         self._given = -1  # what is below it was given to the application
         self._wanted = -1  # what is below it is to be confirmed
@@ -109,6 +105,11 @@ class HeldPartition:
         self._unread: asyncio.Queue[tuple[FeedBatch, FeedItem]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
+
+    def gave(self, batch: MessageBatch) -> bool:
+        """Whether it was given out under this lease. The next one may begin elsewhere: what is confirmed of an older
+        one would pass over what is in between."""
+        return batch.lease is self
 
     # ---- the lease
 
@@ -198,7 +199,7 @@ class HeldPartition:
             read = _Read((records.slice(0, most),), rest.first_id, None)
         if self._feed is not None and read.item is not None:
             self._feed.used(read.item)
-        batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types)
+        batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
         empty = not any(map(has_messages, read.records))
         nothing = self._given == self._wanted and empty
         self._given = read.end
@@ -268,9 +269,8 @@ class HeldPartition:
         """Of headers, the data of what may be wanted."""
         while True:
             feed, item = await self._unread.get()
-            wanted = feed.first_id + np.isin(feed.headers, self._headers).nonzero()[0]
             records: list[RecordBatch] = []
-            for first, end in _runs(wanted.tolist()):
+            for first, end in wanted_ranges(feed.first_id, feed.headers, self._headers):
                 records += await self._read_range(first, end)
             self._reads.append(_Read(tuple(records), feed.first_id + len(feed), item))
             self._changed()
@@ -357,14 +357,3 @@ class HeldPartition:
             if not future.done():
                 future.set_exception(self.lost)
         self._changed()
-
-
-def _runs(wanted: list[int]) -> list[tuple[int, int]]:
-    """Ranges [first, end) that have all of ``wanted`` (ascending), and little else."""
-    runs: list[tuple[int, int]] = []
-    for each in wanted:
-        if runs and each - runs[-1][1] < _GAP and each - runs[-1][0] < _PIECE:
-            runs[-1] = runs[-1][0], each + 1
-        else:
-            runs.append((each, each + 1))
-    return runs

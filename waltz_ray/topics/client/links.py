@@ -19,7 +19,7 @@ from waltz_ray.topics.messages import UnknownMethod
 from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
 
-__all__ = ["TopicLink", "TopicLinks", "tell"]
+__all__ = ["TopicLink", "TopicLinks", "tell_slot", "to_our_own"]
 
 _SERIALS = 1 << 32
 
@@ -163,8 +163,23 @@ class TopicLinks:
             self._sweep_later()
 
 
-async def tell(endpoint: Endpoint, request: TopicRequest, timeout_s: float, tls: ssl.SSLContext | None = None) -> str:
-    """Say something to whose answer nothing is to be done. Why it was not heard, or ""."""
+def to_our_own() -> ssl.SSLContext:
+    """For connections with our own slots, whose addresses ZooKeeper has: what proves us is in the request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def tell_slot(endpoint: Endpoint, request: TopicRequest, timeout_s: float) -> str:
+    """Say something that has its proof in it, to whose answer nothing is to be done; over TLS where that is spoken. Why
+    it was not heard, or ""."""
+    if not await _tell(endpoint, request, timeout_s, None):
+        return ""
+    return await _tell(endpoint, request, timeout_s, to_our_own())
+
+
+async def _tell(endpoint: Endpoint, request: TopicRequest, timeout_s: float, tls: ssl.SSLContext | None) -> str:
     links = TopicLinks(timeout_s, timeout_s, tls)
     try:
         await links.ask(endpoint, request)

@@ -7,6 +7,7 @@ the client has given it up, and may have sent it again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Collection
@@ -29,6 +30,7 @@ __all__ = ["TopicConnection", "TopicPortState"]
 
 log = logging.getLogger(__name__)
 
+_NUMBERS = itertools.count(1)  # of all ports: those of a port rise
 _REQUEST_BYTES = 512  # of one that waits, besides its message
 
 
@@ -72,6 +74,7 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         )
         self.stirred = True
         """Something has come since the last look (``look``)."""
+        self._number = next(_NUMBERS)
         self._shared = shared
         self._limits = limits
         self._counts = shared.counts
@@ -130,7 +133,7 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         self._counts.requests += 1
         self._room.used += size
         self.outstanding += 1
-        self._shared.port.submit(request, call, partial(self._answered, serial, call, size))
+        self._shared.port.submit(request, call, self._number, partial(self._answered, serial, call, size))
         if self.outstanding >= self._limits.outstanding:
             self._stall()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError
+from waltz_ray.topics import delivery_rules as rules
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.delivery import Delivery
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _LEASES_S = 1.0
 _MOST_GROUPS = 4096  # of one partition
+_MOST_CONSUMERS = 64  # whose connections are remembered: one has the partition, others try to get it
 
 Replied = Callable[[t.DeliveryReply], None]
 
@@ -65,11 +67,22 @@ class GroupDelivery:
         self._replies: dict[int, Replied] = {}
         self._until_s: dict[int, float] = {}  # pulls that may wait
         self._held: dict[int, _HeldPull] = {}
+        self._connections: dict[str, int] = {}  # by consumer, that it has used last; who asked last is last
 
-    def ask(self, make: Callable[[int], t.DeliveryRequest | t.LeaseRenewed], told: Replied) -> None:
-        """A request, made with its token."""
+    def ask(
+        self, make: Callable[[int], t.DeliveryRequest | t.LeaseRenewed], told: Replied, connection: int = 0
+    ) -> None:
+        """A request, made with its token. ``connection``: over which a consumer sends it, whose requests of older ones
+        he has given up; 0: of one that says by itself what it is about."""
         token = self._owner.next_token()
         request = make(token)
+        if connection and not isinstance(request, t.ResetAsked | t.LeaseRenewed):
+            if not rules.is_present(connection, self._connections.get(request.consumer, 0)):
+                text = "this connection was given up: what it brings late is not done"
+                told(t.DeliveryReply(token, TopicCode.BAD_REQUEST, text))
+                return
+            self._asks_over(request.consumer, connection)
+            self._let_go_of_all(request.consumer)
         self._replies[token] = told
         if isinstance(request, t.PullAsked) and self._owner.hold_s:
             self._until_s[token] = asyncio.get_running_loop().time() + self._owner.hold_s
@@ -92,8 +105,8 @@ class GroupDelivery:
         what it has behind ``offset``, in bytes. What it has read is known here a moment later, perhaps."""
 
         def ask() -> None:
-            end = self._partition.end
-            lag_bytes = int(max(0, end - max(0, offset)) * self._partition.fold.tail.record_bytes)
+            end, at = self._partition.end, max(offset, self.machine.status().confirmed, 0)
+            lag_bytes = int(max(0, end - at) * self._partition.fold.tail.record_bytes)
             self.ask(lambda token: make(token, end, lag_bytes), told)
 
         async def ask_later() -> None:
@@ -120,6 +133,20 @@ class GroupDelivery:
             held.timer.cancel()
             self.step(t.PullAsked(token, held.consumer, last_consumed=True, manual=True))
 
+    def _asks_over(self, consumer: str, connection: int) -> None:
+        self._connections.pop(consumer, None)
+        self._connections[consumer] = connection
+        if len(self._connections) > _MOST_CONSUMERS:
+            del self._connections[next(iter(self._connections))]
+
+    def _let_go_of_all(self, consumer: str) -> None:
+        """What waits for something new has been given up by a client that asks anew: what it brought would be lost on
+        its way, and be confirmed with what comes next."""
+        for token, held in list(self._held.items()):
+            if held.consumer == consumer:
+                held.timer.cancel()
+                self._let_go_of(token)
+
     def _let_go_of(self, token: int) -> None:
         del self._until_s[token]
         self._replies.pop(token)(self._held.pop(token).reply)
@@ -143,9 +170,8 @@ class GroupDelivery:
     def stop(self) -> None:
         """The partition is served no more: everybody is told so."""
         self.step(t.DeliveryStops())
-        for token, held in list(self._held.items()):
-            held.timer.cancel()
-            self._let_go_of(token)
+        for consumer in {held.consumer for held in self._held.values()}:
+            self._let_go_of_all(consumer)
 
     @property
     def idle(self) -> bool:

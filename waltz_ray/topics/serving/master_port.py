@@ -128,7 +128,7 @@ class MasterPort:
 
     # ---- requests
 
-    def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
+    def submit(self, request: TopicRequest, call: RpcCall, connection: int, answer: Answered) -> None:
         asked = cast(MasterRequest, request)  # the port lets no other through
         number = next(self._calls)
         try:

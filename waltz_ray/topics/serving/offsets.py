@@ -14,7 +14,16 @@ from waltz_ray.errors import WaltzError
 from waltz_ray.kv import ABSENT, AsyncKvMap
 from waltz_ray.topics.offset_item import OffsetItem, decode_offset, encode_offset, offset_name
 
-__all__ = ["KvOffsets", "OffsetPlace", "OffsetResets", "Offsets", "OffsetsAway", "TakenOffset"]
+__all__ = [
+    "KvOffsets",
+    "OffsetPlace",
+    "OffsetResets",
+    "Offsets",
+    "OffsetsAway",
+    "TakenOffset",
+    "is_older_owner",
+    "is_taken_last",
+]
 
 _ATTEMPTS = 8
 
@@ -44,6 +53,16 @@ class TakenOffset:
     offset: int | None
     epoch: int
     lost: int = 0
+
+
+def is_taken_last(epoch: int, found: int) -> bool:
+    """Whether nobody has taken the offset since it was taken with ``epoch``; ``found``: the last one."""
+    return epoch == found
+
+
+def is_older_owner(slot_epoch: int, found: int) -> bool:
+    """Whether somebody has taken the offset under a newer ownership of its slot, ``found``, than ours."""
+    return slot_epoch < found
 
 
 class Offsets(Protocol):
@@ -102,7 +121,7 @@ class KvOffsets:
     async def _take(self, place: OffsetPlace, name: str) -> TakenOffset | OffsetsAway:
         for _ in range(_ATTEMPTS):
             before, version = await self._read(name)
-            if before.slot_epoch > place.slot_epoch:
+            if is_older_owner(place.slot_epoch, before.slot_epoch):
                 return OffsetsAway(f"actor {before.actor} has the slot by a newer epoch")
             after = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor, before.lost)
             at = await self._write(name, after, version)
@@ -113,7 +132,7 @@ class KvOffsets:
 
     async def _store(self, name: str, item: OffsetItem) -> bool:
         known_epoch, version = self._taken.get(name, (0, ABSENT))
-        if known_epoch != item.epoch:
+        if not is_taken_last(item.epoch, known_epoch):
             return False
         for _ in range(_ATTEMPTS):
             at = await self._write(name, item, version)
@@ -121,7 +140,7 @@ class KvOffsets:
                 self._taken[name] = item.epoch, at
                 return True
             found, version = await self._read(name)  # of us, perhaps: a write of which nothing was heard
-            if found.epoch != item.epoch:
+            if not is_taken_last(item.epoch, found.epoch):
                 break
         self._taken.pop(name, None)
         return False

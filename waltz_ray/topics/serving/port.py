@@ -16,9 +16,15 @@ __all__ = ["RequestPort", "TopicPortCounts", "TopicPortLimits"]
 class RequestPort(Protocol):
     """The master, or a slot, as far as its port knows it. Called in the event loop."""
 
-    def submit(self, request: TopicRequest, call: RpcCall, answer: Callable[[TopicResponse | RpcFault], None]) -> None:
+    def submit(
+        self,
+        request: TopicRequest,
+        call: RpcCall,
+        connection: int,
+        answer: Callable[[TopicResponse | RpcFault], None],
+    ) -> None:
         """One request that has waited for no longer than its client does. ``answer`` is called exactly once, now or
-        later."""
+        later. ``connection``: over which it came; a newer one has a higher number."""
 
 
 @dataclass(frozen=True)

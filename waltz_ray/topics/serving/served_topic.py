@@ -78,18 +78,22 @@ class ServedTopic:
             around.margin_s,
         )
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._unknown: set[int] = set()  # closed since nothing could be known of them
 
     def of_slot(self, slot: int) -> SlotPartition | None:
         """The slot's partition, if it is open here; whether it is served says the partition."""
         return self.partitions.get(partition_of_slot(slot))
 
     def wants(self, slots: Iterable[int]) -> list[int]:
-        """Those of the slots that it has a partition for, which is not open yet."""
-        return [s for s in slots if s <= self.count and partition_of_slot(s) not in self.partitions]
+        """Those of the slots that it has a partition for, which is not open yet; and those that were closed because
+        nothing could be known of them: the log may still say that they are ours, and nobody else could release them."""
+        wanted = {s for s in slots if s <= self.count} | {slot_of(number) for number in self._unknown}
+        return sorted(s for s in wanted if partition_of_slot(s) not in self.partitions)
 
     def open(self, slot: int) -> None:
         """Begin with a partition."""
         number, view = partition_of_slot(slot), self._view
+        self._unknown.discard(number)
         partition = self.partitions[number] = SlotPartition(self._places, number)
         if view.incarnation is not None:
             partition.told(view.incarnation)
@@ -110,6 +114,8 @@ class ServedTopic:
     async def close_partition(self, number: int) -> None:
         """Begin nothing more of it. Idempotent."""
         partition = self.partitions.pop(number, None)
+        if partition is not None and partition.failure:
+            self._unknown.add(number)
         running = self._running.pop(number, None)
         if running is not None:
             running.cancel()
@@ -118,7 +124,7 @@ class ServedTopic:
             await partition.close()
 
     def over(self) -> list[int]:
-        """Partitions that are to be closed: another slot's owner has them, or nothing can be known of them any more."""
+        """Partitions that are to be closed: another actor has their slot, or nothing can be known of them any more."""
         found = self.partitions.items()
         return [number for number, each in found if each.failure or (each.idle and not self._ours(each))]
 

@@ -54,6 +54,7 @@ from waltz_ray.protocol.ownership_types import (
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import SlotOwn, SlotRelease, TopicMessage
 from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, NotServed
+from waltz_ray.topics.serving.header_window import HeaderWindow, HeaderWindows
 from waltz_ray.topics.serving.message_line import MessageLine
 from waltz_ray.topics.serving.partition_fold import (
     SAID_AGAIN_BYTES,
@@ -103,6 +104,7 @@ class SlotPartition:
             places.actor, OneUnit(), places.session_s, places.margin_s
         )
         self.fold = PartitionFold(self._log, partition, places.tail_bytes, self._folded, self._ended)
+        self._headers = HeaderWindows(self._log, partition)
         self._line = MessageLine(self._ask_log, self.fold, lambda: self.serving)
         self._loop = asyncio.get_running_loop()
         self._events: deque[OwnershipEvent[int]] = deque()
@@ -110,12 +112,15 @@ class SlotPartition:
         self._in_flight = 0
         self._committed = -1
         self._stopping = False
+        self._known = False  # who has it, by the log
+        self._unsure = False  # an OWN of ours may be in the log one day, or not
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def run(self) -> None:
         """Begin: find out who has it. It goes on until ``close``."""
         await self.fold.start()
+        self._known = True
         self._put(FoldCaughtUp())
 
     async def close(self) -> None:
@@ -173,12 +178,18 @@ class SlotPartition:
         """Transactions from ``first_id`` on, possibly fewer than asked. DataUnavailable, Trimmed."""
         return await self._log.read(self.partition, first_id, end_id, max_bytes)
 
+    async def headers(self, offset: int, end: int) -> HeaderWindow:
+        """Headers from ``offset`` on, of transactions that are known to be committed. DataUnavailable, Trimmed."""
+        return await self._headers.since(offset, end)
+
     @property
     def idle(self) -> bool:
-        """It is not ours, is not to be, and nothing of it is under way."""
+        """It is not ours, is not to be, and nothing of it is under way: the log will not say either that it is ours.
+        Nobody else could release it."""
         place = self._machine.place(THE_UNIT)
         wanted = place is not None and place.primary == self._places.actor
-        return not wanted and not self._machine.serving(THE_UNIT) and not self._in_flight and not self._stopping
+        under_way = self._in_flight or self._stopping or self._unsure or self._machine.engaged(THE_UNIT)
+        return self._known and not wanted and not under_way
 
     # ---- what the coordination says
 
@@ -260,6 +271,8 @@ class SlotPartition:
                     self._places.changed(self.partition)
         finally:
             self._busy = False
+        if self.idle:
+            self._places.changed(self.partition)
 
     def _carry_out(self, order: OwnershipEffect[int]) -> None:
         match order:
@@ -293,6 +306,7 @@ class SlotPartition:
 
         def lost(reason: str) -> None:
             log.warning("topic/%d: nobody can say whether its %s is in the log: %s", self._places.actor, record, reason)
+            self._unsure = self._unsure or isinstance(record, SlotOwn)
             self._loop.call_later(_LOST_S, self._put, unknown)
 
         fates = AppendFates(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,17 +83,26 @@ class SlotPort:
         self._topics = topics
         self._duties = duties
         self._deliveries = duties.deliveries
+        self._looking: dict[int, asyncio.Future[None]] = {}  # by connection: done when its last request is
 
-    def submit(self, request: TopicRequest, call: RpcCall, answer: Answered) -> None:
+    def submit(self, request: TopicRequest, call: RpcCall, connection: int, answer: Answered) -> None:
         if isinstance(request, RegisterRequestC2B) and request.op_type == OTHERS_END:
             self._others_end(request, answer)
             return
-        refused = self._refused(request)
-        again = self._duties.access_again
+        before, refused = self._looking.get(connection), self._refused(request)
+        if before is None and not self._may_be_behind(refused):
+            self._decided(request, refused, connection, answer)
+            return
+        looked = self._looking[connection] = asyncio.get_running_loop().create_future()
+        self._deliveries.spawn(self._look_again(before, looked, request, connection, answer))
+
+    def _may_be_behind(self, refused: Refusal | None) -> bool:
+        """Whether what holds may be newer than what was told, and lets the client."""
+        return refused is not None and refused.code in _MAY_BE_BEHIND and self._duties.access_again is not None
+
+    def _decided(self, request: TopicRequest, refused: Refusal | None, connection: int, answer: Answered) -> None:
         if refused is None:
-            self._submit(request, answer)
-        elif refused.code in _MAY_BE_BEHIND and again is not None:
-            self._deliveries.spawn(self._look_again(again(), request, answer))
+            self._submit(request, connection, answer)
         else:
             answer(_refusal(request, refused))
 
@@ -107,13 +117,28 @@ class SlotPort:
             delivery.end_others(request.client_id)
         answer(RegisterResponseB2C(True, TopicCode.OK, ""))
 
-    async def _look_again(self, looked: Awaitable[None], request: TopicRequest, answer: Answered) -> None:
-        await looked
-        refused = self._refused(request)
-        if refused is None:
-            self._submit(request, answer)
-        else:
-            answer(_refusal(request, refused))
+    async def _look_again(
+        self,
+        before: asyncio.Future[None] | None,
+        looked: asyncio.Future[None],
+        request: TopicRequest,
+        connection: int,
+        answer: Answered,
+    ) -> None:
+        """What comes over the connection meanwhile waits ``before`` it is looked at: it is not to overtake."""
+        try:
+            if before is not None:
+                await before
+            refused = self._refused(request)
+            if self._may_be_behind(refused):
+                assert self._duties.access_again is not None
+                await self._duties.access_again()
+                refused = self._refused(request)
+            self._decided(request, refused, connection, answer)
+        finally:
+            looked.set_result(None)
+            if self._looking.get(connection) is looked:
+                del self._looking[connection]
 
     def _refused(self, request: TopicRequest) -> Refusal | None:
         """Why the client may not: who sends or registers shows tokens, who pulls has registered. What was consumed is
@@ -136,18 +161,18 @@ class SlotPort:
                 return refused_group(access.rules, group, topic)
         return None
 
-    def _submit(self, request: TopicRequest, answer: Answered) -> None:
+    def _submit(self, request: TopicRequest, connection: int, answer: Answered) -> None:
         match request:
             case SendMessageRequestP2B():
                 self._send(request, answer)
             case RegisterRequestC2B():
-                self._register(request, answer)
+                self._register(request, connection, answer)
             case HeartBeatRequestC2B():
                 self._heartbeat(request, answer)
             case GetMessageRequestC2B():
-                self._pull(request, answer)
+                self._pull(request, connection, answer)
             case CommitOffsetRequestC2B():
-                self._confirm(request, answer)
+                self._confirm(request, connection, answer)
             case ProgressRequestC2B():
                 self._progress(request, answer)
             case _:
@@ -203,7 +228,7 @@ class SlotPort:
 
     # ---- consumers
 
-    def _register(self, request: RegisterRequestC2B, answer: Answered) -> None:
+    def _register(self, request: RegisterRequestC2B, connection: int, answer: Answered) -> None:
         def told(reply: t.DeliveryReply) -> None:
             answer(RegisterResponseB2C(*_outcome(reply), reply.offset, reply.end))
 
@@ -221,11 +246,15 @@ class SlotPort:
         consumer = request.client_id
         if request.op_type == BrokerOperation.LOGOUT:
             consumed = request.read_status == 0
-            delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told)
+            delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told, connection)
             return
         offset = request.curr_offset if request.curr_offset is not None and request.curr_offset >= 0 else t.NO_OFFSET
         filters = frozenset(each.strip() for each in request.filter_cond_str if each.strip())
-        delivery.ask(lambda token: t.PartitionWanted(token, consumer, request.read_status, offset, filters), told)
+
+        def wanted(token: int) -> t.PartitionWanted:
+            return t.PartitionWanted(token, consumer, request.read_status, offset, filters)
+
+        delivery.ask(wanted, told, connection)
 
     def _delivery_to_register(
         self, request: RegisterRequestC2B, refused: Callable[[TopicCode, str], None]
@@ -284,7 +313,7 @@ class SlotPort:
             return Refusal(TopicCode.HB_NO_NODE, f"nobody of group {group:.100} has the partition: register first")
         return found
 
-    def _pull(self, request: GetMessageRequestC2B, answer: Answered) -> None:
+    def _pull(self, request: GetMessageRequestC2B, connection: int, answer: Answered) -> None:
         def told(reply: t.DeliveryReply) -> None:
             messages = tuple(each for each in reply.messages if isinstance(each, TransferedMessage))
             self._deliveries.delivered += len(messages)
@@ -306,9 +335,9 @@ class SlotPort:
             answer(GetMessageResponseB2C(False, delivery.code, delivery.text))
             return
         consumed, by_hand = bool(request.last_pack_consumed), bool(request.manual_commit_offset)
-        delivery.ask(lambda token: t.PullAsked(token, request.client_id, consumed, by_hand), told)
+        delivery.ask(lambda token: t.PullAsked(token, request.client_id, consumed, by_hand), told, connection)
 
-    def _confirm(self, request: CommitOffsetRequestC2B, answer: Answered) -> None:
+    def _confirm(self, request: CommitOffsetRequestC2B, connection: int, answer: Answered) -> None:
         def told(reply: t.DeliveryReply) -> None:
             answer(CommitOffsetResponseB2C(*_outcome(reply), reply.offset, reply.end))
 
@@ -317,7 +346,7 @@ class SlotPort:
             answer(CommitOffsetResponseB2C(False, delivery.code, delivery.text))
             return
         consumed = bool(request.last_pack_consumed)
-        delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told)
+        delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told, connection)
 
     def _progress(self, request: ProgressRequestC2B, answer: Answered) -> None:
         limited = self._deliveries.is_limited(request.group_name)

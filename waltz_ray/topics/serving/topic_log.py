@@ -13,6 +13,7 @@ from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.client.engine import Engine
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.protocol.ids import LockId
+from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics.records import TopicRecord, encode_topic_record, topic_header
 
@@ -60,6 +61,11 @@ class TopicLog:
         subscription for each frame that is done with."""
         client_id = await self._next_client_id()
         return self._engine.follow(client_id, {partition: first_id}, put)
+
+    async def follow_headers(self, partition: int, first_id: int, put: Callable[[FeedItem], None]) -> Subscription:
+        """The same with frames of headers (``FeedBatch``)."""
+        client_id = await self._next_client_id()
+        return self._engine.follow(client_id, {partition: first_id}, put, mode=FeedMode.HEADERS)
 
     async def unfollow(self, subscription: Subscription) -> None:
         """Nothing more comes. Idempotent."""

@@ -30,7 +30,7 @@ from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregist
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.boot_clock import boot_s
 from waltz_ray.runtime.status import ActorState, TopicActorStatus
-from waltz_ray.topics.client.links import TopicLinks
+from waltz_ray.topics.client.links import TopicLinks, to_our_own
 from waltz_ray.topics.delivery_types import DeliveryLimits
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.groups.limits import GroupTimes
@@ -60,14 +60,6 @@ _TO_SLOTS_IDLE_S = 60.0
 
 class GroupOffsets(Offsets, OffsetResets, Protocol):
     """Where groups are, for slots and for the master."""
-
-
-def _to_our_own() -> ssl.SSLContext:
-    """For connections with our own slots, whose addresses ZooKeeper has: what proves us is in the request."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 class TopicServer:
@@ -117,7 +109,7 @@ class TopicServer:
             idle_ms=config.idle_ms,
         )
         self._tls = self._context()
-        self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else _to_our_own())
+        self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else to_our_own())
         self.access = AccessView(self._store, self._post, self._flow_changed)
         self.master = MasterPort(
             self._store_offsets,
