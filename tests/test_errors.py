@@ -42,6 +42,7 @@ from waltz_ray.errors import (
     KvNotReplicated,
     KvUnknownFate,
     LockConflict,
+    NodeDamaged,
     NodeExists,
     NoNode,
     NotApplied,
@@ -100,7 +101,8 @@ AGAIN = {
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
     *(InvalidInput, ConfigError, BadPayload),  # would be refused again
-    *(WireError, ForeignStorage, ClusterMismatch, ControlFileMissing, Corruption, PartitionDamaged),  # for a person
+    *(WireError, ForeignStorage, ClusterMismatch, NodeDamaged, ControlFileMissing),  # for a person
+    *(Corruption, PartitionDamaged),  # for a person, too
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     *(SyncFailed, InvariantBroken),  # the process ends
     ProjectionFailed,  # the same record, or a disk for a person

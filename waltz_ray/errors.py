@@ -28,6 +28,7 @@
     │   ├── NoNode                   a ZooKeeper node is not there
     │   ├── NodeExists               a ZooKeeper node is there already
     │   ├── VersionConflict          a compare-and-set lost
+    │   ├── NodeDamaged              a ZooKeeper node cannot be understood; nothing was done
     │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
     ├── ProjectionFailed             what a layer folds from the log cannot be kept, or not be understood
     ├── RayNotRunning                Ray cannot be started or reached
@@ -105,6 +106,7 @@ __all__ = [
     "KvUnknownFate",
     "LockConflict",
     "NoNode",
+    "NodeDamaged",
     "NodeExists",
     "NotApplied",
     "NotContiguous",
@@ -285,6 +287,10 @@ class NodeExists(CoordinationError):
 
 class VersionConflict(CoordinationError):
     """A compare-and-set lost against another writer."""
+
+
+class NodeDamaged(CoordinationError):
+    """A ZooKeeper node has content that is torn, or somebody else's; it is never guessed at."""
 
 
 class ClusterMismatch(CoordinationError):

@@ -23,9 +23,10 @@ from waltz_spark.pipeline.sums import PartitionSums, differences, sums_of_frame
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import CollectorState
-from waltz_spark.streams.collector_status import collector_nodes, collector_status
+from waltz_spark.streams.collector_status import collector_status
 from waltz_spark.streams.files import Files, local_files
 from waltz_spark.streams.hadoop_files import HadoopFiles
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import StreamSettings
 
@@ -137,7 +138,7 @@ def test_killed_while_spark_writes(spark: Any, bank: Cluster, zookeeper: KazooZo
         command = [sys.executable, "-m", "tests.spark.spark_collector_worker", json.dumps(case | {"seconds": seconds})]
         assert subprocess.run(command, cwd=ROOT, timeout=120, check=False).returncode == -signal.SIGKILL
         wait_until(lambda: zookeeper.exists(f"{node}/c1/lock") is None, "the killed run's session expires", 30)
-        assert collector_nodes(zookeeper, node)["c1"].state is CollectorState.PLANNED
+        assert read_nodes(zookeeper, node).collectors["c1"].state is CollectorState.PLANNED
     with Collector(settings, zookeeper, ClusterFeed(spark, settings, bank.zookeeper), clock=lambda: now) as collector:
         assert collector.run_once().minute is None, "recovery has done the minute"
         now += timedelta(minutes=1)

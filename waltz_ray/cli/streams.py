@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,14 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from waltz_ray.cli.chatter import redirected
 from waltz_ray.cli.common import AddressOption, JsonOption, print_json, table_of
 from waltz_ray.cli.connecting import ZooKeeperOption
+from waltz_ray.cli.live import IntervalOption, show_live, views
 from waltz_ray.runtime.status import to_json
 
 if TYPE_CHECKING:  # what a command needs of Spark it imports when it runs
+    from waltz_spark.streams.cli import StreamsStatus
     from waltz_spark.streams.collector_status import CollectorStatus
+    from waltz_spark.streams.files import FilesOf
+    from waltz_spark.streams.settings import StreamSettings
     from waltz_spark.streams.status import ThreadStatus
 
 __all__ = ["register"]
@@ -44,11 +51,16 @@ SparkOption = Annotated[
 _FILE = Path("streams.toml")
 _FILE_WIDTH = 180
 
+OneServiceOption = Annotated[str, typer.Option("--service", help="The service whose quarantine it is in.")]
+RecordsArgument = Annotated[list[str], typer.Argument(help="Names of records, as list shows them.")]
+
+_quarantine = typer.Typer(help="What a service cannot do at the moment: list, retry, drop.")
 _streams = typer.Typer(help="Feed -> minute files -> streams_local -> streams -> mirrors, every record exactly once.")
 
 
 def register(app: typer.Typer) -> None:
     """Register this module's commands on ``app``."""
+    _streams.add_typer(_quarantine, name="quarantine", no_args_is_help=True)
     app.add_typer(_streams, name="streams", no_args_is_help=True)
 
 
@@ -87,28 +99,62 @@ def status(
     spark: SparkOption = SparkChoice.auto,
     address: AddressOption = "",
     as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it until Ctrl-C.")] = False,
+    interval: IntervalOption = 2.0,
 ) -> None:
-    """Show what every thread that ever ran is doing: state, what is in flight, lag, what waits, what is quarantined."""
+    """Show what every thread that ever ran is doing: state, what is in flight, lag, what waits, what is quarantined.
+
+    With --watch and --json a line each time.
+    """
     from waltz_spark.streams import cli
     from waltz_spark.streams.configuration import read_config
 
     known = read_config(config)
     known.only(service or ())
     opened = cli.opened_place(known, spark.value, zookeeper, address, lambda config, hosts: False)
-    with _chatter_to_stderr(), opened as place:
-        view = cli.streams_status(place, known.zookeeper_root, service or ())
+    with ExitStack() as stack:
+        with _chatter_to_stderr():  # of a Spark that starts; what is shown while it goes on is not chatter
+            place = stack.enter_context(opened)
+
+        def look() -> StreamsStatus:
+            return cli.streams_status(place, known.zookeeper_root, service or ())
+
+        if watch and as_json:
+            with suppress(KeyboardInterrupt):
+                for view in views(look, interval):
+                    print(json.dumps(to_json(view)), flush=True)
+            return
+        if watch:
+            show_live(_pages(view) for view in views(look, interval))
+            return
+        view = look()
     if as_json:
         print_json(to_json(view))
         return
     console = _console()
-    console.print(_collectors(view.collectors))
-    console.print(_services(view.services))
+    for page in _pages(view):
+        console.print(page, soft_wrap=isinstance(page, Text))
+
+
+def _pages(view: StreamsStatus) -> Iterator[Table | Text]:
+    """What is shown, from the top; a line of text is never cut."""
+    from waltz_spark.streams.texts import shown
+
+    yield _collectors(view.collectors)
+    yield _services(view.services)
     for each in view.services:
+        if each.holder:
+            yield Text(f"{each.name}: {each.holder}")
         for record in each.quarantined:
-            console.print(f"{each.name}: {record.commit}: {record.reason}", style="yellow", soft_wrap=True)
+            looks = f"({record.count} looks since {record.since})"
+            yield Text(f"{each.name}: {shown(record.commit)}: {record.reason} {looks}", style="yellow")
+        for reason, count in each.ignored.items():
+            yield Text(f"{each.name}: {count} left alone: {reason}")
+    for problem in view.unreadable.values():
+        yield Text(problem, style="yellow")
     for collector in view.collectors:
         if collector.trouble:
-            console.print(f"{collector.name}: {collector.trouble}", style="yellow", soft_wrap=True)
+            yield Text(f"{collector.name}: {collector.trouble}", style="yellow")
 
 
 @_streams.command()
@@ -135,6 +181,58 @@ def recover(
     for each in done:
         table.add_row(each["name"], each["before"], each["after"])
     _console().print(table)
+
+
+@_quarantine.command("list")
+def list_quarantine(config: ConfigOption = _FILE, service: ServiceOption = None, as_json: JsonOption = False) -> None:
+    """Show what cannot be done at the moment, why, since when, and how often it was looked at."""
+    from waltz_spark.streams.quarantine import quarantined
+    from waltz_spark.streams.texts import shown
+
+    found = []
+    with _gates(config, service or ()) as (services, files_of):
+        for each in services:
+            for record in quarantined(files_of(each.root), each.root, each.name):
+                found.append({"service": each.name, **asdict(record)})
+    if as_json:
+        print_json(found)
+        return
+    table = table_of("service", "record", "looks", "since", "reason")
+    for one in found:
+        table.add_row(one["service"], shown(one["commit"]), str(one["count"]), one["since"], Text(one["reason"]))
+    _console().print(table)
+
+
+@_quarantine.command()
+def retry(service: OneServiceOption, record: RecordsArgument, config: ConfigOption = _FILE) -> None:
+    """Look at it as new. (Every pass looks at it again; this forgets since when and how often.)"""
+    from waltz_spark.streams.drops import look_again
+
+    with _gates(config, [service]) as ([settings], files_of):
+        look_again(files_of(settings.root), settings.root, settings.name, record)
+    _say(f"{service} looks at {len(record)} of them as new in its next pass")
+
+
+@_quarantine.command()
+def drop(service: OneServiceOption, record: RecordsArgument, config: ConfigOption = _FILE) -> None:
+    """Give its input up: the service moves it to trash, unpublished, in its next pass."""
+    from waltz_spark.streams.drops import ask_to_drop
+
+    with _gates(config, [service]) as ([settings], files_of):
+        ask_to_drop(files_of(settings.root), settings.root, settings.name, record)
+    _say(f"{service} puts {len(record)} of them away in its next pass")
+
+
+@contextmanager
+def _gates(config: Path, names: Sequence[str]) -> Iterator[tuple[tuple[StreamSettings, ...], FilesOf]]:
+    """The services of these names, () = all, and the gates to their roots; ZooKeeper is not asked."""
+    from waltz_spark.streams import cli
+    from waltz_spark.streams.configuration import read_config
+
+    chosen = read_config(config)
+    chosen = replace(chosen.only(names), collectors=(), zookeeper=chosen.zookeeper or "not asked")
+    with _chatter_to_stderr(), cli.opened_place(chosen) as place:
+        yield chosen.services, place.files_of
 
 
 def _console() -> Console:
@@ -165,7 +263,7 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
     table = table_of("thread", "kind", "what was done")
     for each in done:
         if each["standing_by"]:
-            text = "another run has its lock"
+            text = f"stands by: {each['holder']}"
         elif each["kind"] == "collector":
             text = f"{each['records']} records in {each['minute']}" if each["minute"] else "no minute is over"
         else:
@@ -194,7 +292,8 @@ def _collectors(collectors: list[CollectorStatus]) -> Table:
 
 def _services(services: list[ThreadStatus]) -> Table:
     table = table_of(
-        "service", "kind", "running", "state", "last commit", "behind", "commits", "not consumed", "quarantined"
+        *("service", "kind", "running", "state", "last commit", "behind", "commits"),
+        *("unpublished", "oldest", "not consumed", "quarantined"),
     )
     for each in services:
         table.add_row(
@@ -205,6 +304,8 @@ def _services(services: list[ThreadStatus]) -> Table:
             each.last_commit or "-",
             _text(each.lag_minutes, " min"),
             str(each.commits),
+            str(each.unpublished),
+            each.oldest_unpublished or "-",
             ", ".join(f"{consumer} {count}" for consumer, count in each.pending.items()) or "-",
             str(len(each.quarantined)),
         )

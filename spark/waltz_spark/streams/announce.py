@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.files import Files, directory_of
 from waltz_spark.streams.layout import PublishedPath, announcement_path, commit_of, parse_published
+from waltz_spark.streams.odd import make_way, put_file
+from waltz_spark.streams.texts import parsed_json, shown
 
 __all__ = ["Announcement", "announce", "decode_announcement", "encode_announcement"]
 
@@ -38,14 +40,14 @@ def encode_announcement(announcement: Announcement) -> bytes:
 def decode_announcement(name: str, content: bytes) -> Announcement:
     """``name``: the file's. InvalidInput if the content is damaged or does not fit the name."""
     try:
-        fields = json.loads(content)
+        fields = parsed_json(content)
         if fields["version"] != _VERSION:
             raise ValueError(f"version {fields['version']!r}")
         announcement = Announcement(str(fields["producer"]), parse_published(str(fields["path"])))
     except (InvalidInput, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"announcement {name} is damaged: {type(error).__name__} {error}") from error
+        raise InvalidInput(f"announcement {shown(name)} is damaged: {type(error).__name__} {error}") from error
     if announcement.commit != name:
-        raise InvalidInput(f"announcement {name} is about {announcement.path.relative}, which is another commit")
+        raise InvalidInput(f"announcement {shown(name)} is about {announcement.path.relative}, which is another commit")
     return announcement
 
 
@@ -55,7 +57,7 @@ def announce(files: Files, root: str, consumer: str, announcement: Announcement,
     FileNotFoundError if that directory was taken away from a run that has been replaced; nothing is announced then.
     """
     target = announcement_path(root, consumer, announcement.producer, announcement.commit)
-    files.make_directories(directory_of(target))
+    make_way(files, root, directory_of(target))
     files.write(staged, [encode_announcement(announcement)])
-    files.replace(staged, target)
+    put_file(files, root, staged, target)
     files.sync_directory(directory_of(target))

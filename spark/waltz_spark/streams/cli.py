@@ -20,9 +20,10 @@ from waltz_ray.interruption import interruptible, undisturbed
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import decode_collector
-from waltz_spark.streams.collector_status import CollectorStatus, collector_nodes, collector_status
+from waltz_spark.streams.collector_status import CollectorStatus, collector_status
 from waltz_spark.streams.configuration import StreamsConfig
 from waltz_spark.streams.files import Files, FilesOf, local_files
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService, check_file_systems
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import decode_node
@@ -117,7 +118,7 @@ def in_flight(config: StreamsConfig, hosts: str) -> bool:
     """Whether a collector of the file has a plan that ``recover`` has to carry through."""
     zookeeper = KazooZooKeeper(hosts)
     try:
-        nodes = collector_nodes(zookeeper, config.zookeeper_root)
+        nodes = read_nodes(zookeeper, config.zookeeper_root).collectors
     finally:
         zookeeper.close()
     return any(nodes[each.name].plan is not None for each in config.collectors if each.name in nodes)
@@ -192,6 +193,7 @@ def run_once(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[
                 {
                     **{"name": settings.name, "kind": "collector", "standing_by": passed.standing_by},
                     **{"minute": passed.minute and passed.minute.isoformat(), "records": passed.records},
+                    "holder": passed.holder,
                 }
             )
         for service_settings in config.services:
@@ -200,7 +202,7 @@ def run_once(config: StreamsConfig, place: StreamsPlace, say: Say) -> list[dict[
             done.append(
                 {
                     **{"name": service_settings.name, "kind": service_settings.kind},
-                    **{"standing_by": result.standing_by, "committed": list(result.committed)},
+                    **{"standing_by": result.standing_by, "holder": result.holder, "committed": list(result.committed)},
                     **{"replayed": list(result.replayed), "quarantined": dict(result.quarantined)},
                 }
             )
@@ -297,23 +299,29 @@ def _service_state(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StreamsStatus:
-    """What every thread of one ZooKeeper is doing; the fields are the keys of ``waltz streams status --json``."""
+    """What every thread of one ZooKeeper is doing; the fields are the keys of ``waltz streams status --json``.
+
+    ``unreadable``: name -> why its node cannot be understood; it is somebody else's, or has to be put right.
+    """
 
     zookeeper: str
     services: list[ThreadStatus]
     collectors: list[CollectorStatus]
+    unreadable: dict[str, str]
 
 
 def streams_status(place: StreamsPlace, zookeeper_root: str, names: Sequence[str] = ()) -> StreamsStatus:
-    """The services and collectors of these names, () = all that ever ran. CoordinationError, ZooKeeperUnreachable."""
+    """The services and collectors of these names, () = all that ever ran. ZooKeeperUnreachable."""
     zookeeper = KazooZooKeeper(place.hosts)
     try:
         services = status(zookeeper, place.files_of, place.clock, zookeeper_root)
         collectors = collector_status(zookeeper, place.hosts, place.clock, zookeeper_root)
+        unreadable = read_nodes(zookeeper, zookeeper_root).unreadable
     finally:
         zookeeper.close()
     return StreamsStatus(
         place.hosts,
         [each for each in services if not names or each.name in names],
         [each for each in collectors if not names or each.name in names],
+        {name: problem for name, problem in unreadable.items() if not names or name in names},
     )

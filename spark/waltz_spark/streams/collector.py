@@ -9,9 +9,10 @@
 
 When a UTC minute is over, its transactions are those that were appended in it, by the clocks of the servers, partition
 by partition; also those of minutes that were missed during a pause. Each pass takes the next minute in which anything
-was appended, and marks those before it as empty ones. The first minute ever takes the whole log. A record that comes
-when its minute has been taken (a server's clock is more than ``settle_s`` behind, or a commit took so long) belongs to
-the next one; so do records of a log from before there were times, to the last minute that is over.
+was appended, and marks those before it as empty ones. The first minute ever takes the whole log, with those before it
+where that is very many files. A record that comes when its minute has been taken (a server's clock is more than
+``settle_s`` behind, or a commit took so long) belongs to the next one; so do records of a log from before there were
+times, to the last minute that is over.
 
 What a crash leaves, and why an older run can do nothing more: ``collector_states``, ``commit``, ``run``. A collector is
 a thread like the services, with its node at ``/databus/<name>`` and its lock below; its name is its directory's, too.
@@ -33,6 +34,7 @@ from waltz_ray.errors import (
     ConfigError,
     DataUnavailable,
     InvalidInput,
+    NodeDamaged,
     VersionConflict,
     ZooKeeperUnreachable,
 )
@@ -58,11 +60,16 @@ from waltz_spark.streams.layout import (
     minute_of,
     tmp_path,
 )
+from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 
-__all__ = ["POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
+__all__ = ["PLAN_RANGES", "POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
 
 log = logging.getLogger(__name__)
+
+PLAN_RANGES = 5000
+"""Files of one plan at most, for it has to fit into ZooKeeper's nodes, the collector's and the local service's. What is
+left of a minute is in the next one; the whole log, which comes first, is in as many minutes as it takes."""
 
 POINTS = (
     "after lock",
@@ -182,14 +189,15 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a pass did. ``standing_by``: another run has the lock. ``minute``: the one that was marked, None if none
-    was over; ``empty``: how many missed ones were marked with it."""
+    """What a pass did. ``standing_by``: another run has the lock, ``holder`` tells which. ``minute``: the one that was
+    marked, None if none was over; ``empty``: how many missed ones were marked with it."""
 
     standing_by: bool = False
     minute: datetime | None = None
     empty: int = 0
     records: int = 0
     size_bytes: int = 0
+    holder: str = ""
 
 
 class Collector(ThreadRun):
@@ -212,11 +220,11 @@ class Collector(ThreadRun):
             raise ConfigError(
                 f"collector {settings.name}: cluster must be a name; whoever makes it finds the one meant"
             )
-        self._feed, self._clock = feed, clock
+        self._feed = feed
         self._data = data_path(settings.root, settings.category, settings.name)
         self._size_bytes = 0
         self.node = CollectorNode()
-        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), clock, hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, carry through what they left. False if another run has the lock.
@@ -247,19 +255,29 @@ class Collector(ThreadRun):
             if self.is_open:
                 self.check_held()
             elif not self.open():
-                return Collected(standing_by=True)
+                return Collected(standing_by=True, holder=self.holder)
             return self._collect()
 
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until ``stop`` is set.
 
-        Waits while ZooKeeper or a partition's server is away or another run has the lock; every other error ends it.
+        Waits while ZooKeeper or a partition's server is away, another run has the lock, or a person has to put the
+        thread's node right: that is said when it begins. Every other error ends it.
         """
+        damaged, standing_by = "", False
         try:
             while not stop.is_set():
                 try:
-                    if self.run_once().minute is not None:
+                    passed = self.run_once()
+                    if passed.standing_by and not standing_by:
+                        log.warning("collector %s stands by: %s", self.settings.name, passed.holder)
+                    standing_by = passed.standing_by
+                    if passed.minute is not None:
                         continue  # more may be over: after a pause one follows the other
+                except NodeDamaged as error:
+                    if str(error) != damaged:
+                        log.error("collector %s waits: %s", self.settings.name, error)
+                    damaged = str(error)
                 except (ZooKeeperUnreachable, VersionConflict, DataUnavailable) as error:
                     log.warning("collector %s starts again with recovery: %s", self.settings.name, error)
                 stop.wait(self.settings.interval_s)
@@ -307,10 +325,11 @@ class Collector(ThreadRun):
         # What is below is in files, and marked. The first minute ever begins with what is left of the log.
         self.node = replace(self.node, position=self._feed.hold(self.node.position))
         if last is None:
-            minute, ranges = over, self._feed.plan(self.node.position)
+            ranges = self._feed.plan(self.node.position)
+            minute = over - timedelta(minutes=max(0, len(ranges) - 1) // PLAN_RANGES)
         else:
             minute, ranges = self._feed.plan_minute(self.node.position, last + timedelta(minutes=1), over)
-        planned = self.node.planned(minute, ranges, self.settings.format)
+        planned = self.node.planned(minute, ranges[:PLAN_RANGES], self.settings.format)
         plan = planned.plan
         assert plan is not None
         self._write(planned)
@@ -345,11 +364,11 @@ class Collector(ThreadRun):
         self._size_bytes = sum(each.size_bytes for each in written)
         self._hook("after files")
         markers = self._prepare_markers(plan)
-        self._files.make_directories(self._data)
+        make_way(self._files, self._root, self._data)
         for name, each in zip(plan.files, written, strict=True):
             self.check_held()
             # Over what an attempt before left there: nobody has seen that, there is no marker yet.
-            self._files.replace(each.path, join(self._data, name))
+            put_file(self._files, self._root, each.path, join(self._data, name))
             self._hook("during WRITE")
         self._files.sync_directory(self._data)
         self._files.delete(staged)

@@ -31,8 +31,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from waltz_ray.client.readers.ranges import Range
-from waltz_ray.errors import CoordinationError, DataUnavailable, InvalidInput
+from waltz_ray.errors import DataUnavailable, InvalidInput, NodeDamaged
 from waltz_spark.streams.layout import minute_name, minute_of, parse_minute
+from waltz_spark.streams.texts import parsed_json
 
 __all__ = [
     "SUFFIXES",
@@ -220,7 +221,7 @@ class CollectorNode:
 def is_collector(data: bytes) -> bool:
     """Whether a thread's node is a collector's; False for what is damaged, too."""
     try:
-        fields = json.loads(data)
+        fields = parsed_json(data)
     except ValueError:
         return False
     return isinstance(fields, dict) and fields.get("kind") == "collector"
@@ -258,9 +259,9 @@ def encode_collector(node: CollectorNode) -> bytes:
 
 
 def decode_collector(where: str, data: bytes) -> CollectorNode:
-    """``where``: the node's path, for the error. CoordinationError for content that is torn, or another thread's."""
+    """``where``: the node's path, for the error. NodeDamaged for content that is torn, or another thread's."""
     try:
-        fields = json.loads(data)
+        fields = parsed_json(data)
         if not isinstance(fields, dict) or fields.get("kind") != "collector" or fields.get("version") != _VERSION:
             raise ValueError(f"not a collector's node of version {_VERSION}")
         plan, last = fields["plan"], fields["last"]
@@ -280,7 +281,7 @@ def decode_collector(where: str, data: bytes) -> CollectorNode:
         if (node.plan is None) != (node.state is CollectorState.DONE):
             raise ValueError(f"{node.state.value} {'without' if node.plan is None else 'with'} a plan")
     except (InvalidInput, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CoordinationError(
+        raise NodeDamaged(
             f"ZooKeeper node {where}: {type(error).__name__} {error}; is it damaged, or another service's? "
             "Nothing was done; put its content right, or give the collector another name"
         ) from error

@@ -10,16 +10,19 @@ from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable
-from waltz_spark.streams.collector_states import CollectorNode, decode_collector, is_collector
+from waltz_spark.streams.collector_states import CollectorNode
 from waltz_spark.streams.layout import minute_name, minute_of
-from waltz_spark.streams.run import node_contents
+from waltz_spark.streams.locks import LockHolder
+from waltz_spark.streams.nodes import lock_holder, read_nodes
 
-__all__ = ["CollectorStatus", "collector_nodes", "collector_status"]
+__all__ = ["CollectorStatus", "collector_status"]
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
-    """``in_flight``: the minute that is planned or filed, with ``records_in_flight``; None = none.
+    """``holder``: which run has the lock, and for how long, "" = none.
+
+    ``in_flight``: the minute that is planned or filed, with ``records_in_flight``; None = none.
 
     ``position``: partition -> first ID that is in no file; ``high_water_marks``: the servers', now; ``lag_records``:
     committed and not collected; ``lag_minutes``: minutes that are over and not marked, None before the first.
@@ -31,6 +34,7 @@ class CollectorStatus:
     category: str
     root: str
     running: bool
+    holder: str
     state: str
     in_flight: str | None
     records_in_flight: int
@@ -44,29 +48,22 @@ class CollectorStatus:
     trouble: str
 
 
-def collector_nodes(zookeeper: ZooKeeper, zookeeper_root: str = "/databus") -> dict[str, CollectorNode]:
-    """Every collector's node, by name. CoordinationError for one that cannot be understood."""
-    return {
-        name: decode_collector(path, data)
-        for name, path, data in node_contents(zookeeper, zookeeper_root)
-        if is_collector(data)
-    }
-
-
 def collector_status(
     zookeeper: ZooKeeper,
     where: Where | None,
     clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     zookeeper_root: str = "/databus",
 ) -> list[CollectorStatus]:
-    """Every collector that ever ran. ``where``: of their clusters, None: the marks are not asked for."""
+    """Every collector that ever ran and whose node can be understood. ``where``: of their clusters, None: no marks."""
     return [
-        _of(name, node, zookeeper.owner(f"{zookeeper_root}/{name}/lock") is not None, where, clock())
-        for name, node in sorted(collector_nodes(zookeeper, zookeeper_root).items())
+        _of(name, node, lock_holder(zookeeper, f"{zookeeper_root}/{name}"), where, clock())
+        for name, node in sorted(read_nodes(zookeeper, zookeeper_root).collectors.items())
     ]
 
 
-def _of(name: str, node: CollectorNode, running: bool, where: Where | None, now: datetime) -> CollectorStatus:
+def _of(
+    name: str, node: CollectorNode, holder: LockHolder | None, where: Where | None, now: datetime
+) -> CollectorStatus:
     marks, trouble = _marks(node, where)
     lag = sum(max(0, mark + 1 - node.position.get(p, 0)) for p, mark in marks.items())
     behind = (minute_of(now) - node.last) // timedelta(minutes=1) - 1 if node.last else None
@@ -75,7 +72,8 @@ def _of(name: str, node: CollectorNode, running: bool, where: Where | None, now:
         node.cluster,
         node.category,
         node.root,
-        running,
+        holder is not None,
+        holder.told(now) if holder else "",
         node.state.value,
         minute_name(node.plan.minute) if node.plan else None,
         node.plan.records if node.plan else 0,

@@ -21,6 +21,7 @@ Power. A name is synced before the state that claims it; the content of files be
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,8 +29,11 @@ from datetime import datetime
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
-from waltz_spark.streams.files import FilesOf, copy_file, directory_of
+from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
+from waltz_spark.streams.files import FilesOf, SeenPath, copy_file, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
+from waltz_spark.streams.nodes import read_nodes
+from waltz_spark.streams.odd import make_way, put_file, unreadable_input
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import (
@@ -93,6 +97,8 @@ class Work:
     src: str
     names: tuple[str, ...]
     source: str = ""
+    seen: tuple[SeenPath, ...] = ()
+    """The inputs as they were when they rested, in their order; () = there is a marker."""
 
     @property
     def commit(self) -> str:
@@ -116,20 +122,23 @@ class CommitThread(ThreadRun):
         recovery: Mapping[StreamState, Row] = RECOVERY,
     ) -> None:
         self.settings = settings
-        self._files_of, self._clock, self._recovery = files_of, clock, recovery
+        self._files_of, self._recovery = files_of, recovery
         self.node = ThreadNode()
-        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), hook)
+        self._categories = CategoryClaim(settings, zookeeper)
+        super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), clock, hook)
 
     def open(self) -> bool:
         """Take the lock, shut out older runs, recover. False if another run has the lock: nothing was done.
 
-        CoordinationError if the node's content cannot be understood, ConfigError if it is another service's.
+        CoordinationError if the node's content cannot be understood, ConfigError if it is another service's, or if
+        another local service takes the same categories from the same root.
         """
         if not self._take_lock(encode_node(ThreadNode())):
             return False
         self._hook("after lock")
         self._claim()
         self._hook("after claim")
+        self._claim_categories()
         self._fence()
         self._hook("after fence")
         self._carry_through(self._recovery)
@@ -137,16 +146,22 @@ class CommitThread(ThreadRun):
         self._hook("after cleaning")
         return True
 
-    def commit(self, work: Work) -> bool:
-        """Publish ``work.target`` and put its input away: True, in SUCCESS_COMMIT. False if an input file is missing:
-        nothing was done. FileExistsError if the target is published already."""
+    def close(self) -> None:
+        """Give the categories and the lock away. Idempotent."""
+        if self.is_open and self._zookeeper.session_id == self._session_id:
+            self._categories.release()
+        super().close()
+
+    def commit(self, work: Work) -> str:
+        """Publish ``work.target`` and put its input away, and "" in SUCCESS_COMMIT. Else what is wrong with an input
+        file, with nothing done. FileExistsError if the target is published already."""
         self.check_held()
         if self._files.exists(work.target.on(self.settings.root)):
             raise FileExistsError(f"{work.target.on(self.settings.root)} is published already")
         self._hook("before build")
         temporary = self.staged(work.commit)
-        if not self._build(work, temporary):
-            return False
+        if problem := self._build(work, temporary):
+            return problem
         self._hook("after build")
         path = PathInFlight(
             work.commit,
@@ -162,24 +177,34 @@ class CommitThread(ThreadRun):
         self._write(self.node.started(path))
         self._hook("after " + StreamState.START.value)
         self._carry_through(TABLE)
-        return True
+        return ""
 
     def put_away_input(self, work: Work) -> None:
         """Move the input of work that was committed before to trash, without committing anything."""
         self.check_held()
         self._put_away(work.src_root, work.src, work.names, self._trash_of(work))
 
+    def drop_input(self, root: str, directory: str, names: Sequence[str], record: str) -> None:
+        """Move input that cannot be done to trash, unpublished: a person wants it."""
+        self.check_held()
+        # A name of its own: nothing that is in trash is replaced.
+        name = f"dropped.{uuid.uuid4().hex}.{record[:50]}"
+        target = trash_path(root, self._clock(), self.settings.name, name)
+        self._put_away(root, directory, names, target)
+
     def _trash_of(self, work: Work) -> str:
         return trash_path(work.src_root, self._clock(), self.settings.name, work.commit)
 
     def _put_away(self, root: str, source: str, names: Sequence[str], target: str) -> None:
         """Those that are not there any more were moved before."""
+        if not names:
+            return  # of a minute that was missing
         files = self._files_of(root)
-        files.make_directories(target)
+        make_way(files, root, target)
         for name in names:
             if files.exists(join(source, name)):
                 self.check_held()
-                files.replace(join(source, name), join(target, name))
+                put_file(files, root, join(source, name), join(target, name))
             self._hook("during TRASH")
         files.sync_directory(target)
         files.sync_directory(source)
@@ -196,21 +221,39 @@ class CommitThread(ThreadRun):
             replace(node, holder=self._run, kind=settings.kind, root=settings.root, consumers=settings.consumers)
         )
 
-    def _build(self, work: Work, temporary: str) -> bool:
+    def _claim_categories(self) -> None:
+        settings = self.settings
+        if settings.kind != "local":
+            return
+        self._categories.take(root_identity(self._files, settings.root))
+        # After the others have seen the claim: one that begins later is refused there.
+        if problem := in_flight_elsewhere(settings, read_nodes(self._zookeeper, settings.zookeeper_root).services):
+            raise ConfigError(problem)
+
+    def _build(self, work: Work, temporary: str) -> str:
         source = self._files_of(work.src_root)
         self._files.make_directory(temporary)
         for name in work.inputs:
             try:
                 copy_file(source, join(work.input_directory, name), self._files, join(temporary, name))
-            except FileNotFoundError:
+            except OSError:
                 self.check_held()
                 if source.exists(join(work.input_directory, name)):
-                    raise  # it is our own directory that is missing
+                    problem = unreadable_input(source, join(work.input_directory, name))
+                    if not problem:
+                        raise  # it is our own directory that is missing, or full
+                else:
+                    problem = f"{work.input_directory} has not all of its files"
                 self._files.delete(temporary)
-                return False
+                return problem
             self._hook("during build")
+        for name, seen in zip(work.inputs, work.seen, strict=False):
+            if source.look(join(work.input_directory, name)) != seen:
+                self.check_held()
+                self._files.delete(temporary)
+                return f"{join(work.input_directory, name)} changed while it was copied; is it still being written?"
         self._files.sync_directory(temporary)
-        return True
+        return ""
 
     def _carry_through(self, table: Mapping[StreamState, Row]) -> None:
         while (path := self.node.path) is not None:

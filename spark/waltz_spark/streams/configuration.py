@@ -48,6 +48,7 @@ from typing import Any, TypeVar, get_type_hints
 from waltz_ray import compat
 from waltz_ray.config import build
 from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_spark.streams.claims import overlap
 from waltz_spark.streams.collector import CollectorSettings
 from waltz_spark.streams.files import normal_root
 from waltz_spark.streams.layout import checked_name
@@ -90,6 +91,8 @@ class ServiceSection:
     retention_hours: int = _SERVICE.retention_hours
     trash_retention_hours: int = _SERVICE.trash_retention_hours
     interval_s: float = 0.0  # 0 = the file's
+    holes_after_s: float = _SERVICE.holes_after_s
+    plain_rest_s: float = _SERVICE.plain_rest_s
 
 
 @dataclass(frozen=True)
@@ -315,6 +318,14 @@ def _problems(config: StreamsConfig) -> Iterator[str]:
     services = {each.name: each for each in config.services}
     for service in config.services:
         yield from _link_problems(service, services)
+    locals_ = [each for each in config.services if each.kind == "local"]
+    for number, one in enumerate(locals_):
+        for other in locals_[number + 1 :]:
+            if one.root == other.root and overlap(one.categories, other.categories):
+                yield (
+                    f"{one.name} and {other.name} would both take the same categories from {one.root}, and publish "
+                    "them twice; let one of them go, or give each its own categories"
+                )
     places = [(each.root, each.kind) for each in config.services if each.kind == "local"]
     for collector in config.collectors:
         if config.services and (collector.root, "local") not in places:

@@ -14,6 +14,7 @@ from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.announce import Announcement, decode_announcement
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import consumers_path
+from waltz_spark.streams.odd import read_small
 
 __all__ = ["Pending", "pending", "pending_names"]
 
@@ -31,7 +32,7 @@ def pending_names(files: Files, root: str, consumer: str, producer: str) -> list
     """The commits announced and not consumed, oldest minute first."""
     try:
         return files.list(consumers_path(root, consumer, producer))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []  # nothing was ever announced
 
 
@@ -44,12 +45,17 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
     directory = consumers_path(root, consumer, producer)
     for name in pending_names(files, root, consumer, producer):
         try:
-            announcement = decode_announcement(name, files.read(f"{directory}/{name}"))
+            announcement = decode_announcement(name, read_small(files, f"{directory}/{name}"))
         except FileNotFoundError:
             continue  # removed since the listing, by a person or by the run that was replaced
         except InvalidInput as error:
             yield Pending(directory, name, None, str(error))
             continue
-        there = files.exists(announcement.path.on(root))
-        problem = "" if there else f"{announcement.path.on(root)} was announced and is not there"
-        yield Pending(directory, name, announcement, problem)
+        yield Pending(directory, name, announcement, _part_problem(files, announcement.path.on(root)))
+
+
+def _part_problem(files: Files, part: str) -> str:
+    seen = files.look(part)
+    if seen is None:
+        return f"{part} was announced and is not there"
+    return "" if seen.kind == "directory" else f"{part} was announced and is no directory"

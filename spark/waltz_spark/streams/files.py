@@ -12,16 +12,38 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["CHUNK_BYTES", "Files", "FilesOf", "LocalFiles", "copy_file", "directory_of", "local_files", "normal_root"]
+__all__ = [
+    "CHUNK_BYTES",
+    "Files",
+    "FilesOf",
+    "LocalFiles",
+    "SeenPath",
+    "copy_file",
+    "directory_of",
+    "local_files",
+    "normal_root",
+]
 
 CHUNK_BYTES = 1024 * 1024
+
+
+class SeenPath(NamedTuple):
+    """What stands at a path. ``other``: a pipe, a socket, a device, a link to nothing: not to be opened.
+
+    ``modified``: seconds since 1970, by the file system's clock.
+    """
+
+    kind: Literal["file", "directory", "other"]
+    size_bytes: int
+    modified: float
 
 
 class Files(Protocol):
@@ -29,12 +51,16 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def look(self, path: str) -> SeenPath | None:
+        """What is there; None = nothing. A link is what it leads to."""
+        ...
+
     def list(self, directory: str) -> list[str]:
         """Sorted names in a directory. FileNotFoundError; NotADirectoryError for a file."""
         ...
 
     def make_directories(self, path: str) -> None:
-        """Make what is missing of a path, durably. Idempotent."""
+        """Make what is missing of a path, durably. Idempotent. FileExistsError or NotADirectoryError over a file."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -128,6 +154,16 @@ class LocalFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def look(self, path: str) -> SeenPath | None:
+        if not os.path.lexists(path):
+            return None
+        try:
+            found = os.stat(path)
+        except OSError:
+            return SeenPath("other", 0, 0.0)
+        is_file, is_directory = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+        return SeenPath("file" if is_file else "directory" if is_directory else "other", found.st_size, found.st_mtime)
 
     def list(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory))

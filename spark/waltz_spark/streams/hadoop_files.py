@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from waltz_spark.streams.files import CHUNK_BYTES
+from waltz_spark.streams.files import CHUNK_BYTES, SeenPath
 
 __all__ = ["HadoopFiles"]
 
@@ -64,6 +64,17 @@ class HadoopFiles:
             system, there = self._at(path)
             return bool(system.exists(there))
 
+    def look(self, path: str) -> SeenPath | None:
+        try:
+            with _translated(path):
+                system, there = self._at(path)
+                status = system.getFileStatus(there)
+                size_bytes, modified = status.getLen(), status.getModificationTime() / 1000
+                is_file, is_directory = status.isFile(), status.isDirectory()
+                return SeenPath("file" if is_file else "directory" if is_directory else "other", size_bytes, modified)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def list(self, directory: str) -> list[str]:
         with _translated(directory):
             system, there = self._at(directory)
@@ -74,6 +85,8 @@ class HadoopFiles:
     def make_directories(self, path: str) -> None:
         with _translated(path):
             system, there = self._at(path)
+            if system.exists(there) and not system.getFileStatus(there).isDirectory():
+                raise FileExistsError(f"{path} is a file")
             if not system.mkdirs(there):
                 raise OSError(f"{path}: the file system would not make the directory")
 

@@ -10,9 +10,13 @@
     <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
     <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
     <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
+    <root>/system/drops/<thread>/<commit>                             a person says: put that one away unpublished
+    <root>/system/identity/<32 hexadecimal digits>                    what the root is called, wherever it is seen
+    <root>/system/odd/<anything>                                      what stood where one of these should
 
 A root is a directory or any ``scheme://`` URI of a Hadoop file system. A *part* is what one collector of one local
-service brought for one minute, ``<local service>.<collector>``: it keeps its name in every stream, and it is what is
+service brought for one minute, ``<local service>.<collector>`` (a collector may be called like a host, with dots in it;
+nothing else that is named here has a dot): it keeps its name in every stream, and it is what is
 committed (one directory, one atomic rename), so locals that bring the same minute at different times never touch each
 other's files and no published path is ever committed twice. Readers of a minute read all directories in it (Spark:
 ``recursiveFileLookup``).
@@ -36,18 +40,22 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from waltz_ray.errors import InvalidInput
+from waltz_spark.streams.texts import parsed_json, shown
 
 __all__ = [
+    "COMMIT_BYTES",
     "DIRECTORY_LEVELS",
     "LOCAL",
     "MARKER_SUFFIX",
     "STREAMS",
     "PublishedPath",
     "announcement_path",
+    "checked_collector",
     "checked_name",
     "commit_of",
     "consumers_path",
     "data_path",
+    "drops_path",
     "decode_marker",
     "encode_marker",
     "hour_name",
@@ -56,6 +64,7 @@ __all__ = [
     "marker_name",
     "minute_name",
     "minute_of",
+    "odd_path",
     "parse_minute",
     "parse_published",
     "quarantine_path",
@@ -69,14 +78,19 @@ MARKER_SUFFIX = ".done"
 DIRECTORY_LEVELS = 6
 """From a stream's directory down to its minutes: category, year, month, day, hour, minute."""
 
+COMMIT_BYTES = 240
+"""Of a commit's name: with what is put behind it, it is a file's name of up to 255 bytes."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9][A-Za-z0-9_-]*)*")
 _MINUTE = re.compile(r"[0-9]{12}")
 _FILE = re.compile(r"[0-9]{12}\.[^/]+")
 _PUBLISHED = re.compile(
     r"(?P<stream>streams_local|streams)/(?P<category>[^/]+)/"
-    r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/.]+)"
+    r"(?P<minute>[0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9]{2}/[0-9]{2})/(?P<local>[^/.]+)\.(?P<collector>[^/]+)"
 )
 _VERSION = 1
+_NAME_BYTES = 255
 
 
 def checked_name(what: str, name: str) -> str:
@@ -86,6 +100,13 @@ def checked_name(what: str, name: str) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(f"{what} {name!r} must be letters, digits, '_' or '-', and begin with a letter or digit")
+    return name
+
+
+def checked_collector(name: str) -> str:
+    """The name of a collector's directory: as ``checked_name``, or several of those with dots between, as a host's."""
+    if not isinstance(name, str) or not _HOST.fullmatch(name):
+        raise InvalidInput(f"collector {name!r} must be a host's name, or letters, digits, '_' or '-'")
     return name
 
 
@@ -126,7 +147,7 @@ def parse_minute(name: str) -> datetime:
 
 def data_path(root: str, category: str, collector: str) -> str:
     """The directory a collector writes to."""
-    return join(root, "data", checked_name("category", category), checked_name("collector", collector))
+    return join(root, "data", checked_name("category", category), checked_collector(collector))
 
 
 def marker_name(minute: datetime) -> str:
@@ -149,7 +170,7 @@ def decode_marker(name: str, content: bytes) -> list[str]:
     """The file names in the marker called ``name``, sorted. InvalidInput says what is wrong with it."""
     minute = minute_name(parse_minute(name))
     try:
-        fields = json.loads(content)
+        fields = parsed_json(content)
         if fields["version"] != _VERSION:
             raise ValueError(f"version {fields['version']!r}")
         files = sorted(fields["files"])
@@ -163,8 +184,11 @@ def decode_marker(name: str, content: bytes) -> list[str]:
 
 
 def _check_file(name: object, minute: str) -> None:
-    if not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(minute + "."):
-        raise InvalidInput(f"{name!r} is no file of minute {minute}: it must be called {minute}.<anything>")
+    # What no file can be called would be an error of the file system, not of the marker.
+    is_name = isinstance(name, str) and name.isprintable() and len(name.encode()) <= _NAME_BYTES
+    if not is_name or not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(minute + "."):
+        what = shown(name) if isinstance(name, str) else f"a {type(name).__name__}"
+        raise InvalidInput(f"{what} is no file of minute {minute}: it must be called {minute}.<anything>")
     if name == minute + MARKER_SUFFIX:
         raise InvalidInput(f"the marker of minute {minute} names itself")
 
@@ -200,8 +224,9 @@ def parse_published(relative: str) -> PublishedPath:
     found = _PUBLISHED.fullmatch(relative)
     if found is None:
         raise InvalidInput(f"{relative!r} is not <stream>/<category>/yyyy/MM/dd/HH/mm/<local>.<collector>")
-    names = {what: checked_name(what, found[what]) for what in ("category", "local", "collector")}
-    return PublishedPath(found["stream"], minute=parse_minute(found["minute"].replace("/", "")), **names)
+    names = {what: checked_name(what, found[what]) for what in ("category", "local")}
+    minute, collector = parse_minute(found["minute"].replace("/", "")), checked_collector(found["collector"])
+    return PublishedPath(found["stream"], minute=minute, collector=collector, **names)
 
 
 def commit_of(path: PublishedPath) -> str:
@@ -228,6 +253,14 @@ def announcement_path(root: str, consumer: str, producer: str, commit: str) -> s
 
 def quarantine_path(root: str, thread: str, *names: str) -> str:
     return join(root, "system", "quarantine", thread, *names)
+
+
+def drops_path(root: str, thread: str, *names: str) -> str:
+    return join(root, "system", "drops", thread, *names)
+
+
+def odd_path(root: str, *names: str) -> str:
+    return join(root, "system", "odd", *names)
 
 
 def hours_before(now: datetime, hours: int) -> datetime:

@@ -3,17 +3,18 @@
 Never touched: the current hour, what is announced to anybody, what is in flight in any thread. The order makes that
 safe without stopping anyone: first the parts that exist are listed, then the paths in flight are read, then the
 announcements. A part that existed at the first look was in flight at the second, or all its announcements were there
-before the third, or its consumers have removed them, which they do only after they have committed.
+before the third, or its consumers have removed them, which they do only after they have committed. While the node of a
+thread that ran under the root cannot be read, no part of the stream goes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import InvalidInput
-from waltz_spark.streams.collector_states import is_collector
 from waltz_spark.streams.commit import CommitThread
 from waltz_spark.streams.files import Files, FilesOf
 from waltz_spark.streams.layout import (
@@ -24,20 +25,13 @@ from waltz_spark.streams.layout import (
     join,
     parse_minute,
     parse_published,
+    tmp_path,
 )
-from waltz_spark.streams.run import node_contents
-from waltz_spark.streams.states import ThreadNode, decode_node
+from waltz_spark.streams.nodes import read_nodes
 
-__all__ = ["purge", "thread_nodes"]
+__all__ = ["purge"]
 
-
-def thread_nodes(zookeeper: ZooKeeper, zookeeper_root: str) -> dict[str, ThreadNode]:
-    """Every service's node; a collector's is another kind. CoordinationError for one that cannot be understood."""
-    return {
-        name: decode_node(path, data)
-        for name, path, data in node_contents(zookeeper, zookeeper_root)
-        if not is_collector(data)
-    }
+log = logging.getLogger(__name__)
 
 
 def purge(thread: CommitThread, zookeeper: ZooKeeper, files_of: FilesOf, now: datetime) -> list[str]:
@@ -55,8 +49,14 @@ def _purge_stream(thread: CommitThread, zookeeper: ZooKeeper, files: Files, now:
     before = hours_before(now, settings.retention_hours)
     minutes = [minute for minute in _minutes(files, settings.root, settings.stream) if minute[1] < before]
     old = [(directory, part) for directory, _ in minutes for part in _parts(files, settings.root, directory)]
-    nodes = thread_nodes(zookeeper, settings.zookeeper_root).values()
-    kept = {node.path.commit for node in nodes if node.path is not None} | _announced(files, settings.root)
+    nodes = read_nodes(zookeeper, settings.zookeeper_root)
+    for name in nodes.unreadable:
+        # Who ran here has a directory here. What that one has in flight cannot be read, and would be lost.
+        if files.exists(tmp_path(settings.root, name)):
+            log.warning("%s keeps what is old in %s: %s", settings.name, settings.stream, nodes.unreadable[name])
+            return []
+    in_flight = {node.path.commit for node in nodes.services.values() if node.path is not None}
+    kept = in_flight | _announced(files, settings.root)
     removed = []
     for _, part in old:
         if commit_of(part) not in kept:
@@ -128,6 +128,7 @@ def _purge_trash(thread: CommitThread, files: Files, root: str, now: datetime) -
             thread.check_held()
             files.delete(directory)
             removed.append(directory)
-        if old:
+        seen = files.look(join(trash, hour)) if old else None
+        if seen is not None and seen.kind == "directory":  # else it is nobody's trash, and stays
             files.remove_empty(join(trash, hour))
     return removed

@@ -6,6 +6,7 @@ and is taken up as soon as it can be. A record goes when its reason has gone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,9 +14,11 @@ from datetime import datetime
 
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.files import Files, directory_of
-from waltz_spark.streams.layout import quarantine_path
+from waltz_spark.streams.layout import COMMIT_BYTES, quarantine_path
+from waltz_spark.streams.odd import make_way, put_file, read_small
+from waltz_spark.streams.texts import parsed_json
 
-__all__ = ["QuarantineRecord", "quarantined", "rewrite_quarantine"]
+__all__ = ["QuarantineRecord", "quarantined", "record_name", "rewrite_quarantine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +32,21 @@ class QuarantineRecord:
 
 
 def quarantined(files: Files, root: str, thread: str) -> list[QuarantineRecord]:
-    """The oldest minute first. InvalidInput for a record that is damaged."""
+    """The oldest minute first. A record that is damaged says so; it is written again at the next look."""
     directory = quarantine_path(root, thread)
     records = []
     try:
         names = files.list(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     for name in names:
         try:
-            fields = json.loads(files.read(f"{directory}/{name}"))
+            fields = parsed_json(read_small(files, f"{directory}/{name}"))
             records.append(QuarantineRecord(name, str(fields["reason"]), str(fields["since"]), int(fields["count"])))
         except FileNotFoundError:
             continue  # its reason has gone since the listing
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{directory}/{name} is damaged: {error}; delete it, it is written again") from error
+        except (InvalidInput, ValueError, KeyError, TypeError) as error:
+            records.append(QuarantineRecord(name, f"the record is damaged: {error}", "", 0))
     return records
 
 
@@ -51,14 +54,28 @@ def rewrite_quarantine(
     files: Files, root: str, thread: str, problems: Mapping[str, str], now: datetime, staged: Callable[[str], str]
 ) -> None:
     """After a pass: ``problems`` (commit -> reason) is all there is now. ``staged``: a new path of the run."""
+    problems = {record_name(commit): reason for commit, reason in problems.items()}
     before = {record.commit: record for record in quarantined(files, root, thread)}
     for commit, reason in problems.items():
         old = before.get(commit)
-        record = QuarantineRecord(commit, reason, old.since if old else now.isoformat(), old.count + 1 if old else 1)
+        record = QuarantineRecord(
+            commit, reason, old.since if old and old.since else now.isoformat(), old.count + 1 if old else 1
+        )
         target = quarantine_path(root, thread, commit)
-        files.make_directories(directory_of(target))
+        make_way(files, root, directory_of(target))
         temporary = staged("quarantine")
         files.write(temporary, [json.dumps(asdict(record)).encode()])
-        files.replace(temporary, target)
+        put_file(files, root, temporary, target)
     for commit in before.keys() - problems.keys():
-        files.delete(quarantine_path(root, thread, commit))
+        path = quarantine_path(root, thread, commit)
+        seen = files.look(path)
+        if seen is not None and seen.kind != "directory":  # those are nobody's records
+            files.delete(path)
+
+
+def record_name(commit: str) -> str:
+    """A file's name: that of a commit that is too long for one ends in its hash."""
+    content = commit.encode(errors="surrogateescape")
+    if len(content) <= COMMIT_BYTES:
+        return commit
+    return commit[: COMMIT_BYTES // 4] + "." + hashlib.sha256(content).hexdigest()

@@ -5,37 +5,27 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper, release
 from waltz_ray.errors import CoordinationError, NodeExists, NoNode, StorageError, VersionConflict
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import join, tmp_path
+from waltz_spark.streams.locks import LockHolder, decode_holder, encode_holder
+from waltz_spark.streams.odd import make_way
 
-__all__ = ["FENCED", "Hook", "ThreadRun", "node_contents"]
+__all__ = ["FENCED", "Hook", "ThreadRun"]
 
 Hook = Callable[[str], None]
 """Told the name of every point passed, for tests that stop there."""
 
 FENCED = ".fenced"
 """Behind the name of a directory whose run has been replaced."""
-
-
-def node_contents(zookeeper: ZooKeeper, zookeeper_root: str) -> Iterator[tuple[str, str, bytes]]:
-    """(name, path, content) of the node of every thread that ever ran, of whatever kind."""
-    try:
-        names = zookeeper.children(zookeeper_root)
-    except NoNode:
-        return
-    for name in names:
-        path = f"{zookeeper_root}/{name}"
-        try:
-            data = zookeeper.get(path)[0]
-        except NoNode:
-            continue  # deleted since the listing, by a person
-        yield name, path, data
 
 
 class ThreadRun:
@@ -45,13 +35,22 @@ class ThreadRun:
     """
 
     def __init__(
-        self, name: str, root: str, node_path: str, zookeeper: ZooKeeper, files: Files, hook: Hook = lambda point: None
+        self,
+        name: str,
+        root: str,
+        node_path: str,
+        zookeeper: ZooKeeper,
+        files: Files,
+        clock: Callable[[], datetime],
+        hook: Hook = lambda point: None,
     ) -> None:
         self._name, self._root, self._node_path = name, root, node_path
-        self._zookeeper, self._files, self._hook = zookeeper, files, hook
+        self._zookeeper, self._files, self._clock, self._hook = zookeeper, files, clock, hook
         self._lock = node_path + "/lock"
         self._session_id: int | None = None
-        self._token = uuid.uuid4().hex.encode()
+        self._token = uuid.uuid4().hex
+        self.holder = ""
+        """Who else has the lock, for people; "" = nobody when it was last looked at."""
         self._run = ""
         self._attempts = 0
         self._version = -1
@@ -99,19 +98,25 @@ class ThreadRun:
             self._zookeeper.create(self._node_path, first, make_parents=True)
         session_id = self._zookeeper.session_id
         try:
-            self._zookeeper.create(self._lock, self._token, ephemeral=True)
+            self._zookeeper.create(self._lock, self._holding(), ephemeral=True)
         except NodeExists:
             if not self._lock_is_ours(session_id):
                 return False
-        self._session_id = session_id
+        self._session_id, self.holder = session_id, ""
         return True
 
     def _lock_is_ours(self, session_id: int) -> bool:
         """A lost reply may have left us a lock of our session that we do not know of."""
         try:
-            return self._zookeeper.owner(self._lock) == session_id and self._zookeeper.get(self._lock)[0] == self._token
+            holder = decode_holder(self._zookeeper.get(self._lock)[0])
+            ours = self._zookeeper.owner(self._lock) == session_id and holder.token == self._token
         except NoNode:
             return False
+        self.holder = "" if ours else holder.told(self._clock())
+        return ours
+
+    def _holding(self) -> bytes:
+        return encode_holder(LockHolder(self._token, socket.gethostname(), os.getpid(), self._clock().isoformat()))
 
     def _read(self) -> bytes:
         """The node's content, to be decoded and claimed by the next ``_put``."""
@@ -126,7 +131,7 @@ class ThreadRun:
 
     def _fence(self) -> None:
         directory = tmp_path(self._root, self._name)
-        self._files.make_directories(directory)
+        make_way(self._files, self._root, directory)
         for run in self._files.list(directory):
             if not run.endswith(FENCED):
                 self.check_held()

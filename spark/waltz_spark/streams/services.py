@@ -13,21 +13,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ConfigError, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.commit import CommitThread, Hook
-from waltz_spark.streams.files import FilesOf, local_files, normal_root
-from waltz_spark.streams.layout import consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.drops import asked_drops, forget_drops
+from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
+from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.odd import input_problem, way_problem
+from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
-from waltz_spark.streams.quarantine import rewrite_quarantine
+from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import RECOVERY, Row, StreamState
-from waltz_spark.streams.work import Found, find_work
+from waltz_spark.streams.texts import shown
+from waltz_spark.streams.work import Found, find_holes, find_work
 
 __all__ = ["Pass", "StreamService", "check_file_systems"]
 
@@ -36,16 +40,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass did. ``standing_by``: another run has the thread's lock, and nothing was done.
+    """What a pass did. ``standing_by``: another run has the thread's lock, and nothing was done; ``holder`` tells
+    which, and for how long it has had it.
 
     ``committed``: names of the commits; ``replayed``: announcements dropped because they were applied before;
-    ``quarantined``: what could not be done, by commit, with the reason.
+    ``quarantined``: what could not be done, by commit, with the reason; ``dropped``: what of it went to
+    trash, as asked for.
     """
 
     standing_by: bool = False
     committed: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ()
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    holder: str = ""
+    dropped: tuple[str, ...] = ()
 
 
 def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
@@ -90,16 +98,17 @@ class StreamService:
         self._zookeeper, self._files_of, self._clock = zookeeper, files_of, clock
         self.thread = CommitThread(self.settings, zookeeper, files_of, clock, hook, recovery)
         self._purged_hour = ""
+        self._rests = Rests()
 
     def run_once(self) -> Pass:
         """Recover if this begins a run, then commit everything there is.
 
         StorageError for what a file system refuses, VersionConflict if another run has taken over,
-        ZooKeeperUnreachable, CoordinationError for a node that cannot be understood. All of them end the run.
+        ZooKeeperUnreachable, NodeDamaged for a node that cannot be understood. All of them end the run.
         """
         with self.thread.ending_on_error(f"stream service {self.settings.name}"):
             if not self._opened():
-                return Pass(standing_by=True)
+                return Pass(standing_by=True, holder=self.thread.holder)
             return self._pass()
 
     def purge_once(self) -> list[str]:
@@ -112,13 +121,23 @@ class StreamService:
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until ``stop`` is set, and once an hour a purge.
 
-        Waits while ZooKeeper is away or another run has the lock; every other error ends it.
+        Waits while ZooKeeper is away, another run has the lock, or a person has to put the thread's node right: that
+        is said when it begins. Every other error ends it.
         """
+        damaged, standing_by = "", False
         try:
             while not stop.is_set():
                 try:
-                    self.run_once()
+                    passed = self.run_once()
+                    if passed.standing_by != standing_by:
+                        self._say_standing_by(passed)
+                    standing_by = passed.standing_by
                     self._purge_hourly()
+                    damaged = ""
+                except NodeDamaged as error:
+                    if str(error) != damaged:
+                        log.error("stream service %s waits: %s", self.settings.name, error)
+                    damaged = str(error)
                 except (ZooKeeperUnreachable, VersionConflict) as error:
                     log.warning("stream service %s starts again with recovery: %s", self.settings.name, error)
                 stop.wait(self.settings.interval_s)
@@ -151,20 +170,38 @@ class StreamService:
                 log.info("purged %s", path)
             self._purged_hour = hour
 
+    def _say_standing_by(self, passed: Pass) -> None:
+        name = self.settings.name
+        if passed.standing_by:
+            log.warning("stream service %s stands by: %s", name, passed.holder)
+        else:
+            log.warning("stream service %s has taken over", name)
+
     def _pass(self) -> Pass:
         committed: list[str] = []
         replayed: list[str] = []
         problems: dict[str, str] = {}
-        for found in find_work(self.settings, self._files_of):
+        stay: list[Found] = []
+        for found in find_work(self.settings, self._files_of, self._rests, self._clock()):
             if self.is_replay(found):
                 self._drop(found)
                 replayed.append(found.name)
             elif problem := self._problem_or_commit(found):
                 problems[found.name] = problem
+                stay.append(found)
             else:
                 committed.append(found.name)
+        # After the others: a minute that was missing may just have come, or one that shows that one is missing.
+        for hole in find_holes(self.settings, self._files_of, self.thread.node.seen, self._clock()):
+            if problem := self._problem_or_commit(hole):
+                problems[hole.name] = problem
+            else:
+                committed.append(hole.name)
+        dropped = self._drop_asked(stay)
+        for name in dropped:
+            del problems[name]
         self._note(problems)
-        return Pass(False, tuple(committed), tuple(replayed), problems)
+        return Pass(False, tuple(committed), tuple(replayed), problems, dropped=tuple(dropped))
 
     def is_replay(self, found: Found) -> bool:
         """Whether an announcement is of what was taken over before."""
@@ -177,21 +214,46 @@ class StreamService:
         log.info("stream service %s: %s was taken over before, dropped", self.settings.name, found.name)
         self.thread.put_away_input(work)
 
+    def _drop_asked(self, stay: Sequence[Found]) -> list[str]:
+        """Of what cannot be done, put away what people want to be: the names."""
+        settings, dropped = self.settings, []
+        files = self._files_of(settings.root)
+        asked = asked_drops(files, settings.root, settings.name)
+        for found in stay if asked else ():
+            place = found.droppable
+            if record_name(found.name) in asked and place is not None:
+                self.thread.drop_input(*place, record_name(found.name))
+                log.warning("stream service %s: %s was dropped, as asked for", settings.name, shown(found.name))
+                dropped.append(found.name)
+        if asked:
+            self.thread.check_held()
+            forget_drops(files, settings.root, settings.name, asked)
+        return dropped
+
     def _problem_or_commit(self, found: Found) -> str:
         """What keeps the work from being done; "" when it is done."""
         work = found.work
         if found.problem or work is None:
             return found.problem
-        target = work.target.on(self.settings.root)
-        if self._files_of(self.settings.root).exists(target):
+        root, files = self.settings.root, self._files_of(self.settings.root)
+        target = work.target.on(root)
+        if files.exists(target):
+            if work.seen:
+                names = ", ".join(map(shown, work.inputs[:3]))
+                return f"{names} came when {target} was published; give it the name of a later minute"
             return (
                 f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
             )
-        if not self.thread.commit(work):
-            return f"{work.input_directory} has not all of its files"
-        return ""
+        if len(work.commit) > COMMIT_BYTES:
+            return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
+        return (
+            way_problem(files, root, directory_of(target))
+            or input_problem(self._files_of(work.src_root), work.input_directory, work.inputs)
+            or self.thread.commit(work)
+        )
 
     def _note(self, problems: Mapping[str, str]) -> None:
         settings = self.settings
         files = self._files_of(settings.root)
+        self.thread.check_held()  # what is written here replaces what a successor has written
         rewrite_quarantine(files, settings.root, settings.name, problems, self._clock(), self.thread.staged)

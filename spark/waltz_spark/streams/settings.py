@@ -59,6 +59,14 @@ class StreamSettings:
     interval_s: float = 5.0
     """Pause between two passes of the loop; minutes arrive one a minute."""
 
+    holes_after_s: float = 600.0
+    """local: where a minute of a collector is missing between two, an empty one is published so long after its end; 0:
+    never. What comes still later for that minute goes to quarantine, so it is longer than any delay on the way here."""
+
+    plain_rest_s: float = 60.0
+    """local: files of other writers, which bring no markers (``plain``), are taken when they have not changed for so
+    long; 0: never."""
+
     zookeeper_root: str = "/databus"
 
     @property
@@ -90,6 +98,9 @@ class StreamSettings:
                 raise ConfigError(f"stream service {self.name}: {field} must be at least 1, not {getattr(self, field)}")
         if self.interval_s <= 0:
             raise ConfigError(f"stream service {self.name}: interval_s must be more than 0, not {self.interval_s}")
+        for field in ("holes_after_s", "plain_rest_s"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"stream service {self.name}: {field} must not be less than 0")
         if not self.zookeeper_root.startswith("/") or self.zookeeper_root.endswith("/"):
             raise ConfigError(f"stream service {self.name}: zookeeper_root must be a path, not {self.zookeeper_root!r}")
         return self

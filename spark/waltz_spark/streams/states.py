@@ -24,7 +24,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from waltz_ray.errors import CoordinationError, InvalidInput
+from waltz_ray.errors import InvalidInput, NodeDamaged
+from waltz_spark.streams.holes import MinutesSeen, seen_with
+from waltz_spark.streams.layout import minute_name, parse_minute, parse_published
+from waltz_spark.streams.texts import parsed_json
 
 __all__ = [
     "APPLIED_LIMIT",
@@ -45,6 +48,7 @@ APPLIED_LIMIT = 64
 """How many commits of each producer a consumer remembers. A producer repeats at most the one in flight."""
 
 _VERSION = 1
+_KINDS = ("local", "merged", "mirror")
 _MAX_BYTES = 900_000  # a ZooKeeper node takes 1 MB
 
 
@@ -132,7 +136,8 @@ class LastCommit:
 class ThreadNode:
     """What stands at ``/databus/<thread>``. ``path`` is there in every state but SUCCESS_COMMIT.
 
-    ``holder``: the run that wrote it; ``applied``: the last commits taken over from each producer, oldest first.
+    ``holder``: the run that wrote it; ``applied``: the last commits taken over from each producer, oldest first;
+    ``seen``: of a local's collectors, which minutes are missing (``holes``).
     """
 
     state: StreamState = StreamState.SUCCESS
@@ -144,6 +149,7 @@ class ThreadNode:
     commits: int = 0
     last: LastCommit | None = None
     applied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seen: Mapping[str, MinutesSeen] = field(default_factory=dict)
 
     def started(self, path: PathInFlight) -> ThreadNode:
         return replace(self, state=StreamState.START, path=path)
@@ -154,9 +160,9 @@ class ThreadNode:
             return replace(self, state=state)
         path = self.path
         last = LastCommit(path.commit, path.final_path, time)
-        return replace(
-            self.remembering(path.source, path.commit), state=state, path=None, commits=self.commits + 1, last=last
-        )
+        seen = self.seen if path.source else seen_with(self.seen, parse_published(path.final_path))
+        remembering = self.remembering(path.source, path.commit)
+        return replace(remembering, state=state, path=None, commits=self.commits + 1, last=last, seen=seen)
 
     def discarded(self) -> ThreadNode:
         """Back to SUCCESS_COMMIT without having committed the path."""
@@ -197,6 +203,7 @@ def encode_node(node: ThreadNode) -> bytes:
         "commits": node.commits,
         "last": last and {"commit": last.commit, "finalPath": last.final_path, "time": last.time},
         "applied": node.applied,
+        "seen": {key: _encode_seen(each) for key, each in node.seen.items()},
     }
     data = json.dumps(fields, indent=1).encode()
     if len(data) > _MAX_BYTES:
@@ -206,14 +213,17 @@ def encode_node(node: ThreadNode) -> bytes:
 
 
 def decode_node(where: str, data: bytes) -> ThreadNode:
-    """``where``: the node's path, for the error. CoordinationError for content that is torn, or not ours.
+    """``where``: the node's path, for the error. NodeDamaged for content that is torn, or not ours.
 
-    It is never guessed at: what stood there decides whether data is published twice or not at all.
+    It is never guessed at: what stood there decides whether data is published twice or not at all. A node without
+    content, or without state and path, is that of a thread with nothing to recover (the Databus page, recovery 5).
     """
     try:
-        fields = json.loads(data)
-        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+        fields = parsed_json(data) if data else {}
+        if not isinstance(fields, dict) or fields.get("version", _VERSION) != _VERSION:
             raise ValueError(f"not JSON of version {_VERSION}")
+        if "state" not in fields and fields.get("path") is None and fields.get("kind", "") in ("", *_KINDS):
+            fields = {**parsed_json(encode_node(ThreadNode())), **fields}
         node = ThreadNode(
             parse_state(fields["state"]),
             _path(fields["path"]),
@@ -224,11 +234,13 @@ def decode_node(where: str, data: bytes) -> ThreadNode:
             int(fields["commits"]),
             _last(fields["last"]),
             {source: _texts(fields["applied"], source) for source in fields["applied"]},
+            # Nodes from before there was this field have none.
+            {key: _decode_seen(each) for key, each in fields.get("seen", {}).items()},
         )
         if (node.path is None) != (node.state is StreamState.SUCCESS):
             raise ValueError(f"{node.state.value} {'without a' if node.path is None else 'with a'} path object")
     except (InvalidInput, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CoordinationError(
+        raise NodeDamaged(
             f"ZooKeeper node {where}: {type(error).__name__} {error}; is it damaged? "
             "Nothing was done; put its content right, or delete it if no commit is in flight"
         ) from error
@@ -249,6 +261,16 @@ def _path(fields: Mapping[str, Any] | None) -> PathInFlight | None:
         consumers=_texts(fields, "consumers"),
         source=_text(fields, "source"),
     )
+
+
+def _encode_seen(seen: MinutesSeen) -> list[str]:
+    """The newest minute, then first and last of each run."""
+    return [minute_name(minute) for minute in (seen.newest, *(end for run in seen.missing for end in run))]
+
+
+def _decode_seen(names: list[str]) -> MinutesSeen:
+    newest, *ends = (parse_minute(name) for name in names)
+    return MinutesSeen(newest, tuple(zip(ends[::2], ends[1::2], strict=True)))
 
 
 def _last(fields: Mapping[str, Any] | None) -> LastCommit | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from waltz_spark.streams.files import SeenPath
+
 from tests.spark.streams.memory_files import MemoryFiles
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 
@@ -55,6 +57,9 @@ class FaultyFiles:
 
     def exists(self, path: str) -> bool:
         return self._files.exists(path)
+
+    def look(self, path: str) -> SeenPath | None:
+        return self._files.look(path)
 
     def list(self, directory: str) -> list[str]:
         return self._files.list(directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from waltz_spark.streams.files import CHUNK_BYTES
+from waltz_spark.streams.files import CHUNK_BYTES, SeenPath
 
 __all__ = ["MemoryFiles"]
 
@@ -16,6 +16,7 @@ __all__ = ["MemoryFiles"]
 class _File:
     def __init__(self) -> None:
         self.data = self.synced = b""
+        self.modified = 0.0
 
     def lose(self) -> None:
         self.data = self.synced
@@ -38,6 +39,10 @@ class MemoryFiles:
     def __init__(self) -> None:
         self._top = _Directory()
         self._renames: list[tuple[_Directory, str, _Directory, str]] = []
+
+    def touch(self, path: str, modified: float) -> None:
+        """Seconds since 1970."""
+        self._file(path).modified = modified
 
     def lose_power(self) -> None:
         self._renames.clear()
@@ -70,6 +75,12 @@ class MemoryFiles:
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
 
+    def look(self, path: str) -> SeenPath | None:
+        found = self._find(path)
+        if isinstance(found, _File):
+            return SeenPath("file", len(found.data), found.modified)
+        return SeenPath("directory", 0, 0.0) if found is not None else None
+
     def list(self, directory: str) -> list[str]:
         return sorted(self._directory(directory).entries)
 
@@ -78,6 +89,8 @@ class MemoryFiles:
             self.make_directories(posixpath.dirname(path))
             self.make_directory(path)
             self.sync_directory(posixpath.dirname(path))
+        elif isinstance(self._find(path), _File):
+            raise FileExistsError(path)
 
     def make_directory(self, path: str) -> None:
         parent = self._directory(posixpath.dirname(path))
@@ -114,6 +127,8 @@ class MemoryFiles:
 
     def replace(self, source: str, target: str) -> None:
         self._file(source)
+        if isinstance(self._find(target), _Directory):
+            raise IsADirectoryError(target)
         self._move(source, target)
 
     def _move(self, source: str, target: str) -> None:

@@ -97,6 +97,47 @@ def test_once_status_and_again(services: Services, capsys: pytest.CaptureFixture
     assert "0 committed, 0 dropped as repeated" in capsys.readouterr().out
 
 
+def test_quarantine(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
+    minute = MINUTE + timedelta(minutes=1)
+    directory = Path(data_path(str(services.base / "a"), "bank", "c1"))
+    (directory / marker_name(minute)).write_bytes(b"{")
+    assert services.run("run", "--once") == 0
+    record = f"{minute:%Y%m%d%H%M}.bank.local.c1"
+    capsys.readouterr()
+
+    def quarantine(verb: str, *more: str) -> int:
+        with pytest.raises(SystemExit) as leaving:
+            main(["streams", "quarantine", verb, "--config", str(services.config), *more])
+        return int(str(leaving.value.code))
+
+    assert quarantine("list", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["service"], one["commit"], one["count"]) == ("local", record, 1)
+    assert quarantine("list") == 0
+    assert record in capsys.readouterr().out
+    assert quarantine("drop", "--service", "all", record) == 1
+    assert "is not in the quarantine of all" in capsys.readouterr().err
+    assert quarantine("retry", "--service", "local", record) == 0
+    assert quarantine("list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert services.run("run", "--once") == 0
+    assert quarantine("drop", "--service", "local", record) == 0
+    assert services.run("run", "--once") == 0
+    assert quarantine("list", "--json", "--service", "local") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == []
+    assert not (directory / marker_name(minute)).exists()
+
+
+def test_status_goes_on_with_watch(services: Services) -> None:
+    command = [sys.executable, "-m", "waltz_spark.streams", *services.command("status", "--watch", "--json")[1:]]
+    with subprocess.Popen([*command, "--interval", "0.2"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    assert [json.loads(line)["unreadable"] for line in lines] == [{}, {}]
+
+
 def test_recover(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
     class Stopped(BaseException):
         pass
@@ -170,8 +211,7 @@ def test_for_seconds(services: Services, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_error_of_one_service_ends_all(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
-    (services.base / "b" / "streams").mkdir()
-    (services.base / "b" / "streams" / "bank").write_text("a file where the mirror needs a directory")
+    (services.base / "b" / "system").write_text("a file where all services need a directory")
     assert services.run("run") == 1
     shown = capsys.readouterr().err
     assert shown.splitlines()[-1].startswith("waltz: stream service far: ")

@@ -32,7 +32,7 @@ from waltz_spark.streams.collector_states import (
 )
 from waltz_spark.streams.files import LocalFiles, local_files
 from waltz_spark.streams.layout import decode_marker
-from waltz_spark.streams.purge import thread_nodes
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.states import ThreadNode, encode_node
 
@@ -174,17 +174,23 @@ def test_what_is_refused(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
         collector(tmp_path, zookeeper, feed, name="tokyo").run_once()
     with pytest.raises(CoordinationError, match="/databus/c1"):
         StreamService(replace(local_settings(str(tmp_path)), name="c1"), zookeeper).run_once()
-    assert list(thread_nodes(zookeeper, "/databus")) == ["tokyo"]
+    assert list(read_nodes(zookeeper, "/databus").services) == ["tokyo"]
     zookeeper.set("/databus/c1", b'{"version": 1, "kind": "collector"', -1)
     with pytest.raises(CoordinationError, match="is it damaged"):
         collector(tmp_path, zookeeper, feed).run_once()
 
 
-def test_a_file_system_that_refuses(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
-    (tmp_path / "data").write_bytes(b"a file where a directory should be")
+def test_a_file_system_that_refuses(
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: LocalFiles, source: str, target: str) -> None:
+        raise OSError(28, "No space left on device", target)
+
+    (tmp_path / "data").write_bytes(b"a file where a directory should be: it is moved aside")
+    monkeypatch.setattr(LocalFiles, "replace", full)
     with pytest.raises(StorageError, match=r"collector c1: .*goes on from the state in ZooKeeper"):
         collector(tmp_path, zookeeper, ListFeed({0: 0}, LocalFiles())).run_once()
-    (tmp_path / "data").unlink()
+    monkeypatch.undo()
     with collector(tmp_path, zookeeper, ListFeed({0: 5}, LocalFiles())) as again:
         again.run_once()
         assert again.node.records == 1, "the plan was made before the error"

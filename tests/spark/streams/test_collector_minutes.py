@@ -13,7 +13,7 @@ from waltz_spark.streams.collector_states import next_minute
 from waltz_spark.streams.files import LocalFiles
 
 from tests.spark.streams.collecting import ListFeed, settings_of
-from waltz_ray.client.readers.ranges import Range, bounds_of
+from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -113,3 +113,30 @@ def test_after_a_pause_each_record_is_in_its_minute(tmp_path: Path, zookeeper: M
         "202611211207.0-4-4",
     ]
     assert len(list((tmp_path / "data/bank/c1").glob("*.done"))) == 10
+
+
+class SplitFeed(TimedFeed):
+    """Files of two records each, as ``plan`` has them."""
+
+    def plan_minute(self, position: Mapping[int, int], first: datetime, last: datetime) -> tuple[datetime, list[Range]]:
+        minute, ranges = super().plan_minute(position, first, last)
+        return minute, split_ranges(ranges, {}, 2)
+
+
+def test_a_log_too_large_for_one_plan_is_in_several_minutes(
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltz_spark.streams.collector.PLAN_RANGES", 2)
+    clocks = Clocks({0: [-500] * 7, 1: [-400, -300, 1]})
+    now = NOON + MINUTE + timedelta(seconds=2)
+    with Collector(settings_of(str(tmp_path)), zookeeper, SplitFeed(clocks), clock=lambda: now) as collector:
+        passes: list[tuple[int, int]] = []
+        while (done := collector.run_once()).minute is not None:
+            passes.append(((done.minute - NOON) // MINUTE, done.records))
+        assert passes == [(-2, 3), (-1, 4), (0, 3)]
+        now += MINUTE
+        assert collector.run_once().records == 0
+        assert collector.node.position == {0: 7, 1: 3}
+    files = [path.name.split(".")[1].split("-") for path in (tmp_path / "data/bank/c1").glob("*.parquet")]
+    found = [(int(p), n) for p, first, last in files for n in range(int(first), int(last) + 1)]
+    assert sorted(found) == [*((0, n) for n in range(7)), *((1, n) for n in range(3))]

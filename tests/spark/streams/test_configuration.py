@@ -102,6 +102,11 @@ def test_a_file() -> None:
         ('root = "tokyo"\ncategory', 'root = "osaka"\ncategory', "collector c1 writes to hdfs://osaka/logs, where"),
         ('kyoto = "/logs/kyoto"', "kyoto = 3", "the root of kyoto must be a directory"),
         ('sources = ["local", "kyoto"]', 'sources = ["far"]', "all, far|far, all"),
+        (
+            "[services.local]",
+            '[services.second]\nkind = "local"\nroot = "tokyo"\ncategories = ["x"]\n[services.local]',
+            "second and local would both take the same categories from /logs/tokyo",
+        ),
         ("[services.local]", "[[services.local]]", "services.local must be a section"),
     ],
 )
@@ -110,6 +115,13 @@ def test_what_is_wrong(old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         parsed(GOOD.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+def test_a_mirror_of_a_mirror() -> None:
+    text = GOOD.replace("[services.far]", '[services.far]\nconsumers = ["farther"]').replace(
+        "[outside]", '[services.farther]\nkind = "mirror"\nroot = "osaka"\nsources = ["far"]\n[outside]'
+    )
+    assert [each.name for each in parsed(text).services] == ["local", "all", "far", "farther"]
 
 
 def test_kinds_must_fit() -> None:

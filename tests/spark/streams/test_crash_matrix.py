@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +29,8 @@ from waltz_spark.streams.files import LocalFiles
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.states import StreamState
 
-from tests.spark.streams.worker import TAKEN_OVER
-from tests.spark.streams.world import CHAIN, NOW, World
+from tests.spark.streams.worker import SESSION_TIMEOUT_MS, TAKEN_OVER
+from tests.spark.streams.world import CHAIN, NOW, World, walk
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
@@ -36,6 +38,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SERVICES = CHAIN[:3]
 AT_ONCE = 3
 PATIENCE_S = 60.0
+TAKE_OVER_S = 2 * SESSION_TIMEOUT_MS / 1000 + 3
+"""The session's time-out, which ZooKeeper rounds up to its ticks, and a pass on a busy machine."""
 
 
 class Died(BaseException):
@@ -196,25 +200,48 @@ def test_the_whole_product(name: str, consumer: bool, tmp_path: Path, zookeeper_
     assert problems_of(cases, tmp_path, zookeeper_server) == []
 
 
-@pytest.mark.parametrize("point", ["before MOVE", "before ANNOUNCE", "before TRASH"])
-def test_a_stopped_process_wakes_up_too_late(point: str, tmp_path: Path, zookeeper_server: str) -> None:
+ZOMBIES = ("before MOVE", "before ANNOUNCE", "before TRASH", "before FORGET", "after SUCCESS_COMMIT")
+"""In each state, behind the look at the lock: the next thing that it does is the action."""
+
+
+def test_stopped_processes_wake_up_too_late(tmp_path: Path, zookeeper_server: str) -> None:
+    """A standby knows who holds the lock, succeeds in time, and nothing a zombie does afterwards changes anything."""
     zookeeper = KazooZooKeeper(zookeeper_server)
     try:
-        staged = stage(Case("tokyo", point, True), tmp_path, zookeeper_server, zookeeper)
-        process = staged.worker("STOP")
-        with ended(process):
-            # It has stopped behind its look at the lock; waitid tells when.
-            assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT) is not None
-            until_unlocked(zookeeper, staged)
-            staged.world.finish(zookeeper)
-            assert staged.world.problems(zookeeper) == []
-            process.send_signal(signal.SIGCONT)
-            _, errors = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == TAKEN_OVER, errors.decode()
-        staged.world.finish(zookeeper)
-        assert staged.world.problems(zookeeper) == []
+        worlds = [stage(Case("tokyo", point, True), tmp_path, zookeeper_server, zookeeper) for point in ZOMBIES]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            failed = list(pool.map(lambda one: zombie_problems(one, zookeeper), worlds))
+        assert failed == [[]] * len(ZOMBIES)
     finally:
         zookeeper.close()
+
+
+def zombie_problems(staged: Staged, zookeeper: ZooKeeper) -> list[str]:
+    process = staged.worker("STOP")
+    with ended(process):
+        # It has stopped behind its look at the lock; waitid tells when.
+        assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT) is not None
+        stopped = time.monotonic()
+        client = KazooZooKeeper(staged.hosts)
+        with StreamService(staged.world.settings["tokyo"], client, clock=lambda: NOW) as standby:
+            passed = standby.run_once()
+            assert passed.standing_by
+            assert f"process {process.pid} on {socket.gethostname()} has the lock since 2026-11-21" in passed.holder
+            until_unlocked(zookeeper, staged)
+            assert not standby.run_once().standing_by
+            took_s = time.monotonic() - stopped
+        client.close()
+        staged.world.finish(zookeeper)
+        problems = staged.world.problems(zookeeper)
+        before = walk(LocalFiles(), staged.world.base)
+        process.send_signal(signal.SIGCONT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == TAKEN_OVER, errors.decode()
+        if walk(LocalFiles(), staged.world.base) != before:
+            problems.append(f"{staged.case}: the zombie has changed a file")
+        if took_s > TAKE_OVER_S:
+            problems.append(f"{staged.case}: taken over {took_s:.1f} s after it stopped")
+        return problems
 
 
 def test_every_point_is_passed(tmp_path: Path, zookeeper_server: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from waltz_spark.streams.files import CHUNK_BYTES, Files, LocalFiles, copy_file, local_files, normal_root
 from waltz_spark.streams.hadoop_files import HadoopFiles
 from waltz_spark.streams.layout import join
+from waltz_spark.streams.odd import make_way, put_file
 
 from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.world import CHAIN, World
@@ -137,6 +138,34 @@ def test_other_refusals(files: Files, top: str) -> None:
     files.make_directory(join(top, "a"))
     with pytest.raises(FileExistsError):
         files.make_directory(join(top, "a"))
+
+
+def test_what_stands_there(files: Files, top: str) -> None:
+    files.write(join(top, "file"), [b"123"])
+    files.make_directory(join(top, "a"))
+    seen = files.look(join(top, "file"))
+    assert seen is not None
+    assert (seen.kind, seen.size_bytes) == ("file", 3)
+    assert files.look(join(top, "file")) == seen
+    directory = files.look(join(top, "a"))
+    assert directory is not None
+    assert directory.kind == "directory"
+    assert files.look(join(top, "none")) is files.look(join(top, "file", "below")) is None
+    for below in ((), ("b", "c")):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            files.make_directories(join(top, "file", *below))
+
+
+def test_what_stands_in_the_way_is_moved_aside(files: Files, top: str) -> None:
+    files.make_directories(join(top, "system"))
+    files.write(join(top, "system", "trash"), [b"1"])
+    make_way(files, top, join(top, "system", "trash", "2026112115", "tokyo"))
+    files.make_directories(join(top, "system", "trash", "2026112115", "tokyo", "name", "below"))
+    files.write(join(top, "new"), [b"2"])
+    put_file(files, top, join(top, "new"), join(top, "system", "trash", "2026112115", "tokyo", "name"))
+    assert files.read(join(top, "system", "trash", "2026112115", "tokyo", "name")) == b"2"
+    aside = sorted(name.partition(".")[2] for name in files.list(join(top, "system", "odd")))
+    assert aside == ["name", "trash"]
 
 
 @pytest.mark.spark

@@ -29,9 +29,10 @@ from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput
 
 MINUTE = datetime(2026, 11, 21, 15, 5, tzinfo=timezone.utc)
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True)
+HOSTS = st.lists(NAMES, min_size=1, max_size=4).map(".".join)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(timezone.utc))
 MINUTES = TIMES.map(layout.minute_of)
-PATHS = st.builds(PublishedPath, st.sampled_from(["streams_local", "streams"]), NAMES, MINUTES, NAMES, NAMES)
+PATHS = st.builds(PublishedPath, st.sampled_from(["streams_local", "streams"]), NAMES, MINUTES, NAMES, HOSTS)
 
 
 @given(PATHS)
@@ -62,6 +63,12 @@ def test_names() -> None:
 def test_bad_names(name: str) -> None:
     with pytest.raises(InvalidInput, match="category"):
         layout.data_path("/r", name, "c1")
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a.", "a..b", "a.-b", "a/b", "a b", "..", "a.b\n"])
+def test_bad_collectors(name: str) -> None:
+    with pytest.raises(InvalidInput, match="collector"):
+        layout.data_path("/r", "bank", name)
 
 
 @pytest.mark.parametrize("name", ["", "2026.x", "202613011505.x", "20261121150 .x", "²02611211505.x", "x202611211505"])
@@ -173,6 +180,13 @@ def test_the_memory_is_bounded() -> None:
     assert not node.has_applied("osaka", str(3 * APPLIED_LIMIT - 1))
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 1}', b'{"path": null, "applied": {"tokyo": ["c"]}}'])
+def test_a_node_without_state_has_nothing_to_recover(content: bytes) -> None:
+    node = decode_node("/databus/x", content)
+    assert (node.state, node.path) == (StreamState.SUCCESS, None)
+    assert node.has_applied("tokyo", "c") == (b"applied" in content)
+
+
 def test_too_large_for_a_node() -> None:
     many = tuple(f"202611211505.{number:060d}" for number in range(20_000))
     with pytest.raises(InvalidInput, match="too many"):
@@ -181,6 +195,7 @@ def test_too_large_for_a_node() -> None:
 
 WHOLE = json.loads(encode_node(ThreadNode().started(FLIGHT)))
 CHANGES: list[dict[str, Any]] = [
+    {"state": None},
     {"version": 2},
     {"state": "COMMITTED"},
     {"state": 7},
@@ -196,7 +211,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"null", encode_node(ThreadNode().started(FLIGHT))[:-9], b'{"version": 1}']
+    [b" ", b"null", encode_node(ThreadNode().started(FLIGHT))[:-9], b'{"version": 2}', b'{"kind": "collector"}']
     + [json.dumps({**WHOLE, **change}).encode() for change in CHANGES],
 )
 def test_damaged_nodes_are_for_people(content: bytes) -> None:

@@ -97,6 +97,23 @@ def test_several_collectors_and_locals_bring_the_same_minute(bench: Bench) -> No
     assert bench.files.list(minute) == ["osaka.c1", "tokyo.c1", "tokyo.c2"]
 
 
+def test_a_collector_is_a_host(bench: Bench) -> None:
+    """Through all streams; two hosts whose names differ behind a dot are two."""
+    bench.world.collect(FIRST, 2, collector="host1.example.com")
+    bench.world.collect(FIRST, 1, collector="host1.example")
+    directory = data_path(bench.world.root("tokyo"), "bank", "host1.example.com")
+    bench.files.write(join(directory, ".hidden"), [b"?"])
+    bench.files.make_directories(join(bench.world.root("tokyo"), "data", "_logs"))
+    with bench.named("tokyo") as service:
+        service.run_once()
+    assert bench.status()["tokyo"]["ignored"] == {"hidden": 2, "no marker names them": 1}
+    bench.world.finish(bench.zookeeper)
+    bench.files.delete(join(directory, ".hidden"))
+    assert bench.world.problems(bench.zookeeper) == []
+    part = join(bench.world.root("copy"), "streams/bank/2026/11/21/15/50")
+    assert bench.files.list(part) == ["tokyo.c1", "tokyo.host1.example", "tokyo.host1.example.com"]
+
+
 def test_categories_that_are_not_asked_for_stay(bench: Bench) -> None:
     settings = replace(bench.world.settings["tokyo"], categories=("shop",))
     with bench.service(settings) as service:
@@ -315,6 +332,16 @@ def test_a_damaged_node_is_for_people(bench: Bench) -> None:
     with pytest.raises(CoordinationError, match="/databus/tokyo"):
         bench.named("tokyo").run_once()
     assert len(bench.files.list(data_path(bench.world.root("tokyo"), "bank", "c1"))) == 5
+
+
+def test_a_node_without_state_means_no_recovery(bench: Bench) -> None:
+    """It has ended behind the move, and a person has emptied its node: nothing is lost, nothing published again."""
+    bench.die("tokyo", at="after MOVE")
+    bench.zookeeper.set("/databus/tokyo", b"", -1)
+    with bench.named("tokyo") as service:
+        done = service.run_once()
+    assert done.committed == ("202611211551.bank.tokyo.c1",)
+    assert "is there already" in done.quarantined["202611211550.bank.tokyo.c1"]
 
 
 def test_a_thread_with_a_path_in_flight_keeps_its_root(bench: Bench) -> None:

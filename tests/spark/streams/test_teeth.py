@@ -66,7 +66,7 @@ class LiteralThread(CommitThread):
 class RemovesFirst(CommitThread):
     """The announcement goes before the consumer's own data is committed."""
 
-    def commit(self, work: Work) -> bool:
+    def commit(self, work: Work) -> str:
         if work.source:
             self.put_away_input(work)
         return super().commit(work)

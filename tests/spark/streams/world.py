@@ -21,7 +21,7 @@ from waltz_spark.streams.layout import (
     minute_name,
     tmp_path,
 )
-from waltz_spark.streams.purge import thread_nodes
+from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.quarantine import quarantined
 from waltz_spark.streams.services import Pass, StreamService
 from waltz_spark.streams.settings import Kind, Source, StreamSettings
@@ -123,7 +123,7 @@ class World:
             found += [f"{name}: quarantined {record}" for record in quarantined(self.files, root, name)]
             if len(left := walk(self.files, tmp_path(root, name))) > 1:
                 found.append(f"{name}: left in tmp: {sorted(left)}")
-        for name, node in thread_nodes(zookeeper, self.node).items():
+        for name, node in read_nodes(zookeeper, self.node).services.items():
             if node.state is not StreamState.SUCCESS:
                 found.append(f"{name}: state {node.state.value}")
             if node.commits != len(self.expected):
