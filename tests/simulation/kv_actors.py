@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from tests.simulation.late_feeds import heard_late
 from tests.simulation.process import CLUSTER, Process
 from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -47,8 +47,7 @@ def unit_store(process: Process, part: KvPart) -> UnitStore[Unit]:
 
 
 class _LateFeeds(SpaceLog):
-    """The real one; what it follows comes late while the process is deaf to it. What is appended has its fate at once:
-    that comes over another connection."""
+    """The real one; what it follows comes late while the process is deaf to it."""
 
     def __init__(self, process: SimKvActor, client: AsyncWaltzClient) -> None:
         super().__init__(engine_of(client), partial(next_client_id_of, client))
@@ -57,25 +56,7 @@ class _LateFeeds(SpaceLog):
     async def follow(
         self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool
     ) -> Subscription:
-        loop, late = asyncio.get_running_loop(), deque[FeedItem]()
-
-        def deliver() -> None:
-            deaf_s = self._process.deaf_for_s()
-            if deaf_s:
-                loop.call_later(deaf_s, deliver)
-                return
-            while late:
-                put(late.popleft())
-
-        def taken(item: FeedItem) -> None:
-            if late or self._process.deaf_for_s():
-                late.append(item)
-                if len(late) == 1:
-                    deliver()
-            else:
-                put(item)
-
-        return await super().follow(first_ids, taken, earliest)
+        return await super().follow(first_ids, heard_late(self._process.deaf_for_s, put), earliest)
 
 
 class _SimSpaceServer(SpaceServer):

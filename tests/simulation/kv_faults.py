@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.simulation.actor_faults import ActorFaults, jump_of_a_clock_ms
 from tests.simulation.network import desert_once_used
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ class KvFaults:
     def __init__(self, part: KvPart) -> None:
         self.part = part
         self.random = part.random
+        self.actors = ActorFaults(part.random, part.actors, (0.1, 1.0, 3.0))
         self.kinds: dict[str, Callable[[], bool]] = {
-            "kv actor killed": self._kill,
-            "kv actor's machine lost": self._lose,
-            "kv actor stopped": self._stop,
+            "kv actor killed": self.actors.kill,
+            "kv actor's machine lost": self.actors.lose,
+            "kv actor stopped": self.actors.stop,
             "kv actor's projections lost": self._lose_states,
-            "kv actor cut off from ZooKeeper": self._cut_off,
+            "kv actor cut off from ZooKeeper": self.actors.cut_off,
             "kv actor alone with its clients": self._isolate,
             "kv actor's clock jumps": self._jump,
             "kv client killed": self._kill_client,
@@ -44,35 +46,8 @@ class KvFaults:
 
     # ---- actors
 
-    def _up(self) -> SimKvActor | None:
-        actor = self.random.choice(self.part.actors)
-        return actor if actor.up and not actor.paused else None
-
-    def _kill(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("killed")
-        actor.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
-        return True
-
-    def _lose(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("its machine is lost", self.random.uniform(1.0, 8.0))
-        actor.start_later(self.random.choice([0.5, 2.0, 6.0]))
-        return True
-
-    def _stop(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.pause(self.random.choice([0.1, 1.0, 3.0]) * self.random.uniform(0.5, 1.5))
-        return True
-
     def _lose_states(self) -> bool:
-        actor = self._up()
+        actor = self.actors.up()
         if actor is None:
             return False
         actor.kill("its projections are lost")
@@ -80,17 +55,9 @@ class KvFaults:
         actor.start_later(self.random.choice([0.05, 0.5, 2.0]))
         return True
 
-    def _cut_off(self) -> bool:
-        actor = self._up()
-        if actor is None or actor.zookeeper is None:
-            return False
-        actor.tell("is cut off from ZooKeeper")
-        self.part.world.zookeeper.cut_off(actor.zookeeper, self.random.choice([0.2, 2.0, 6.0]), actor.session_s)
-        return True
-
     def _isolate(self) -> bool:
         """It hears neither that others own its units nor of what they write; its clients still ask it."""
-        actor = self._up()
+        actor = self.actors.up()
         if actor is None or actor.zookeeper is None:
             return False
         self._taken_for_dead(actor, self.random.choice(["alone", "told nothing", "late", "late"]))
@@ -115,7 +82,7 @@ class KvFaults:
 
     def _jump(self) -> bool:
         actor = self.random.choice(self.part.actors)
-        actor.clock_offset_ms = self.random.choice([-3_600_000, -1_500, 1_500, 86_400_000])
+        actor.clock_offset_ms = jump_of_a_clock_ms(self.random)
         return True
 
     # ---- units
@@ -125,7 +92,7 @@ class KvFaults:
 
     def _split_behind_a_back(self) -> bool:
         """Whoever has the coarse unit writes on, while others are given what it has become."""
-        actor = self._up()
+        actor = self.actors.up()
         if actor is None or actor.zookeeper is None or not self.part.arranger.split():
             return False
         self._taken_for_dead(actor, "late")

@@ -40,7 +40,7 @@ from waltz_ray.net import stream as net_stream
 from waltz_ray.runtime import driver, seldom
 from waltz_ray.storage import journal, partition_log, replica_service, store
 
-__all__ = ["SimThreads", "simulated_threads"]
+__all__ = ["SimThreads", "listen", "simulated_threads"]
 
 
 class SimThreads(Threads):
@@ -115,7 +115,7 @@ class SimThreads(Threads):
 _TIMED = (net_stream, driver, turns, seldom, backlog)
 
 
-async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:
+async def listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:
     """``net.listener.listen`` on the simulated network: the real one needs sockets."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 
@@ -135,8 +135,8 @@ def simulated_threads(scheduler: Scheduler, random: Random) -> Iterator[None]:
         mock.patch.object(cluster_store, "uuid", keys),
         mock.patch.object(server, "uuid", keys),
         mock.patch.object(unit_store, "uuid", keys),
-        mock.patch.object(server, "listen", _listen),
-        mock.patch.object(gateway, "listen", _listen),
+        mock.patch.object(server, "listen", listen),
+        mock.patch.object(gateway, "listen", listen),
         *(mock.patch.object(module, "time", clock) for module in _TIMED),
         mock.patch.object(backoff, "random", random),
         mock.patch.object(own_loop, "random", random),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -12,7 +10,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from tests.simulation.late_feeds import heard_late
 from tests.simulation.process import CLUSTER, Process
+from tests.simulation.threads import listen
 from tests.simulation.topic_offsets import offsets_of
 from waltz_ray.actors import units
 from waltz_ray.actors.topic_slots import TopicSlots
@@ -183,7 +183,7 @@ def topic_conditions(part: TopicPart) -> Iterator[None]:
         *(mock.patch.object(each, "os", SimpleNamespace(getpid=lambda: 1)) for each in (consumer, registering)),
         mock.patch.object(topic_server_module, "boot_s", now_s),
         mock.patch.object(access_view, "secrets", chance),
-        mock.patch.object(gateway, "listen", _listen),
+        mock.patch.object(gateway, "listen", listen),
         mock.patch.object(slot_partition, "SAID_AGAIN_RECORDS", _SAID_AGAIN),
         mock.patch.object(TopicLog, "follow", _hearing_late(present)),
         mock.patch.object(TopicMaster, "step", _written_down(part)),
@@ -195,11 +195,6 @@ def topic_conditions(part: TopicPart) -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
-
-
-async def _listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:
-    """``net.listener.listen`` on the simulated network."""
-    return await asyncio.get_running_loop().create_server(make, host, port)
 
 
 def _written_down(part: TopicPart) -> Callable[[TopicMaster, MasterEvent, int], list[MasterEffect]]:
@@ -217,30 +212,12 @@ def _written_down(part: TopicPart) -> Callable[[TopicMaster, MasterEvent, int], 
 
 
 def _hearing_late(present: Callable[[], SimTopicActor | None]) -> Callable[..., Any]:
-    """``TopicLog.follow`` of actors that are deaf at times: what they follow comes late. What they append has its fate
-    at once, over another connection."""
+    """``TopicLog.follow`` of actors that are deaf at times."""
     original = TopicLog.follow
 
     async def follow(self: TopicLog, partition: int, first_id: int, put: Callable[[FeedItem], None]) -> Subscription:
-        actor, loop, late = present(), asyncio.get_running_loop(), deque[FeedItem]()
+        actor = present()
         assert actor is not None
-        deaf_for_s = actor.deaf_for_s
-
-        def deliver() -> None:
-            if deaf_for_s():
-                loop.call_later(deaf_for_s(), deliver)
-                return
-            while late:
-                put(late.popleft())
-
-        def taken(item: FeedItem) -> None:
-            if late or deaf_for_s():
-                late.append(item)
-                if len(late) == 1:
-                    deliver()
-            else:
-                put(item)
-
-        return await original(self, partition, first_id, taken)
+        return await original(self, partition, first_id, heard_late(actor.deaf_for_s, put))
 
     return follow

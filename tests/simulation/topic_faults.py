@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.simulation.actor_faults import ActorFaults, jump_of_a_clock_ms
 from tests.simulation.network import desert_once_used
 from tests.simulation.topic_consumers import SimForeignConsumer, SimNativeConsumer
 from waltz_ray.protocol.ids import Endpoint
@@ -27,11 +28,12 @@ class TopicFaults:
     def __init__(self, part: TopicPart) -> None:
         self.part = part
         self.random = part.random
+        self.actors = ActorFaults(part.random, part.actors, (0.1, 1.0, 4.0))
         self.kinds: dict[str, Callable[[], bool]] = {
-            "topic actor killed": self._kill,
-            "topic actor's machine lost": self._lose,
-            "topic actor stopped": self._stop,
-            "topic actor cut off from ZooKeeper": self._cut_off,
+            "topic actor killed": self.actors.kill,
+            "topic actor's machine lost": self.actors.lose,
+            "topic actor stopped": self.actors.stop,
+            "topic actor cut off from ZooKeeper": self.actors.cut_off,
             "topic actor taken for dead": self._isolate,
             "topic master cut off from ZooKeeper": self._depose,
             "topic actor's clock jumps": self._jump,
@@ -49,44 +51,9 @@ class TopicFaults:
 
     # ---- actors
 
-    def _up(self) -> SimTopicActor | None:
-        actor = self.random.choice(self.part.actors)
-        return actor if actor.up and not actor.paused else None
-
-    def _kill(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("killed")
-        actor.start_later(self.random.choice([0.05, 0.5, 2.0, 6.0]))
-        return True
-
-    def _lose(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.kill("its machine is lost", self.random.uniform(1.0, 8.0))
-        actor.start_later(self.random.choice([0.5, 2.0, 6.0]))
-        return True
-
-    def _stop(self) -> bool:
-        actor = self._up()
-        if actor is None:
-            return False
-        actor.pause(self.random.choice([0.1, 1.0, 4.0]) * self.random.uniform(0.5, 1.5))
-        return True
-
-    def _cut_off(self) -> bool:
-        actor = self._up()
-        if actor is None or actor.zookeeper is None:
-            return False
-        actor.tell("is cut off from ZooKeeper")
-        self.part.world.zookeeper.cut_off(actor.zookeeper, self.random.choice([0.2, 2.0, 6.0]), actor.session_s)
-        return True
-
     def _isolate(self) -> bool:
         """It does not hear that others have its slots, nor what they append; its clients still ask it."""
-        actor = self._up()
+        actor = self.actors.up()
         if actor is None or actor.zookeeper is None:
             return False
         world = self.part.world
@@ -125,7 +92,7 @@ class TopicFaults:
 
     def _jump(self) -> bool:
         actor = self.random.choice(self.part.actors)
-        actor.clock_offset_ms = self.random.choice([-3_600_000, -1_500, 1_500, 86_400_000])
+        actor.clock_offset_ms = jump_of_a_clock_ms(self.random)
         return True
 
     # ---- clients
