@@ -13,7 +13,7 @@ __all__ = ["heard_late"]
 
 
 def heard_late(deaf_for_s: Callable[[], float], put: Callable[[FeedItem], None]) -> Callable[[FeedItem], None]:
-    """``put``, while nobody is deaf, and then in the order in which it came. ``deaf_for_s``: how long still, 0 = not."""
+    """``put``, while nobody is deaf, and then in the order it came in. ``deaf_for_s``: how long still, 0: it is not."""
     loop, late = asyncio.get_running_loop(), deque[FeedItem]()
 
     def deliver() -> None:
