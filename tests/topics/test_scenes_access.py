@@ -7,11 +7,13 @@ import json
 import time
 from typing import Any
 
+from tests.topics.client.world import FAST, MemoryPlace
 from tests.topics.foreign_client import ForeignClient, ForeignReply, message, payloads_of, text
 from tests.topics.members import brokers_in
 from tests.topics.servers import CLUSTER, TopicCluster, topic_cluster
 from tests.topics.test_access import RULES, producer, rules, sends, signed
 from waltz_ray.coordination.topic_store import TopicStore
+from waltz_ray.topics.client.aio import AsyncTopicClient
 from waltz_ray.topics.flow_rules import MIB
 
 DOCUMENT: dict[str, Any] = {
@@ -167,5 +169,41 @@ def test_t43_a_group_is_blacklisted_while_it_consumes_and_confirms_what_it_has()
             assert payloads_of(await broker.pull("free", "orders")) == [b"c"]
             await rules(cluster, {})
             assert payloads_of(await broker.pull("banned", "orders")) == [b"c"], "what came meanwhile is not lost"
+
+    asyncio.run(run())
+
+
+def test_t43_a_right_that_is_taken_away_ends_what_rests_on_it() -> None:
+    """Of foreign members with the next pull, of native ones with the next report; what was consumed is confirmed."""
+
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            broker = await cluster.client(cluster.servers[0].node.ports[1])
+            for data in (b"a", b"b"):
+                assert (await broker.produce("orders", data)).code == 200
+            for group in ("some", "free"):
+                assert (await broker.register(group, "orders", filters=["aaa"] if group == "free" else [])).code == 200
+            assert payloads_of(await broker.pull("some", "orders")) == [b"a", b"b"]
+            async with AsyncTopicClient(MemoryPlace(cluster), FAST) as client:
+                native = client.consumer("native", "orders")
+                await native.start()
+                batch = await native.pull()
+                assert batch is not None
+                filters = [
+                    {"group": each, "topic": "orders", "choose_from": ["aaa"]} for each in ("some", "free", "native")
+                ]
+                await rules(cluster, {"filters": filters})
+                await cluster.until(lambda: bool(cluster.servers[0].access.now.rules.filters))
+                assert (await broker.pull("some", "orders")).code == 455
+                confirmed = await broker.confirm("some", "orders")
+                assert (confirmed.code, confirmed.number(4)) == (200, 3)
+                assert (await broker.register("some", "orders")).code == 455
+                assert (await broker.pull("free", "orders")).code == 404, "it wants no more than it may have"
+                native.consumed(batch)
+                await cluster.until(lambda: native.partitions == [])
+                assert cluster.offsets.items["native", "orders", 0].offset == batch.end
+                await native.close()
 
     asyncio.run(run())

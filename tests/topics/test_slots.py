@@ -333,11 +333,14 @@ def test_a_slot_that_moves_while_nothing_is_known_of_it_is_released() -> None:
             await found.until_served(1)
             topic = found.nodes[0].topics["orders"]
             append = topic.log.append
-            topic.log.append = lambda *what, **how: None  # type: ignore[method-assign]
+
+            def lost(*what: object, **how: object) -> None:
+                topic.log.append = append  # type: ignore[method-assign]
+
+            topic.log.append = lost  # type: ignore[method-assign]
             found.arrange(lambda slot: 1, 1)
+            assert topic.log.append == append, "its RELEASE is under way"
             topic.partitions[0]._ended(WaltzError("as if it had"))
-            await found.until(lambda: 0 not in topic.partitions or not topic.partitions[0].failure)
-            topic.log.append = append  # type: ignore[method-assign]
             await found.until_served(1)
             await found.until(lambda: not topic.partitions)
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError
 from waltz_ray.topics import delivery_rules as rules
 from waltz_ray.topics import delivery_types as t
+from waltz_ray.topics.access import KnownClient
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.delivery import Delivery
 from waltz_ray.topics.flow_rules import NO_RULES, FlowRules
@@ -25,7 +26,7 @@ from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
 from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 
-__all__ = ["Deliveries", "GroupDelivery", "UnixClock"]
+__all__ = ["Deliveries", "GroupDelivery", "ConsumerRights", "UnixClock"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,14 @@ class _HeldPull(NamedTuple):
     consumer: str
     reply: t.DeliveryReply
     timer: asyncio.TimerHandle
+
+
+class ConsumerRights(NamedTuple):
+    """Who has registered last, and for what: his rights may be taken away."""
+
+    consumer: str
+    known: KnownClient
+    filters: frozenset[str]
 
 
 class UnixClock:
@@ -61,6 +70,7 @@ class GroupDelivery:
         self.group = group
         self.topic = topic
         self.machine = Delivery(owner.limits, owner.flow_of(group))
+        self.registered: ConsumerRights | None = None
         self._owner = owner
         self._partition = partition
         self._lost_before = 0  # until the machine began to count, as the store has it

@@ -10,7 +10,7 @@ from functools import partial
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.topics import delivery_types as t
 from waltz_ray.topics import texts
-from waltz_ray.topics.access import TopicAccess, known_at_broker, refused_topics
+from waltz_ray.topics.access import KnownClient, TopicAccess, known_at_broker, refused_topics
 from waltz_ray.topics.authorization import refused_group
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
@@ -31,7 +31,7 @@ from waltz_ray.topics.messages_producer import SendMessageRequestP2B, SendMessag
 from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
-from waltz_ray.topics.serving.deliveries import Deliveries, GroupDelivery
+from waltz_ray.topics.serving.deliveries import ConsumerRights, Deliveries, GroupDelivery
 from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageRefused, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
 from waltz_ray.topics.serving.slot_partition import SlotPartition
@@ -141,8 +141,7 @@ class SlotPort:
                 del self._looking[connection]
 
     def _refused(self, request: TopicRequest) -> Refusal | None:
-        """Why the client may not: who sends or registers shows tokens, who pulls has registered. What was consumed is
-        confirmed whatever the rules are now."""
+        """Why the client may not: who sends or registers shows tokens, who pulls has registered (``_withdrawn``)."""
         access, now_ms = self._duties.access(), self._deliveries.now_ms()
         match request:
             case SendMessageRequestP2B(client_id, topic):
@@ -157,9 +156,15 @@ class SlotPort:
             case HeartBeatRequestC2B():
                 known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
                 return known if isinstance(known, Refusal) else None
-            case GetMessageRequestC2B(_, _, group, topic):
-                return refused_group(access.rules, group, topic)
         return None
+
+    def _withdrawn(self, delivery: GroupDelivery, consumer: str) -> Refusal | None:
+        """Why who has registered may not go on: rules hold from the next request on. What was consumed is confirmed
+        whatever they are."""
+        access, registered = self._duties.access(), delivery.registered
+        if registered is None or registered.consumer != consumer:
+            return refused_group(access.rules, delivery.group, delivery.topic)
+        return refused_topics(access, registered.known, [delivery.topic], delivery.group, registered.filters)
 
     def _submit(self, request: TopicRequest, connection: int, answer: Answered) -> None:
         match request:
@@ -232,6 +237,11 @@ class SlotPort:
         def told(reply: t.DeliveryReply) -> None:
             answer(RegisterResponseB2C(*_outcome(reply), reply.offset, reply.end))
 
+        def registered(reply: t.DeliveryReply) -> None:
+            if reply.code is TopicCode.OK:
+                granting.registered = ConsumerRights(consumer, known, filters)
+            told(reply)
+
         def refused(code: TopicCode, text: str) -> None:
             answer(RegisterResponseB2C(False, code, text))
 
@@ -243,7 +253,7 @@ class SlotPort:
             return
         if delivery is None:
             return
-        consumer = request.client_id
+        consumer, granting = request.client_id, delivery
         if request.op_type == BrokerOperation.LOGOUT:
             consumed = request.read_status == 0
             delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told, connection)
@@ -254,7 +264,10 @@ class SlotPort:
         def wanted(token: int) -> t.PartitionWanted:
             return t.PartitionWanted(token, consumer, request.read_status, offset, filters)
 
-        delivery.ask(wanted, told, connection)
+        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        found = known_at_broker(access, request.auth_info, [request.topic_name], consumer, now_ms)
+        known = KnownClient() if isinstance(found, Refusal) else found
+        delivery.ask(wanted, registered, connection)
 
     def _delivery_to_register(
         self, request: RegisterRequestC2B, refused: Callable[[TopicCode, str], None]
@@ -331,8 +344,10 @@ class SlotPort:
             )
 
         delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
-        if isinstance(delivery, Refusal):
-            answer(GetMessageResponseB2C(False, delivery.code, delivery.text))
+        refused = delivery if isinstance(delivery, Refusal) else self._withdrawn(delivery, request.client_id)
+        if isinstance(delivery, Refusal) or refused is not None:
+            assert refused is not None
+            answer(GetMessageResponseB2C(False, refused.code, refused.text))
             return
         consumed, by_hand = bool(request.last_pack_consumed), bool(request.manual_commit_offset)
         delivery.ask(lambda token: t.PullAsked(token, request.client_id, consumed, by_hand), told, connection)
@@ -352,6 +367,11 @@ class SlotPort:
         limited = self._deliveries.is_limited(request.group_name)
 
         def told(reply: t.DeliveryReply) -> None:
+            assert isinstance(delivery, GroupDelivery)
+            refused = self._withdrawn(delivery, request.client_id)
+            if refused is not None and reply.code is TopicCode.OK:  # what it has consumed is stored
+                answer(ProgressResponseB2C(False, refused.code, refused.text))
+                return
             answer(ProgressResponseB2C(*_outcome(reply), reply.offset, reply.end, reply.wait_ms, limited))
 
         delivery = self._delivery(request.topic_name, request.partition_id, request.group_name)
@@ -375,8 +395,6 @@ def _refusal(request: TopicRequest, refused: Refusal) -> TopicResponse:
             return SendMessageResponseB2P(False, code, text, code is TopicCode.CERTIFICATE_FAILURE or None)
         case RegisterRequestC2B():
             return RegisterResponseB2C(False, code, text)
-        case GetMessageRequestC2B():
-            return GetMessageResponseB2C(False, code, text)
     require = code in (TopicCode.CERTIFICATE_FAILURE, TopicCode.UNAUTHORIZED) or None
     return HeartBeatResponseB2C(False, code, text, None, (), require)
 
