@@ -18,7 +18,7 @@ from waltz_ray.topics.offset_item import OffsetItem
 from waltz_ray.topics.serving.deliveries import Deliveries
 from waltz_ray.topics.serving.offsets import OffsetPlace, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
-from waltz_ray.topics.serving.slot_port import SlotDuties
+from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.topic_node import SlotListening, TopicNode
 
 LIMIT_S = 10.0

@@ -19,7 +19,8 @@ from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, Uni
 from waltz_ray.topics.serving.gateway import BROKER_METHODS, TopicGateway
 from waltz_ray.topics.serving.port import TopicPortLimits
 from waltz_ray.topics.serving.served_topic import CoordinationView, ServedTopic, TopicSurroundings
-from waltz_ray.topics.serving.slot_port import SlotDuties, SlotPort
+from waltz_ray.topics.serving.slot_duties import SlotDuties
+from waltz_ray.topics.serving.slot_port import SlotPort
 
 __all__ = ["PORTS_OF_AN_ACTOR", "SlotListening", "TopicNode"]
 

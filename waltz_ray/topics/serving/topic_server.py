@@ -44,7 +44,7 @@ from waltz_ray.topics.serving.master_port import MasterPort
 from waltz_ray.topics.serving.offsets import OffsetResets, Offsets
 from waltz_ray.topics.serving.port import TopicPortLimits
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
-from waltz_ray.topics.serving.slot_port import SlotDuties
+from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.topic_node import PORTS_OF_AN_ACTOR, SlotListening, TopicNode
 from waltz_ray.topics.slots import SLOTS, SlotSplitting, partition_of_slot
 
