@@ -323,6 +323,7 @@ class Link(Opening):
         return self.caplog.text
 
     def sockets(self) -> list[socket.socket]:
+        self.until(lambda: self._link._bulk is not None)  # the kernel has accepted it a moment earlier
         both: list[Any] = [self._link._live, self._link._bulk]
         return [stream._transport.get_extra_info("socket") for stream in both]
 
