@@ -120,6 +120,16 @@ class IoThread:
             if not self._stopped:
                 self.loop.call_soon_threadsafe(function, *args)
 
+    def ask(self, function: Callable[..., object], *args: object) -> None:
+        """``post`` for who waits for what comes of it. ClientClosed: nothing would; InvalidInput: the IO thread would
+        wait for itself."""
+        if self.is_current:
+            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
+        with self._lock:
+            if self._stopped:
+                raise ClientClosed("the client is closed; connect again")
+            self.loop.call_soon_threadsafe(function, *args)
+
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there."""
         with self._lock:

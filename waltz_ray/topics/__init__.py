@@ -12,7 +12,7 @@ _MODULES = {
     "AsyncTopicClient": "client.aio",
     "AsyncTopicConsumer": "client.consumer",
     "AsyncTopicProducer": "client.producer",
-    "BoundGroup": "client.consumer",
+    "BoundGroup": "client.membership",
     "Message": "client.messages",
     "MessageBatch": "client.messages",
     "SentMany": "client.producer",

@@ -6,7 +6,7 @@ from waltz_ray.topics.client.client import TopicProducer as TopicProducer
 from waltz_ray.topics.client.connecting import connect as connect
 from waltz_ray.topics.client.connecting import connect_async as connect_async
 from waltz_ray.topics.client.consumer import AsyncTopicConsumer as AsyncTopicConsumer
-from waltz_ray.topics.client.consumer import BoundGroup as BoundGroup
+from waltz_ray.topics.client.membership import BoundGroup as BoundGroup
 from waltz_ray.topics.client.messages import Message as Message
 from waltz_ray.topics.client.messages import MessageBatch as MessageBatch
 from waltz_ray.topics.client.outgoing import SentMessage as SentMessage

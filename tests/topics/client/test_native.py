@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -146,16 +149,16 @@ def test_t48_t44_filters_read_of_the_data_little_but_what_is_wanted() -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:
             producer = client.producer()
-            for n in range(100):
-                await producer.send_many("orders", [bytes(1000)] * 199, type="other")
+            for n in range(1000):
+                await producer.send_many("orders", [bytes(1000)] * 99, type="other")
                 await producer.send("orders", b"x%d" % n + bytes(1000), type="BB")
             await producer.send("orders", bytes(1000), type="Aa")
             async with client.consumer("g", {"orders": ["BB"]}) as consumer:
-                batches = await pulled(consumer, 100)
-                assert [m.data[:3].rstrip(b"\0") for batch in batches for m in batch] == [
-                    b"x%d" % n for n in range(100)
+                batches = await pulled(consumer, 1000)
+                assert [m.data[:4].rstrip(b"\0") for batch in batches for m in batch] == [
+                    b"x%d" % n for n in range(1000)
                 ]
-                assert sum(batch.size_bytes for batch in batches) < 0.05 * 20_000 * 1000
+                assert sum(batch.size_bytes for batch in batches) < 0.05 * 100_000 * 1000
 
     run(scene())
 
@@ -335,6 +338,52 @@ def in_a_thread(world: TopicWorld) -> None:
         assert found[b"first"] == ("new", "a=b", "202611231200")
     with pytest.raises(ClientClosed):
         client.producer()
+
+
+def test_threads_wait_for_messages_each_for_its_time() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await asyncio.to_thread(waiting_threads, world)
+
+    run(scene())
+
+
+def waiting_threads(world: TopicWorld) -> None:
+    def data_of(batch: MessageBatch | None) -> list[bytes]:
+        return [message.data for message in batch or ()]
+
+    with TopicClient(world.place, FAST) as client, ThreadPoolExecutor(3) as pool:
+        producer, consumer = client.producer(), client.consumer("g", "orders")
+        with consumer:
+            assert consumer.pull(timeout=0) is None
+            assert consumer.pull(timeout=0.05) is None
+            producer.send("orders", b"after a pull that was given up")
+            assert data_of(consumer.pull(timeout=10)) == [b"after a pull that was given up"], "and it took nothing away"
+            two = [pool.submit(consumer.pull, 1, 10.0) for _ in range(2)]
+            producer.send_many("orders", [b"for one", b"for another"])
+            assert sorted(data_of(each.result()) for each in two) == [[b"for another"], [b"for one"]]
+
+            with pytest.MonkeyPatch.context() as patched:  # Ctrl-C, just when something has come
+                patched.setattr(Future, "result", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    producer.send_nowait("orders", b"of an interrupted pull")
+                    consumer.pull()
+            assert data_of(consumer.pull(timeout=10)) == [b"of an interrupted pull"]
+            waiting = pool.submit(consumer.pull)
+            with suppress(FuturesTimeout):
+                waiting.result(0.05)
+        with pytest.raises(ClientClosed):
+            waiting.result(10)
+        with pytest.raises(ClientClosed):
+            consumer.pull()
+    with pytest.raises(ClientClosed):
+        consumer.pull()
+
+
+def interrupted(future: Future[object], timeout: float | None = None) -> object:
+    """In place of ``Future.result``."""
+    wait([future], 10)
+    raise KeyboardInterrupt
 
 
 def test_t48_messages_go_to_partitions_that_take_them() -> None:

@@ -9,9 +9,10 @@ from types import TracebackType
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.topics.client.consumer import AsyncTopicConsumer, BoundGroup, GroupStart, TopicSubscription
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
+from waltz_ray.topics.client.membership import BoundGroup, GroupStart, TopicSubscription
 from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
 from waltz_ray.topics.client.producer import AsyncTopicProducer
 from waltz_ray.topics.client.registering import ProducerRegistration

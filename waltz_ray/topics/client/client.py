@@ -9,15 +9,17 @@ import threading
 import time as clock
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
 from waltz_ray.topics.client.aio import AsyncTopicClient, TopicNames
-from waltz_ray.topics.client.consumer import AsyncTopicConsumer, BoundGroup, GroupStart, SeekTo
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer, SeekTo
+from waltz_ray.topics.client.membership import BoundGroup, GroupStart
 from waltz_ray.topics.client.messages import Message, MessageBatch
 from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
 from waltz_ray.topics.client.place import TopicsPlace
@@ -93,7 +95,9 @@ class TopicClient:
     ) -> TopicConsumer:
         """A member of ``group``; the arguments are those of ``AsyncTopicClient.consumer``. ``with`` joins the group."""
         core = self._started()
-        return TopicConsumer(self._on_loop(lambda: core.consumer(group, topics, start, bound, shared)), self._call)
+        made = self._on_loop(lambda: core.consumer(group, topics, start, bound, shared))
+        assert self._io is not None, "it has been started"
+        return TopicConsumer(made, self._call, self._io)
 
     def _started(self) -> AsyncTopicClient:
         if self._core is not None and self._process == os.getpid():
@@ -287,8 +291,9 @@ class TopicConsumer:
     What it does, and raises, is what ``AsyncTopicConsumer`` does.
     """
 
-    def __init__(self, core: AsyncTopicConsumer, call: Caller) -> None:
-        self._core, self._call = core, call
+    def __init__(self, core: AsyncTopicConsumer, call: Caller, io: IoThread) -> None:
+        self._core, self._call, self._io = core, call, io
+        self._left: Future[MessageBatch | None] | None = None
 
     @property
     def client_id(self) -> str:
@@ -314,8 +319,22 @@ class TopicConsumer:
 
     def pull(self, most: int = 1000, timeout: float | None = None) -> MessageBatch | None:
         """The next messages of some partition; None: there were none within ``timeout`` seconds."""
-        found: MessageBatch | None = self._call(self._core.pull(most, timeout))
-        return found
+        left, self._left = self._left, None
+        if left is not None and (batch := left.result()) is not None:  # of a pull that was interrupted
+            return batch
+        future: Future[MessageBatch | None] = Future()
+        self._io.ask(self._core.hand, future, most)
+        try:
+            return future.result(timeout)
+        except FuturesTimeout:
+            self._io.ask(self._core.withdraw, future)
+            return future.result()  # something has come at the last moment, or nothing
+        except WaltzError:
+            raise
+        except BaseException:  # Ctrl-C: what it is given all the same is the next pull's
+            self._left = future
+            self._io.post(self._core.withdraw, future)
+            raise
 
     def confirm(self, batch: MessageBatch) -> None:
         """The batch, and all before it of its partition, has been dealt with."""

@@ -12,74 +12,48 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Literal, NamedTuple
 
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError
+from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused, WaltzError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
+from waltz_ray.topics.client.membership import GroupMembership, GroupStart, TopicSubscription
 from waltz_ray.topics.client.messages import Message, MessageBatch
-from waltz_ray.topics.client.order_book import OrderBook
-from waltz_ray.topics.client.rights import TopicRights
 from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.client.topic_logs import TopicLogs
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.groups.events import RebalanceOp
 from waltz_ray.topics.messages import EventProto
-from waltz_ray.topics.messages_consumer import (
-    CloseRequestC2M,
-    HeartRequestC2M,
-    HeartResponseM2C,
-    RegisterRequestC2M,
-    RegisterResponseM2C,
-)
 from waltz_ray.topics.rpc import RpcFault
-from waltz_ray.topics.texts import condition_text, consumer_id, required_partitions_text
+from waltz_ray.topics.texts import consumer_id
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
-__all__ = ["AsyncTopicConsumer", "BoundGroup", "GroupStart", "SeekTo", "TopicSubscription"]
+__all__ = ["AsyncTopicConsumer", "SeekTo"]
 
 log = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _COUNTS = itertools.count(1)
-_SIGN_AGAIN = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
 _LEAVE_S = 2.0  # for the application to confirm what it has, of a partition that goes to another member
 _CONNECTS = (RebalanceOp.CONNECT, RebalanceOp.ONLY_CONNECT)
 _DISCONNECTS = (RebalanceOp.DISCONNECT, RebalanceOp.ONLY_DISCONNECT)
-
-GroupStart = Literal["earliest", "latest", "end"]
-"""Where a group begins: "earliest" and "latest" count for one that was nowhere yet; "end" skips what there is."""
 
 SeekTo = int | datetime | Literal["earliest", "latest"]
 _READ_STATUS: dict[GroupStart, int] = {"earliest": 0, "latest": 1, "end": 2}
 
 
-@dataclass(frozen=True)
-class BoundGroup:
-    """A group that begins together, at given offsets: when all ``members`` are there that say the same ``key``."""
+class _Hand(NamedTuple):
+    """That of a thread, held out."""
 
-    key: str
-    members: int
-    offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Where (topic, partition) begins; those that are not in it, where the group is."""
-    largest: bool = True
-    """Of two offsets that members give for a partition the larger counts; else the smaller."""
-
-
-class TopicSubscription(NamedTuple):
-    """What a consumer is made of. ``topics``: by name, the message types wanted of each; none: all."""
-
-    group: str
-    topics: Mapping[str, frozenset[str]]
-    start: GroupStart = "earliest"
-    bound: BoundGroup | None = None
+    future: Future[MessageBatch | None]
+    most: int
 
 
 class AsyncTopicConsumer:
@@ -92,16 +66,14 @@ class AsyncTopicConsumer:
             wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", "waltz"
         )
         """As the master and the slots know us."""
-        self._links, self._masters, self._logs, self._config, self._wanted = links, masters, logs, config, wanted
-        self._rights = TopicRights(config.user, config.password)
+        self._links, self._logs, self._wanted = links, logs, wanted
+        self._membership = GroupMembership(self.client_id, masters, config, wanted, self._reported)
         self._held: dict[str, HeldPartition] = {}
         self._turn: deque[str] = deque()  # whose turn it is to be taken from
         self._paused: set[tuple[str, int]] = set()
         self._something = asyncio.Event()
-        self._orders = OrderBook()
+        self._hands: deque[_Hand] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._registered = False
-        self._beat_now = asyncio.Event()
         self._failure: WaltzError | None = None
         self._closed = False
 
@@ -109,7 +81,7 @@ class AsyncTopicConsumer:
 
     async def start(self) -> None:
         """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time."""
-        await self._register()
+        await self._membership.register()
         self._spawn(self._keep_beating())
 
     async def close(self) -> None:
@@ -122,13 +94,8 @@ class AsyncTopicConsumer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(held.give_back(_LEAVE_S, finish=False) for held in self._held.values()))
         self._held.clear()
-        self._something.set()
-        if self._registered:
-            out = CloseRequestC2M(self.client_id, self._wanted.group, self._rights.for_master())
-            try:
-                await self._masters.ask(lambda: out, 1.0)
-            except PartitionNotReady as error:  # we shall be missed
-                log.info("consumer %s has not logged out: %s", self.client_id, error)
+        self._changed()
+        await self._membership.leave()
 
     async def __aenter__(self) -> AsyncTopicConsumer:
         await self.start()
@@ -198,22 +165,55 @@ class AsyncTopicConsumer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self, most: int) -> MessageBatch:
-        while True:
-            self._check()
+        while (batch := self._take(most)) is None:
+            self._something.clear()
+            await self._something.wait()
+        return batch
+
+    def _take(self, most: int) -> MessageBatch | None:
+        """What is next; None: there is nothing now. ClientClosed, TopicRefused."""
+        if self._closed:
+            raise ClientClosed("the consumer is closed; make another one")
+        failure = self._failure or self._membership.failure
+        if failure is not None:
+            raise failure
+        while any(held.ready for held in self._held.values()):
             for _ in range(len(self._turn)):
                 self._turn.rotate(-1)
                 held = self._held.get(self._turn[-1])
                 if held is not None and held.ready and (batch := held.next_batch(most)) is not None:
                     return batch
-            if not any(held.ready for held in self._held.values()):
-                self._something.clear()
-                await self._something.wait()
+        return None
 
-    def _check(self) -> None:
-        if self._closed:
-            raise ClientClosed("the consumer is closed; make another one")
-        if self._failure is not None:
-            raise self._failure
+    def hand(self, future: Future[MessageBatch | None], most: int) -> None:
+        """``pull`` for a thread that waits outside of the loop: the future gets what is next, or what ``pull`` raises.
+        No task and no timer: they would be most of what a message costs a consumer that waits for it."""
+        self._hands.append(_Hand(future, most))
+        self._fill_hands()
+
+    def withdraw(self, future: Future[MessageBatch | None]) -> None:
+        """Who waits wants it no more. The future is told None, if it has not been told what is next."""
+        for hand in self._hands:
+            if hand.future is future:
+                self._hands.remove(hand)
+                future.set_result(None)
+                return
+
+    def _fill_hands(self) -> None:
+        while self._hands:
+            try:
+                batch = self._take(self._hands[0].most)
+            except Exception as error:  # noqa: BLE001 - whatever it is, who waits has to know
+                self._hands.popleft().future.set_exception(error)
+            else:
+                if batch is None:
+                    return
+                self._hands.popleft().future.set_result(batch)
+
+    def _changed(self) -> None:
+        """There may be something for who waits."""
+        self._something.set()
+        self._fill_hands()
 
     # ---- where it is
 
@@ -279,44 +279,9 @@ class AsyncTopicConsumer:
     def _apply_pauses(self) -> None:
         for held in self._held.values():
             held.paused = (held.topic, held.partition) in self._paused
-        self._something.set()
+        self._changed()
 
-    # ---- the master
-
-    async def _register(self) -> None:
-        """Say who we are, and what we have."""
-        for _ in range(3):
-            answer = await self._masters.ask(self._registration, self._config.timeout_s)
-            assert isinstance(answer, RegisterResponseM2C)
-            if answer.success:
-                self._registered = True
-                self._orders = OrderBook()
-                self._rights.adopt(answer.authorized_info)
-                return
-            if answer.err_code not in _SIGN_AGAIN or self._rights.signs:
-                raise TopicRefused(answer.err_code, answer.err_msg)
-            self._rights.sign_again()
-        raise PartitionNotReady("the master asks for signatures again and again; see the log of the topic actors")
-
-    def _registration(self) -> RegisterRequestC2M:
-        wanted, bound = self._wanted, self._wanted.bound
-        conditions = tuple(condition_text(topic, types) for topic, types in wanted.topics.items() if types)
-        offsets = {} if bound is None else {(p + 1, topic, 0): at for (topic, p), at in bound.offsets.items()}
-        return RegisterRequestC2M(
-            self.client_id,
-            wanted.group,
-            _HOST,
-            tuple(sorted(wanted.topics)),
-            tuple(self._reported()),
-            conditions,
-            None if bound is None else True,
-            None if bound is None else time.time_ns() // 1_000_000,
-            None if bound is None else bound.key,
-            None if bound is None else bound.members,
-            None if bound is None else required_partitions_text(offsets),
-            select_big=None if bound is None else bound.largest,
-            auth_info=self._rights.for_master(),
-        )
+    # ---- what the master orders
 
     def _reported(self) -> list[str]:
         return [each for each, held in self._held.items() if held.lost is None]
@@ -324,44 +289,12 @@ class AsyncTopicConsumer:
     async def _keep_beating(self) -> None:
         while not self._closed:  # it may be cancelled and only be told that a time is over
             self._drop_lost()
-            try:
-                if not self._registered:
-                    await self._register()
-                await self._beat()
-            except TopicRefused as error:
-                self._failure = error
-                self._something.set()
-            except PartitionNotReady as error:  # what we have goes on without a master
-                log.warning("consumer %s: %s", self.client_id, error)
-            try:
-                async with compat.timeout(self._config.heartbeat_s):
-                    await self._beat_now.wait()
-            except TimeoutError:
-                pass
-            self._beat_now.clear()
-
-    async def _beat(self) -> None:
-        def make() -> HeartRequestC2M:
-            shown = self._rights.for_master()
-            reported = tuple(self._reported())
-            return HeartRequestC2M(
-                self.client_id, self._wanted.group, reported, True, self._orders.report, auth_info=shown
-            )
-
-        answer = await self._masters.ask(make, self._config.timeout_s)
-        assert isinstance(answer, HeartResponseM2C)
-        if answer.success:
-            self._failure = None
-            self._rights.adopt(answer.authorized_info, answer.require_auth)
-            if answer.event is not None and self._orders.take(answer.event):
-                self._spawn(self._obey(answer.event))
-        elif answer.err_code == TopicCode.HB_NO_NODE:
-            self._registered = False
-            self._beat_now.set()
-        elif answer.err_code in _SIGN_AGAIN and not self._rights.signs:
-            self._rights.sign_again()
-        else:
-            raise TopicRefused(answer.err_code, answer.err_msg)
+            order = await self._membership.beat()
+            if order is not None:
+                self._spawn(self._obey(order))
+            elif self._membership.failure is not None:
+                self._changed()
+            await self._membership.until_next_beat()
 
     async def _obey(self, order: EventProto) -> None:
         """What cannot be connected now the master orders again, when it sees that we do not have it."""
@@ -369,8 +302,7 @@ class AsyncTopicConsumer:
             await asyncio.gather(*(self._connect(each) for each in order.subscribe_info if each not in self._held))
         elif order.op_type in _DISCONNECTS:
             await asyncio.gather(*(self._leave(each) for each in order.subscribe_info))
-        self._orders.done(order)
-        self._beat_now.set()
+        self._membership.done(order)
 
     async def _connect(self, subscription: str) -> None:
         held: HeldPartition | None = None
@@ -389,10 +321,9 @@ class AsyncTopicConsumer:
     async def _new(self, subscription: str) -> HeldPartition:
         wanted = self._wanted
         topic = subscription.split("#")[2].rpartition(":")[0]
-        own = ConsumerSelf(
-            self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[wanted.start], self._rights.for_slot
-        )
-        return HeldPartition(subscription, own, await self._logs.of(topic), self._ask_slot, self._something.set)
+        shown = self._membership.rights.for_slot
+        own = ConsumerSelf(self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[wanted.start], shown)
+        return HeldPartition(subscription, own, await self._logs.of(topic), self._ask_slot, self._changed)
 
     async def _ask_slot(self, endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
         return await self._links.ask(endpoint, request)
@@ -425,5 +356,5 @@ class AsyncTopicConsumer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: nothing more would come
             self._failure = WaltzError(f"the consumer has failed: {error!r}")
-            self._something.set()
+            self._changed()
             log.critical("consumer %s has failed", self.client_id, exc_info=error)
