@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 
 from tests.net.test_tls import made
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
+from tests.topics.scenes import Crowd
 from waltz_ray import compat
 from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused
 from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
@@ -139,6 +141,60 @@ def test_t48_a_group_with_several_topics_and_members() -> None:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scene())
+
+
+def test_t48_t32_native_and_foreign_members_share_a_group() -> None:
+    """Each message is confirmed by one of them; who goes hands on to the other, in both directions."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=4) as world, world.client() as client:
+            producer, crowd = client.producer(), Crowd(world.cluster)
+            told: list[bytes] = []
+
+            async def handled(batch: MessageBatch) -> None:
+                told.extend(message.data for message in batch)
+
+            async def sent(turn: int) -> None:
+                for partition in range(4):
+                    await producer.send_many("orders", [b"%d/%d" % (turn, n) for n in range(10)], partition=partition)
+
+            async def until(what: Callable[[], bool]) -> None:
+                async with compat.timeout(LIMIT_S):
+                    while not what():
+                        await crowd.beat()
+                        for member in crowd.members.values():
+                            await member.consume()
+                        await asyncio.sleep(0.01)  # polling interval, not synchronisation
+
+            def confirmed(turn: int) -> Counter[bytes]:
+                everybody = [*told, *(each for member in crowd.members.values() for each in member.got)]
+                return Counter(each for each in everybody if each.startswith(b"%d/" % turn))
+
+            def whole_of(turn: int) -> Counter[bytes]:
+                return Counter({b"%d/%d" % (turn, n): 4 for n in range(10)})
+
+            crowd.add("foreign")
+            await until(lambda: crowd.counts() == [4])
+            native = client.consumer("g", "orders")
+            async with native:
+                running = asyncio.ensure_future(native.run(handled))
+                await until(lambda: len(native.partitions) == 2 == crowd.counts()[0])
+                await sent(1)
+                await until(lambda: confirmed(1) == whole_of(1))
+                assert len(told) == 20, "of half the partitions"
+                await crowd.remove("foreign")
+                await until(lambda: len(native.partitions) == 4)
+                await sent(2)
+                await until(lambda: confirmed(2) == whole_of(2))
+                crowd.add("again")
+                await until(lambda: len(native.partitions) == 2 == crowd.counts()[0])
+                running.cancel()
+                await asyncio.wait([running])
+            await until(lambda: crowd.counts() == [4])
+            await sent(3)
+            await until(lambda: Counter(crowd.members["again"].got) == whole_of(3))
 
     run(scene())
 
@@ -365,8 +421,8 @@ def waiting_threads(world: TopicWorld) -> None:
 
             with pytest.MonkeyPatch.context() as patched:  # Ctrl-C, just when something has come
                 patched.setattr(Future, "result", interrupted)
+                producer.send_nowait("orders", b"of an interrupted pull")
                 with pytest.raises(KeyboardInterrupt):
-                    producer.send_nowait("orders", b"of an interrupted pull")
                     consumer.pull()
             assert data_of(consumer.pull(timeout=10)) == [b"of an interrupted pull"]
             waiting = pool.submit(consumer.pull)
