@@ -17,6 +17,7 @@ import pyarrow.parquet
 import pytest
 from pyspark.cloudpickle import register_pickle_by_value
 from waltz_spark import BatchProgress, JsonRows, read_feed, stream_feed
+from waltz_spark.offset_log import position_of
 
 import waltz_ray
 from tests.cluster.harness import wait_until
@@ -259,8 +260,11 @@ def test_a_stream_whose_server_or_executor_is_killed_in_the_middle_of_a_batch(
 def test_a_replay_has_the_same_content(spark: Any, start: dict[int, int], appended: list[Row], tmp_path: Path) -> None:
     """The sink fails when it has the batch, which comes again: the same rows in the same order, whatever the limits."""
     calls: list[tuple[int, list[Row]]] = []
+    positions: list[int] = []
+    """How many transactions the running stream has behind it, as others see it (``waltz topic lag --stream``)."""
 
     def sink(frame: Any, batch_id: int) -> None:
+        positions.append(sum(end - start[p] for p, end in position_of(tmp_path).ends.items()))
         calls.append((batch_id, [(r[0], r[1], r[2], bytes(r[6])) for r in frame.collect()]))
         if len(calls) == 2:
             raise ConnectionError("the table is away")
@@ -281,5 +285,7 @@ def test_a_replay_has_the_same_content(spark: Any, start: dict[int, int], append
     stream(100_000).run()
     assert [batch_id for batch_id, _ in calls] == [0, 1, 1, 2]
     assert calls[1] == calls[2]
+    assert positions == [0, 1000, 1000, len(calls[0][1]) + len(calls[1][1])]
     rows = [row for _, batch in (calls[0], *calls[2:]) for row in batch]
     assert sorted(rows) == [row for row in appended if row[0] < 2]
+    assert sum(end - start[p] for p, end in position_of(tmp_path).ends.items()) == len(rows)
