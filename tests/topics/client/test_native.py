@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,6 +23,8 @@ from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, Topi
 from waltz_ray.topics.client.outgoing import Spread
 
 LIMIT_S = 20
+
+T = TypeVar("T")
 
 
 async def pulled(consumer: AsyncTopicConsumer, count: int) -> list[MessageBatch]:
@@ -532,6 +536,50 @@ def test_t48_authorization_by_signature_and_tokens() -> None:
             async with world.client() as client:
                 with pytest.raises(TopicRefused, match="401"):
                     await client.producer().send("orders", b"x")
+
+    run(scene())
+
+
+async def once_allowed(work: Callable[[], Awaitable[T]]) -> T:
+    async with compat.timeout(LIMIT_S):
+        while True:
+            try:
+                return await work()
+            except TopicRefused:
+                await asyncio.sleep(0.02)  # polling interval, not synchronisation
+
+
+@pytest.mark.parametrize(("taken", "code"), [("right", "403"), ("user", "415"), ("group", "450")])
+def test_t43_t48_a_right_that_is_taken_away_ends_what_rests_on_it(taken: str, code: str) -> None:
+    """The user's, the user, and by the blacklist: with the next report. What was consumed before is confirmed."""
+    may = {"user": "ann", "topic": "orders", "may": ["produce", "consume"]}
+    document: dict[str, object] = {"authenticate": True, "users": {"ann": "secret"}, "rights": [may]}
+    without = {
+        "right": {**document, "rights": [{**may, "may": ["produce"]}]},
+        "user": {"authenticate": True, "users": {"bob": "other"}},
+        "group": {**document, "blacklist": {"g": ["orders"]}},
+    }
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await world.set_document("access", json.dumps(document))
+            config = TopicClientConfig(user="ann", password="secret", heartbeat_s=0.05)
+            async with world.client(config) as client:
+                producer, consumer = client.producer(), client.consumer("g", "orders")
+                await producer.send("orders", b"x")
+                await consumer.start()
+                (batch,) = await pulled(consumer, 1)
+                await world.set_document("access", json.dumps(without[taken]))
+                consumer.consumed(batch)
+                with pytest.raises(TopicRefused, match=code):
+                    await consumer.pull(timeout=LIMIT_S)
+                await world.until(lambda: consumer.partitions == [])
+                await world.confirmed("g", 0, batch.end)
+                await world.set_document("access", json.dumps(document))
+                await once_allowed(lambda: producer.send("orders", b"y"))
+                found = await once_allowed(lambda: consumer.pull(timeout=LIMIT_S))
+                assert [message.data for message in found or ()] == [b"y"], "it goes on when it may again"
+                await consumer.close()
 
     run(scene())
 

@@ -29,6 +29,7 @@ from waltz_ray.topics.groups.events import (
     ConsumerBeats,
     ConsumerCloses,
     ConsumerRegisters,
+    GroupTerms,
     HoldBalance,
     MasterEvent,
     OffsetsNotStored,
@@ -87,6 +88,11 @@ class TopicMaster:
         """Of one group, as of the last event; None: it has no members."""
         group = self._groups.get(name)
         return None if group is None else status_of(group, self._table, self._now_ms)
+
+    def terms_of(self, name: str) -> GroupTerms | None:
+        """What a group consumes; None: it has no members."""
+        group = self._groups.get(name)
+        return None if group is None else group.terms
 
     def grant_of(self, group: str, partition: TopicPartition) -> Grant | None:
         """Who of a group has a partition; None: nobody, or this actor does not lead."""

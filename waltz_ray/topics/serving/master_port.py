@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -156,9 +156,25 @@ class MasterPort:
             refused = refused_topics(access, known, request.topic_list)
         elif isinstance(request, RegisterRequestC2M):
             filters = dict(parse_condition(each) for each in request.topic_condition)
-            for topic in request.topic_list:
-                refused = refused or refused_topics(access, known, [topic], request.group_name, filters.get(topic, ()))
+            refused = self._refused_group(access, known, request.group_name, request.topic_list, filters)
+        elif isinstance(request, HeartRequestC2M):  # a member that may not consume any more, is as one that is silent
+            terms = self.machine.terms_of(request.group_name)
+            if terms is not None:
+                refused = self._refused_group(access, known, request.group_name, terms.topics, terms.filters)
         return refused or known
+
+    @staticmethod
+    def _refused_group(
+        access: TopicAccess,
+        known: KnownClient,
+        group: str,
+        topics: Iterable[str],
+        filters: Mapping[str, Collection[str]],
+    ) -> Refusal | None:
+        refused: Refusal | None = None
+        for topic in sorted(topics):
+            refused = refused or refused_topics(access, known, [topic], group, filters.get(topic, ()))
+        return refused
 
     def step(self, event: MasterEvent) -> None:
         """Tell the machine, and carry out what it orders."""
