@@ -7,6 +7,7 @@ right after its process was made. A crash in between leaves a Ray that no file n
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ import psutil  # type: ignore[import-untyped]
 from waltz_ray.errors import ClusterNotFound, InvalidInput, StorageError
 
 __all__ = ["ClusterFile", "LocalRay", "find_running", "read", "remove", "running_clusters", "write"]
+
+logger = logging.getLogger(__name__)
 
 _NAME = "cluster.json"
 _VERSION = 1
@@ -111,7 +114,8 @@ def remove(directory: str | os.PathLike[str]) -> None:
 
 
 def running_clusters() -> list[ClusterFile]:
-    """The clusters on this machine whose Ray we started: heads whose working directory holds a cluster file."""
+    """The clusters on this machine whose Ray we started: heads whose working directory holds a cluster file. One whose
+    file cannot be read, damaged or of another waltz, is told and left out: others are looked for in vain otherwise."""
     found: dict[str, ClusterFile] = {}
     for process in psutil.process_iter():
         try:
@@ -121,7 +125,11 @@ def running_clusters() -> list[ClusterFile]:
             directory = process.cwd()
         except psutil.Error:  # gone, or not ours to look at
             continue
-        cluster = read(directory)
+        try:
+            cluster = read(directory)
+        except InvalidInput as error:
+            logger.warning("a cluster that runs here is left out: %s", error)
+            continue
         if cluster is not None and cluster.ray is not None and cluster.ray.pid == process.pid:
             found[cluster.directory] = cluster
     return sorted(found.values(), key=lambda cluster: cluster.name)
