@@ -103,4 +103,6 @@ def test_a_restored_directory_is_brought_up_as_it_is_or_not_at_all(tmp_path: Pat
     for shape, why in (((2, 5), "replicas 3, not 5"), ((4, 3), "partitions 2, not 4")):
         with pytest.raises(ClusterMismatch, match=f"has a restored cluster with {why}; leave the option out"):
             bring_up(ClusterConfig("c", str(tmp_path), *shape))
+    with pytest.raises(ClusterMismatch, match="has a restored cluster with replication 0, not 3; leave the option out"):
+        bring_up(ClusterConfig("c", str(tmp_path), 2, 3, replication=3))
     assert not (tmp_path / "cluster.json").exists()
