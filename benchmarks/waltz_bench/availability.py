@@ -13,8 +13,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from waltz_bench.clients import READY_S, clients_of
-from waltz_bench.cluster import REPLICAS, SERVERS, Waltz
+from waltz_bench.cluster import REPLICAS, SERVERS, Waltz, pid_of
 from waltz_bench.measure import ratio
 from waltz_bench.report import report
 from waltz_bench.smoke import wait_for_all
@@ -35,6 +36,7 @@ __all__ = ["EVENTS", "PARTITIONS", "AvailabilityOptions", "availability", "chose
 
 PARTITIONS = 4
 _ANSWER_S = 20.0
+_ZOOKEEPER, _ZOOKEEPER_HANGS_S = "zookeeper", 20.0  # more than sessions last
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,27 @@ def _all_servers(waltz: Waltz, number: int) -> Sequence[str]:
     return [f"server-{server}" for server in range(SERVERS)]
 
 
+def _zookeeper(waltz: Waltz, number: int) -> Sequence[str]:
+    """The embedded one; its keeper ends one that hangs, and starts it again."""
+    return [_ZOOKEEPER]
+
+
+def _pids_of(waltz: Waltz, names: Sequence[str]) -> list[int]:
+    """InvalidInput: the ZooKeeper is somebody else's."""
+    pids, keeper = waltz.pids(), waltz.status().zookeeper_server
+    if keeper is not None:
+        pids[_ZOOKEEPER] = pid_of(_ZOOKEEPER, keeper)
+    elif _ZOOKEEPER in names:
+        raise InvalidInput(f"cluster {waltz.name!r} has a ZooKeeper that is not ours to stop")
+    return [pids[name] for name in names]
+
+
 def _kill(victims: Victims) -> Callable[[Waltz, int], None]:
     """SIGKILL."""
 
     def act(waltz: Waltz, number: int) -> None:
-        pids = waltz.pids()
-        for name in victims(waltz, number):
-            os.kill(pids[name], signal.SIGKILL)
+        for pid in _pids_of(waltz, victims(waltz, number)):
+            os.kill(pid, signal.SIGKILL)
         time.sleep(2)  # the measured interval itself
 
     return act
@@ -150,15 +166,29 @@ def _stop(seconds: float, victims: Victims) -> Callable[[Waltz, int], None]:
     """SIGSTOP of one, for so long."""
 
     def act(waltz: Waltz, number: int) -> None:
-        (name,) = victims(waltz, number)
-        pid = waltz.pids()[name]
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        (pid,) = _pids_of(waltz, victims(waltz, number))
+        with _stopped(pid):
             time.sleep(seconds)  # how long it hangs
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     return act
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # somebody has ended it because it hung
+            os.kill(pid, signal.SIGCONT)
+
+
+def _kill_a_replica_while_zookeeper_hangs(waltz: Waltz, number: int) -> None:
+    replica, zookeeper = _pids_of(waltz, [*_a_replica(waltz, number), *_zookeeper(waltz, number)])
+    with _stopped(zookeeper):
+        time.sleep(2)  # it hangs before, and after
+        os.kill(replica, signal.SIGKILL)
+        time.sleep(_ZOOKEEPER_HANGS_S - 2)  # the measured interval itself
 
 
 def _move(waltz: Waltz, number: int) -> None:
@@ -177,6 +207,9 @@ EVENTS = {
     "SIGSTOP of a server": _Event(_stop(8, _a_server), None, 2.5),
     "SIGKILL of both servers": _Event(_kill(_all_servers), None, 4.0),
     "planned move": _Event(_move, None, 0.2),
+    "SIGKILL of ZooKeeper": _Event(_kill(_zookeeper), None, 0.3),
+    "SIGSTOP of ZooKeeper": _Event(_stop(_ZOOKEEPER_HANGS_S, _zookeeper), None, 0.3),
+    "SIGKILL of a replica, ZooKeeper hangs": _Event(_kill_a_replica_while_zookeeper_hangs, None, 0.3),
 }
 """By name, in the order in which they come."""
 

@@ -184,8 +184,12 @@ async def _request(port: int, what: str, body: dict[str, Any]) -> dict[str, Any]
     import nats
     import nats.errors
 
+    async def told(error: Exception) -> None:
+        """It is raised as well; nats-py prints it with a traceback, otherwise."""
+
+    url = f"nats://{HOST}:{port}"
     try:
-        connection = await nats.connect(f"nats://{HOST}:{port}", connect_timeout=2, allow_reconnect=False)
+        connection = await nats.connect(url, connect_timeout=2, allow_reconnect=False, error_cb=told)
     except (OSError, nats.errors.Error) as error:
         raise PartitionNotReady(f"NATS does not answer: {error}") from error
     try:

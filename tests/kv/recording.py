@@ -15,7 +15,6 @@ from tests.kv.linearizability import (
     Denied,
     Granted,
     KvCall,
-    NotLinearizable,
     Obtain,
     Peek,
     Result,
@@ -24,9 +23,9 @@ from tests.kv.linearizability import (
     Stored,
     Unlatch,
     Unmet,
-    check,
     lock_model,
 )
+from tests.linearizability.search import NotLinearizable, check
 from waltz_ray.errors import KvLockTaken, KvNotReady, KvUnknownFate
 from waltz_ray.kv import ABSENT, AsyncKvClient
 

@@ -19,8 +19,6 @@ from tests.kv.linearizability import (
     Extend,
     Granted,
     KvCall,
-    Model,
-    NotLinearizable,
     Obtain,
     Peek,
     Result,
@@ -28,13 +26,12 @@ from tests.kv.linearizability import (
     Shown,
     Store,
     Stored,
-    Undecided,
     Unlatch,
     Unmet,
-    check,
     item_model,
     lock_model,
 )
+from tests.linearizability.search import Model, NotLinearizable, Undecided, check
 
 ITEMS, LOCKS = item_model(), lock_model()
 

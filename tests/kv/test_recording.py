@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kv.linearizability import MISSING, Asked, KvCall, NotLinearizable, Peek, Result, Shown, Store, Stored
+from tests.kv.linearizability import (
+    MISSING,
+    Asked,
+    KvCall,
+    Peek,
+    Result,
+    Shown,
+    Store,
+    Stored,
+)
 from tests.kv.recording import check_versions
+from tests.linearizability.search import NotLinearizable
 
 
 def calls(*rows: tuple[float, float, Asked, Result]) -> list[KvCall]:

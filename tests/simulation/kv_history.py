@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from tests.kv.linearizability import (
     Asked,
     KvCall,
-    NotLinearizable,
     Result,
-    Undecided,
-    check,
     item_model,
     lock_model,
 )
+from tests.linearizability.search import NotLinearizable, Undecided, check
 from tests.simulation.history import Violation
 
 if TYPE_CHECKING:
