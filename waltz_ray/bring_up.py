@@ -422,8 +422,10 @@ def _initialise_restored(
     was killed has made of the same."""
     own = replace(config, directory=known.directory, storage=restored.config.storage, server=restored.config.server)
     replica_ids = tuple(range(config.replicas))
-    settings = Settings(own, place_replicas(replica_ids, alive_nodes()))
-    info = store.plant(restored.seed, replica_ids, to_json(settings))
+    nodes = alive_nodes()
+    placement = place_replicas(replica_ids, nodes)
+    places = locate(placement, nodes)
+    info = store.plant(restored.seed, replica_ids, to_json(Settings(own, placement)), own.replication, places)
     _same(known, info)
     forget_restored(known.directory)
     return info

@@ -104,11 +104,21 @@ def test_a_lost_disk_is_copied_from_the_sets_it_is_in(life: Lifecycle) -> None:
 
 
 def test_a_backup_has_everything_and_verify_finds_nobody_behind(life: Lifecycle) -> None:
-    backup, restored = life.directory / "backup", life.directory.with_name("restored")
+    backup, restored = life.directory / "backup", life.directory.with_name("new")
     life.waltz("backup", str(backup), "--dir", str(life.directory))
     life.waltz("down", "--dir", str(life.directory))
     compared = life.waltz("verify", str(life.directory)).stdout
     assert "BEHIND" not in compared
     assert "WRONG" not in compared
     life.waltz("restore", str(backup), "--into", str(restored))
-    assert "BEHIND" not in life.waltz("verify", str(restored)).stdout
+    again = Lifecycle(restored)
+    for when in ("before the first start", "after it"):
+        assert "BEHIND" not in life.waltz("verify", str(restored)).stdout, when
+        if when == "before the first start":
+            try:
+                again.waltz("up", "--dir", str(restored))
+                until(lambda: members(again.status()) == SETS, "each partition has its replicas")
+                assert held(again.status()) == SETS
+                again.waltz("down", "--dir", str(restored))
+            finally:
+                again.end()

@@ -76,9 +76,11 @@ def _verified(directory: str, running: bool, one_of_several: bool) -> VerifyRepo
 def _replicas_of(directory: str, found: int) -> tuple[int, int]:
     """How many the cluster has, and how many of them hold a partition (0: all); each node of a cluster of several nodes
     has only its own here."""
+    from waltz_ray.backup.restored import read_restored
     from waltz_ray.finding import cluster_file
 
-    cluster = cluster_file.read(directory)
+    restored = read_restored(directory)
+    cluster = restored.config if restored is not None else cluster_file.read(directory)
     return (found, 0) if cluster is None else (max(found, cluster.replicas), cluster.replication)
 
 

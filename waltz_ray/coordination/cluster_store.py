@@ -113,15 +113,23 @@ class ClusterStore:
         self._info = create_nodes(self._zookeeper, self._root, wanted, first_space_nodes(partitions))
         return self._info
 
-    def plant(self, seed: Seed, replicas: Sequence[int], settings: Mapping[str, Any]) -> ClusterInfo:
-        """``initialize`` for a cluster whose replicas begin with logs; its key is the seed's. ClusterMismatch if there
-        is another cluster of that name."""
+    def plant(
+        self,
+        seed: Seed,
+        replicas: Sequence[int],
+        settings: Mapping[str, Any],
+        replication: int = 0,
+        places: Mapping[int, ReplicaPlace] | None = None,
+    ) -> ClusterInfo:
+        """``initialize`` for a cluster whose replicas begin with logs; its key is the seed's, and so is who has what.
+        ``replication`` and ``places`` are for partitions to come. ClusterMismatch if there is another cluster of that
+        name."""
         wanted = ClusterInfo(
             self.cluster,
             seed.spaces.partitions,
             seed.cluster_key,
-            nowhere_in_particular(sorted(replicas)),
-            len(replicas),
+            {**nowhere_in_particular(sorted(replicas)), **(places or {})},
+            replication or len(replicas),
             dict(settings),
         )
         info = create_nodes(self._zookeeper, self._root, wanted, seed_nodes(seed, replicas))
