@@ -20,6 +20,7 @@ from tests.topics.scenes import Crowd
 from waltz_ray import compat
 from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused
 from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
+from waltz_ray.topics.client.consumer import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
 
 LIMIT_S = 20
@@ -268,6 +269,27 @@ def test_t48_partition_offsets_pause_resume_and_seek() -> None:
                 await world.until(lambda: consumer.lag() == {("orders", 0): 0})
                 with pytest.raises(InvalidInput, match="not this consumer's"):
                     await consumer.seek("orders", 5, 0)
+
+    run(scene())
+
+
+def test_what_is_lost_while_it_is_sought_in_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be ready for ever, and never be taken from."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                await pulled(consumer, 1)
+                find, (subscription,) = consumer._offset, consumer._held
+
+                async def lost_meanwhile(topic: str, partition: int, to: SeekTo) -> int:
+                    consumer._forget(subscription)
+                    return await find(topic, partition, to)
+
+                monkeypatch.setattr(consumer, "_offset", lost_meanwhile)
+                await consumer.seek("orders", 0, "earliest")
+                assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
 
     run(scene())
 

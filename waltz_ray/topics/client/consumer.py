@@ -253,7 +253,7 @@ class AsyncTopicConsumer:
         offset = await self._offset(topic, partition, to)
         await held.stop()
         fresh = await self._new(held.subscription)
-        self._held[held.subscription] = fresh
+        self._hold(fresh)
         await fresh.take(offset)
         self._apply_pauses()
         return offset
@@ -314,9 +314,13 @@ class AsyncTopicConsumer:
             if held is not None:
                 await held.stop()
             return
-        self._held[subscription] = held
-        self._turn.append(subscription)
+        self._hold(held)
         self._apply_pauses()
+
+    def _hold(self, held: HeldPartition) -> None:
+        self._held[held.subscription] = held
+        if held.subscription not in self._turn:  # it may have been forgotten while it was sought in
+            self._turn.append(held.subscription)
 
     async def _new(self, subscription: str) -> HeldPartition:
         wanted = self._wanted
