@@ -50,6 +50,8 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (HttpConfig, {"port": 65536}),
         (HttpConfig, {"enabled": 1}),
         (ClusterConfig, {"partitions": 0}),
+        (ClusterConfig, {"replication": 5}),
+        (ClusterConfig, {"replicas": 5, "replication": 4}),
     ],
 )
 def test_a_value_out_of_range_is_refused_at_once(kind: type, values: dict[str, object]) -> None:

@@ -55,6 +55,7 @@ from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import place_replicas
+from waltz_ray.protocol.replica_sets import locate
 from waltz_ray.protocol.spaces import KV_SPACE, OFFSETS_PARTITIONS, OFFSETS_SPACE, Space
 from waltz_ray.runtime.status import (
     ActorState,
@@ -328,6 +329,7 @@ def _known(config: ClusterConfig) -> ClusterFile:
         config.servers,
         zookeeper=config.zookeeper,
         embedded=not config.zookeeper,
+        replication=config.replication,
     )
     found = cluster_file.read(config.directory)
     restored = None if found is not None and found.key else read_restored(config.directory)
@@ -335,7 +337,7 @@ def _known(config: ClusterConfig) -> ClusterFile:
         _check_restored(restored, wanted)
     if found is None:
         return wanted
-    for what in ("name", "partitions", "replicas", "servers"):
+    for what in ("name", "partitions", "replicas", "replication", "servers"):
         if getattr(found, what) != getattr(wanted, what):
             raise ClusterMismatch(
                 f"{config.directory} holds a cluster with {what} {getattr(found, what)!r}, not "
@@ -349,7 +351,7 @@ def _known(config: ClusterConfig) -> ClusterFile:
 
 def _check_restored(restored: RestoredCluster, wanted: ClusterFile) -> None:
     """Its logs are there already, so many of them."""
-    for what in ("partitions", "replicas"):
+    for what in ("partitions", "replicas", "replication"):
         found = getattr(restored.config, what)
         if found != getattr(wanted, what):
             raise ClusterMismatch(
@@ -374,8 +376,11 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                     "is it the right one, and does it have its data?"
                 ) from None
             replica_ids = tuple(range(config.replicas))
-            settings = Settings(replace(config, directory=known.directory), place_replicas(replica_ids, alive_nodes()))
-            info = store.initialize(config.partitions, replica_ids, to_json(settings))
+            nodes = alive_nodes()
+            placement = place_replicas(replica_ids, nodes)
+            settings = to_json(Settings(replace(config, directory=known.directory), placement))
+            places = locate(placement, nodes)
+            info = store.initialize(config.partitions, replica_ids, settings, config.replication, places)
         _same(known, info)
         return info
     finally:
@@ -417,8 +422,10 @@ def _initialise_restored(
     was killed has made of the same."""
     own = replace(config, directory=known.directory, storage=restored.config.storage, server=restored.config.server)
     replica_ids = tuple(range(config.replicas))
-    settings = Settings(own, place_replicas(replica_ids, alive_nodes()))
-    info = store.plant(restored.seed, replica_ids, to_json(settings))
+    nodes = alive_nodes()
+    placement = place_replicas(replica_ids, nodes)
+    places = locate(placement, nodes)
+    info = store.plant(restored.seed, replica_ids, to_json(Settings(own, placement)), own.replication, places)
     _same(known, info)
     forget_restored(known.directory)
     return info
@@ -434,6 +441,7 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
     for what, found, wanted in (
         ("partitions", recorded.partitions, known.partitions),  # spaces may have been added since
         ("replicas", len(info.replica_ids), known.replicas),
+        ("replication", recorded.replication, known.replication),
         ("servers", recorded.servers, known.servers),
         ("its directory", recorded.directory, known.directory),
     ):

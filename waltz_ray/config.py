@@ -473,7 +473,7 @@ class ClusterConfig:
     """Number of partitions; fixed for the life of the cluster."""
 
     replicas: int = 3
-    """Storage replicas; every one holds every partition."""
+    """Storage replicas."""
 
     servers: int = 2
     """Partition servers."""
@@ -487,10 +487,19 @@ class ClusterConfig:
     topics: TopicConfig = field(default_factory=TopicConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
 
+    replication: int = 0
+    """How many of the replicas hold each partition: 3 or 5, or 0 = all of them; fixed for the life of the cluster. More
+    replicas than that are more disks and more room; what a partition commits depends on its own replicas only."""
+
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)
         _require(self, "replicas", 1, 99)
         _require(self, "servers", 1, 9999)
+        if self.replication not in (0, 3, 5) or self.replication > self.replicas:
+            raise ConfigError(
+                f"ClusterConfig.replication must be 3, 5 or 0 (all), and not more than there are replicas "
+                f"({self.replicas}), not {self.replication!r}"
+            )
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"

@@ -251,7 +251,7 @@ def _not_members(view: ClusterStatus) -> list[str]:
         f"partition {partition_id} has members {list(served.members)}"
         for server in view.servers.values()
         for partition_id, served in server.partitions.items()
-        if set(served.members) != view.replicas.keys()
+        if set(served.members) != served.replicas.keys()
     ]
 
 

@@ -104,12 +104,12 @@ def test_another_clusters_disk_is_refused(tmp_path: Path, store: ClusterStore) -
 
 
 class Rig:
-    def __init__(self, zookeeper: str, directory: Path) -> None:
+    def __init__(self, zookeeper: str, directory: Path, replication: int = 0) -> None:
         self.cluster = f"replica-{uuid.uuid4().hex[:8]}"
         self.zookeeper, self.directory = zookeeper, directory
         self.client = KazooZooKeeper(zookeeper)
         self.store = ClusterStore(self.client, self.cluster)
-        self.info = self.store.initialize(2, [0, 1], {})
+        self.info = self.store.initialize(2, [0, 1], {}, replication)
 
     def host(self, replica_id: int = 0, config: StorageConfig = CONFIG) -> ReplicaHost:
         return ReplicaHost(self.cluster, self.zookeeper, replica_id, str(self.directory), config, "127.0.0.1")
@@ -156,6 +156,20 @@ def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -
             assert peer.ask(Open(1, 8, rig.info.cluster_key)) == StateReply(1, 8, 7, -1, -1, 99, False)
     finally:
         again.shutdown()
+
+
+def test_a_replica_tells_of_the_partitions_that_it_has(zookeeper_server: str, tmp_path: Path) -> None:
+    rig = Rig(zookeeper_server, tmp_path, replication=1)
+    host = rig.host()
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        assert host.status().partitions == {}
+        with connected(rig.store.replicas()[0].endpoint) as peer:
+            assert isinstance(peer.ask(Open(1, 7, rig.info.cluster_key)), StateReply)
+        assert list(host.status().partitions) == [1]
+    finally:
+        host.shutdown()
+        rig.client.close()
 
 
 def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> None:

@@ -127,6 +127,28 @@ def test_full_then_incremental_then_restored_byte_for_byte(tmp_path: Path) -> No
     assert known.seed.hold == Hold("backup.restored", {2: 0}, f"restored from {target.shown}"), "orders has a setting"
 
 
+def test_each_partition_is_restored_on_as_many_replicas_as_it_was_on(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "backup")
+    source.replica_count, source.config = 5, {**source.config, "replication": 3}
+    source.ends = {0: 100, 1: 8, 2: 5}
+    run(source, target)
+    done = restore(target, str(tmp_path / "five"), Quiet(), "five")
+    known = read_restored(tmp_path / "five")
+    assert known is not None
+    assert (known.config.replicas, known.config.replication) == (5, 3)
+    reports = [verify_directory(OsDisk(), str(tmp_path / "five" / f"replica-{n}")) for n in range(5)]
+    for p in source.ends:
+        has = {n for n, report in enumerate(reports) if report.partitions[p].records}
+        assert has == set(known.seed.sets[p])
+        assert len(known.seed.sets[p]) == 3
+    compared = compare_reports(OsDisk(), reports, 5, 3)
+    assert [one.verdict for one in compared if one.partition_id in done.next_ids] == ["ok"] * len(done.next_ids)
+    fewer = restore(target, str(tmp_path / "one"), Quiet(), "one", replicas=1)
+    known = read_restored(tmp_path / "one")
+    assert known is not None
+    assert (fewer.replicas, known.config.replication, known.seed.sets) == (1, 0, {})
+
+
 def test_nothing_new_is_another_run_all_the_same(tmp_path: Path) -> None:
     source, target = MemorySource(), local(tmp_path)
     source.ends = {0: 3, 1: 0, 2: 0}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordination.test_memory_faults import DyingZooKeeper, snapshot
-from waltz_ray.backup.restored import RestoredCluster, write_restored
+from waltz_ray.backup.restored import RESTORED, RestoredCluster, read_restored, write_restored
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -103,4 +103,29 @@ def test_a_restored_directory_is_brought_up_as_it_is_or_not_at_all(tmp_path: Pat
     for shape, why in (((2, 5), "replicas 3, not 5"), ((4, 3), "partitions 2, not 4")):
         with pytest.raises(ClusterMismatch, match=f"has a restored cluster with {why}; leave the option out"):
             bring_up(ClusterConfig("c", str(tmp_path), *shape))
+    with pytest.raises(ClusterMismatch, match="has a restored cluster with replication 0, not 3; leave the option out"):
+        bring_up(ClusterConfig("c", str(tmp_path), 2, 3, replication=3))
     assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_restored_partition_is_on_the_replicas_that_got_its_log() -> None:
+    store = ClusterStore(MemoryZooKeeperServer().client(), "c")
+    seed = replace(SEED, sets={0: (0, 2, 4), 1: (1, 2, 3), 3: (0, 1, 4)})
+    info = store.plant(seed, range(5), {}, 3)
+    assert (info.replication, info.replica_ids) == (3, (0, 1, 2, 3, 4))
+    assert {p: tuple(store.roster(p)[0].members) for p in seed.sets} == seed.sets
+    assert len(store.roster(2)[0].replicas) == 3, "of a deleted space"
+
+
+def test_a_restored_cluster_remembers_who_has_what(tmp_path: Path) -> None:
+    config = ClusterConfig(name="c", partitions=2, replicas=5, replication=3)
+    sets = {0: (0, 1, 2), 1: (0, 3, 4), 3: (1, 2, 3)}
+    written = RestoredCluster(config, replace(SEED, sets=sets), {0: 5, 1: 12, 3: 0}, "backup", complete=True)
+    write_restored(tmp_path, written)
+    assert read_restored(tmp_path) == written
+    fields = json.loads((tmp_path / RESTORED).read_text())
+    del fields["sets"], fields["replication"]
+    (tmp_path / RESTORED).write_text(json.dumps(fields))
+    before = read_restored(tmp_path)
+    assert before is not None
+    assert (before.config.replication, before.seed.sets) == (0, {}), "written before there were sets: all on all"

@@ -17,6 +17,7 @@ import pytest
 from waltz_ray.actors import local_ray
 from waltz_ray.cli import main
 from waltz_ray.cli.up import cluster_name
+from waltz_ray.cli.verify import _replicas_of
 from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
 from waltz_ray.finding import cluster_file
@@ -340,3 +341,9 @@ def test_the_path_of_a_socket_is_short_whatever_the_directory_is_called(tmp_path
             assert temporary.resolve() == directory / "ray"
             if temporary.is_symlink():
                 shutil.rmtree(temporary.parent)
+
+
+def test_verify_knows_on_how_many_replicas_a_partition_is(tmp_path: Path) -> None:
+    assert _replicas_of(str(tmp_path), 2) == (2, 0), "a directory that is no cluster's: what is there"
+    cluster_file.write(ClusterFile("c", str(tmp_path), 4, 5, 2, replication=3))
+    assert _replicas_of(str(tmp_path), 2) == (5, 3)

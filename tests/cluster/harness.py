@@ -58,6 +58,7 @@ class Cluster:
         storage: StorageConfig | None = None,
         name: str | None = None,
         disk: Callable[[int], Disk] = lambda replica_id: OsDisk(),
+        replication: int = 0,
     ) -> None:
         self.name = name or f"c{uuid.uuid4().hex[:12]}"
         self.zookeeper = zookeeper
@@ -67,7 +68,7 @@ class Cluster:
         self._disk = disk
         self._client = KazooZooKeeper(zookeeper)
         self.store = ClusterStore(self._client, self.name)
-        self.info = self.store.initialize(partitions, list(range(replicas)), {})
+        self.info = self.store.initialize(partitions, list(range(replicas)), {}, replication)
         self.endpoints: dict[int, ReplicaEndpoint] = {}
         self.stores: dict[int, ReplicaStore] = {}
         self.servers: dict[int, Server] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -14,6 +16,7 @@ from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, InvalidInput, VersionConflict
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.replica_sets import ReplicaPlace, choose_sets
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import ServerDescriptor
@@ -308,3 +311,65 @@ def test_a_leader_whose_node_is_deleted_at_once_is_told(store: ClusterStore, zoo
     assert contender.events.until(lambda event: True) == "lost"
     assert contender.events.until(lambda event: True) == "elected"
     contender.leadership.cancel()
+
+
+# ---- on which replicas partitions are ----------------------------------------------------------------------------
+
+
+def test_each_partition_is_made_on_so_many_of_the_replicas(zookeeper: ZooKeeper, root: str) -> None:
+    store = ClusterStore(zookeeper, root)
+    places = {n: ReplicaPlace(f"10.0.0.{n}", "east" if n < 3 else "west") for n in range(5)}
+    info = store.initialize(6, range(5), {}, 3, places)
+    expected = list(islice(choose_sets(places, 3), 9))
+    assert [tuple(store.roster(p)[0].replicas) for p in range(6)] == expected[:6]
+    again = ClusterStore(zookeeper, root)
+    assert again.info() == info
+    assert (info.replication, info.places, info.replica_ids) == (3, places, (0, 1, 2, 3, 4))
+    again.spaces.create("orders", 3)
+    again.spaces.finish(9)
+    assert [tuple(store.roster(p)[0].replicas) for p in range(9)] == expected, "a space goes on where the last ended"
+
+
+def test_a_cluster_of_another_replication_is_refused(zookeeper: ZooKeeper, root: str) -> None:
+    ClusterStore(zookeeper, root).initialize(2, range(5), {}, 3)
+    for replication in (0, 5):
+        with pytest.raises(ClusterMismatch, match="has each partition on 3 replicas, not on 5"):
+            ClusterStore(zookeeper, root).initialize(2, range(5), {}, replication)
+
+
+@pytest.mark.parametrize("replication", [-1, 4])
+def test_a_partition_on_more_replicas_than_there_are_is_refused(
+    zookeeper: ZooKeeper, root: str, replication: int
+) -> None:
+    with pytest.raises(InvalidInput, match="a partition cannot be on"):
+        ClusterStore(zookeeper, root).initialize(1, range(3), {}, replication)
+    assert zookeeper.exists(f"/{root}") is None
+
+
+def test_a_cluster_from_before_there_were_sets_has_everything_everywhere(
+    zookeeper: ZooKeeper, root: str, store: ClusterStore
+) -> None:
+    path = f"/{root}/store/cluster"
+    fields = json.loads(zookeeper.get(path)[0])
+    del fields["replication"], fields["places"]
+    zookeeper.set(path, json.dumps(fields).encode(), -1)
+    info = ClusterStore(zookeeper, root).info()
+    assert (info.replication, info.replica_ids, info.places) == (3, (0, 1, 2), dict.fromkeys(range(3), ReplicaPlace()))
+
+
+def test_a_lost_replica_is_replaced_in_what_it_holds_and_nowhere_else(zookeeper: ZooKeeper, root: str) -> None:
+    store = ClusterStore(zookeeper, root)
+    store.initialize(5, range(5), {}, 3)
+    held = [p for p in range(5) if 0 in store.roster(p)[0].replicas]
+    assert 0 < len(held) < 5
+    for p in held:
+        roster, version = store.roster(p)
+        entries = dict.fromkeys(roster.replicas, ReplicaEntry(4, None)) | {0: ReplicaEntry(3, 17)}
+        store.set_roster(p, replace(roster, replicas=entries), version)
+    before = [store.roster(p) for p in range(5) if p not in held]
+    store.replace_replica(0)
+    assert [store.roster(p)[0].replicas[0] for p in held] == [ReplicaEntry(-1, None)] * len(held)
+    assert [store.roster(p) for p in range(5) if p not in held] == before
+    other = next(p for p in range(5) if p not in held)
+    with pytest.raises(CoordinationError, match=f"replica 0 is not assigned to partition {other}"):
+        store.replace_replica(0, [other])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.clients import SimClient
 from tests.simulation.dramas import Dramas
+from tests.simulation.operators import SETS
 from tests.simulation.process import Process
 from tests.simulation.rot import rot_behind_the_end, rot_below_the_mark, rot_in_an_index
 from tests.simulation.upkeep import SCRUBS
@@ -108,7 +109,10 @@ class Nemesis:
             self.kinds |= world.topics.faults.kinds
         if world.seed & SCRUBS:
             self.kinds |= {"bit rot below the mark": self._rot, "bit rot in an index": self._rot_index}
-            self._weights = {**_WEIGHTS, "bit rot below the mark": 8}
+            self._weights = {**self._weights, "bit rot below the mark": 8}
+        if world.seed & SETS:
+            self.kinds["replica set changed"] = self.everything["replica set changed"]
+            self._weights = {**self._weights, "replica set changed": 8}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 

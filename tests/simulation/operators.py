@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
     from tests.simulation.world import World
 
-__all__ = ["Operator"]
+__all__ = ["REPLICATION", "SETS", "Operator"]
+
+SETS = 1 << 26
+"""The bit of the seeds whose clusters have more replicas than a partition needs. In all others each partition has all
+of them unless the operator takes one away."""
+
+REPLICATION = 3
+"""In those: on how many replicas a partition is made."""
 
 _SMALLEST_SET = {3: 2, 5: 3}
 _PATIENCE_S = 2.0
@@ -33,6 +40,10 @@ class Operator:
         self.store = world.operator_store
         self.spoiled: set[int] = set()
         self._restarted_at_s = 0.0
+        replicas = len(world.replicas)
+        moves = bool(world.seed & SETS)
+        self._smallest, self._largest = (REPLICATION, REPLICATION + 1) if moves else (_SMALLEST_SET[replicas], replicas)
+        """Of a set: one that moves from replica to replica has one more on the way."""
 
     def assigned(self, partition_id: int) -> frozenset[int]:
         """The replicas that hold this partition, as recorded now."""
@@ -76,12 +87,12 @@ class Operator:
         partition_id = random.randrange(self.world.partitions)
         everybody = {replica.replica_id for replica in self.world.replicas}
         assigned = self.assigned(partition_id)
-        absent = everybody - assigned
-        if absent and (random.random() < 0.5 or len(assigned) <= _SMALLEST_SET[len(everybody)]):
+        absent = everybody - assigned if len(assigned) < self._largest else set()
+        if absent and (random.random() < 0.5 or len(assigned) <= self._smallest):
             wanted = assigned | {random.choice(sorted(absent))}
         else:
             wanted = assigned - {random.choice(sorted(assigned))}
-        if len(wanted) < _SMALLEST_SET[len(everybody)] or not self.assign(partition_id, wanted):
+        if len(wanted) < self._smallest or not self.assign(partition_id, wanted):
             return False
         roll = random.random()
         if roll < 0.4:
@@ -109,13 +120,26 @@ class Operator:
         return True
 
     def settle_sets(self) -> None:
-        """After the faults: all replicas again, or the sets as they are if nothing was lost meanwhile."""
+        """After the faults: all replicas again, or the sets as they are if nothing was lost meanwhile.
+
+        Those that move stay where they are, but a replica that was taken away for a drama is made up for.
+        """
+        if self.world.seed & SETS:
+            self._fill_sets()
+            return
         everybody = range(len(self.world.replicas))
         if self.spoiled or self.random.random() < 0.7:
             for partition_id in range(self.world.partitions):
                 while len(self.assigned(partition_id)) < len(everybody):
                     if not self.assign(partition_id, everybody):
                         raise AssertionError(f"partition {partition_id} cannot have all replicas again")
+
+    def _fill_sets(self) -> None:
+        for partition_id in range(self.world.partitions):  # those of spaces are left as they were made
+            while len(assigned := self.assigned(partition_id)) < REPLICATION:
+                absent = sorted({replica.replica_id for replica in self.world.replicas} - assigned)
+                if not self.assign(partition_id, assigned | {self.random.choice(absent)}):
+                    raise AssertionError(f"partition {partition_id} cannot have {REPLICATION} replicas again")
 
     def make_them_notice(self, partition_id: int, noticed: Iterable[int]) -> None:
         """A server goes on with the set it knows until it opens a session: one of its replicas is restarted."""

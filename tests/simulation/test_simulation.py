@@ -17,6 +17,7 @@ from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.operators import SETS
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.topics import TOPICS
 from tests.simulation.trimming import TRIMS
@@ -54,6 +55,30 @@ def test_histories_in_which_spaces_come_and_go() -> None:
     for seed in range(GROWS, GROWS + SEEDS // 20):
         faults.update(passed(seed).faults)
     assert min(faults["space created"], faults["space deleted"]) > 0, faults
+
+
+def test_histories_in_which_sets_move_over_more_replicas_than_they_need() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(SETS, SETS + SEEDS // 20):
+        outcome = passed(seed)
+        counts["commits"] += outcome.commits
+        faults.update(outcome.faults)
+    assert counts["commits"] > 50 * (SEEDS // 20), counts
+    assert faults["replica set changed"] > SEEDS // 20, faults
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("one_vote_too_few", SETS + 0x3),
+        ("removal_forgets_the_published_quorum", SETS + 0xA),
+        ("votes_are_counted_with_the_new_quorum", SETS + 0xA),
+    ],
+)
+def test_a_broken_rule_of_sets_is_noticed_where_they_move(name: str, seed: int) -> None:
+    caught = hunt(name, seeds=1, first=seed)
+    assert isinstance(caught, Caught)
+    assert caught.checker == "no_loss", caught.message
 
 
 def test_histories_in_which_records_are_given_up() -> None:

@@ -26,7 +26,7 @@ from tests.simulation.kv_actors import kv_conditions
 from tests.simulation.loop import ProcessLoop, Scheduler, note
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
-from tests.simulation.operators import Operator
+from tests.simulation.operators import REPLICATION, SETS, Operator
 from tests.simulation.original_client import OriginalClient
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.replica import DIRECTORY, SimReplica
@@ -84,6 +84,8 @@ class World:
         self.partitions = random.choice([1, 1, 2, 3])
         self.record_bytes = random.choice([0, 0, 160])
         """Data of every transaction is filled up to so much: records of one size, so that old bytes fit new places."""
+        if seed & SETS:
+            self.partitions = Random(seed + 5).choice([2, 3, 5])
         self.history = History(self.partitions)
         self.network = Network(self.scheduler, Random(random.getrandbits(64)))
         self.zookeeper = SimZooKeeperServer(self.scheduler, Random(random.getrandbits(64)), self.history)
@@ -91,6 +93,8 @@ class World:
         self.safety_s = random.uniform(5.0, 14.0)
         self._stop_logging: Callable[[], None] = lambda: None
         replicas = random.choice([3, 3, 3, 5])
+        if seed & SETS:
+            replicas = Random(seed + 6).choice([5, 6, 7, 9])
         self.operator_store = self._initialize(replicas)
         self.replicas = [SimReplica(self, n, self._storage_config()) for n in range(replicas)]
         servers = random.choice([1, 2, 2, 3])
@@ -123,7 +127,7 @@ class World:
         operator = ProcessLoop(self.scheduler, self.network, "operator")  # type: ignore[abstract]
         self.loops.append(operator)
         store = ClusterStore(self.zookeeper.connect(operator), CLUSTER)
-        store.initialize(self.partitions, range(replicas))
+        store.initialize(self.partitions, range(replicas), None, REPLICATION if self.seed & SETS else 0)
         return store
 
     def _storage_config(self) -> StorageConfig:

@@ -20,7 +20,10 @@ class Cluster:
         self.directories: list[str] = []
 
     def replica(self, *appends: tuple[int, int, int], mark: int = -1, session: int = 1) -> None:
-        """Records of (last ID, tag), each in its session; segments end elsewhere in every replica."""
+        """Records of (last ID, tag), each in its session; segments end elsewhere in every replica.
+
+        ``session`` -1: none was ever opened.
+        """
         directory = f"/data/replica-{len(self.directories)}"
         config = SEGMENTS[len(self.directories) % 2]
         store = ReplicaStore.create(self.disk, directory, KEY, 1, config)
@@ -31,16 +34,17 @@ class Cluster:
                 count = min(100, last_id - log.last_id)
                 log.append(of_session, records(log.last_id + 1, count, tag))
             log.sync()
-        log.open_session(session)
+        if session != -1:
+            log.open_session(session)
         if mark >= 0:
             log.set_low_water_mark(session, mark, min(mark, log.last_id))
         store.close()
         self.directories.append(directory)
 
-    def compare(self, replicas: int = 3) -> PartitionComparison:
+    def compare(self, replicas: int = 3, replication: int = 0) -> PartitionComparison:
         reports = [verify_directory(self.disk, directory) for directory in self.directories]
         assert all(report.ok for report in reports), [str(report.damage) for report in reports]
-        (found,) = compare_reports(self.disk, reports, replicas)
+        (found,) = compare_reports(self.disk, reports, replicas, replication)
         return found
 
 
@@ -129,3 +133,41 @@ def test_a_quorum_counts_only_copies_with_the_same_records(cluster: Cluster) -> 
     cluster.replica((1, 400, 0), session=1)
     found = cluster.compare()
     assert found.errors == ("transaction 520 was committed, and 1 of 3 copies have it; 2 of 3 must",)
+
+
+# ---- where a partition is on some of the replicas only ----------------------------------------------------------
+
+
+def test_replicas_that_never_had_a_partition_are_not_behind_in_it(cluster: Cluster) -> None:
+    for _ in range(3):
+        cluster.replica((1, 500, 0), mark=400)
+    cluster.replica(session=-1)
+    cluster.replica(session=-1)
+    found = cluster.compare(replicas=5, replication=3)
+    assert (found.verdict, found.committed_id) == ("ok", 500)
+    assert [standing.replica for standing in found.standings] == ["replica-0", "replica-1", "replica-2"]
+
+
+def test_two_of_three_are_a_quorum_of_five_replicas_too(cluster: Cluster) -> None:
+    cluster.replica((1, 500, 0))
+    cluster.replica((1, 500, 0))
+    cluster.replica((1, 200, 0))
+    for _ in range(2):
+        cluster.replica(session=-1)
+    found = cluster.compare(replicas=5, replication=3)
+    assert (found.verdict, found.committed_id) == ("BEHIND", 500)
+
+
+def test_what_is_lost_is_not_believed_to_be_on_replicas_that_never_had_it(cluster: Cluster) -> None:
+    cluster.replica((1, 500, 0), mark=400)
+    for _ in range(4):
+        cluster.replica(session=-1)
+    found = cluster.compare(replicas=5, replication=3)
+    assert found.errors == ("transaction 400 was committed, and 1 of 1 copies have it; 2 of 3 must",)
+
+
+def test_a_directory_that_is_not_here_may_hold_it(cluster: Cluster) -> None:
+    cluster.replica((1, 500, 0), mark=400)
+    cluster.replica(session=-1)
+    assert cluster.compare(replicas=3, replication=3).verdict == "BEHIND"
+    assert cluster.compare(replicas=5, replication=3).verdict == "ok"

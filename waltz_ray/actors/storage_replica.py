@@ -71,7 +71,7 @@ from waltz_ray.errors import (
     WaltzError,
 )
 from waltz_ray.net.backoff import Backoff
-from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
     ReplicaRequest,
@@ -120,6 +120,7 @@ class ReplicaHost:
         self._cluster_store: ClusterStore | None = None
         self._spaces_changed = threading.Event()  # since ``_follow`` has looked
         self._table: SpaceTable | None = None  # as it was then
+        self._has_all = True  # of the partitions, and so has everybody
         self._trim_marks: dict[int, int] = {}
         self._full = FullDisk()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
@@ -148,7 +149,7 @@ class ReplicaHost:
             endpoint=endpoint.endpoint if endpoint else None,
             disk_use_bytes=_measured(store.disk_use_bytes) if store else None,
             disk_free_bytes=_measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
-            partitions={p: _stored(store, p) for p in store.served_ids} if store else {},
+            partitions=_held(store, self._has_all) if store else {},
             traffic=endpoint.statistics() if endpoint else None,
             scrub=upkeep.status() if upkeep else None,
             sync=self._measured.syncs(),
@@ -312,6 +313,8 @@ class ReplicaHost:
         self._handles = OwnHandles(self._disk)
         try:
             disk = self._handles.disk
+            info = cluster_store.info()
+            self._has_all = info.replication == len(info.replica_ids)
             self._store = open_storage(disk, self._directory, cluster_store, self._replica_id, self._config)
             for partition_id in self._store.served_ids:
                 try:
@@ -374,6 +377,12 @@ def _measured(measure: Callable[[], int]) -> int | None:
         return measure()
     except OSError:
         return None
+
+
+def _held(store: ReplicaStore, has_all: bool) -> dict[int, StoredPartition]:
+    """The partitions; where others have some of them, those on which a session was ever opened here."""
+    found = {partition_id: _stored(store, partition_id) for partition_id in store.served_ids}
+    return {p: stored for p, stored in found.items() if has_all or stored.damaged or stored.session != NO_SESSION}
 
 
 def _stored(store: ReplicaStore, partition_id: int) -> StoredPartition:

@@ -57,6 +57,8 @@ Handle = Any  # an actor handle; Ray's own type knows nothing of the methods
 
 ZOOKEEPER = "zookeeper"
 
+_ZONE = "ray.io/availability-zone"
+
 # A replica or server asks for a sliver of its resource: the point is where it runs, not how many fit.
 _SLIVER = 0.001
 
@@ -203,9 +205,13 @@ def restart_actor(cluster: str, name: str) -> None:
 
 
 def alive_nodes() -> list[NodeView]:
-    """The Ray cluster's nodes."""
+    """The Ray cluster's nodes; the zone of one is its Ray label ``ray.io/availability-zone``."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return [NodeView(node["NodeManagerAddress"], frozenset(node["Resources"])) for node in nodes if node["Alive"]]
+    return [
+        NodeView(node["NodeManagerAddress"], frozenset(node["Resources"]), node.get("Labels", {}).get(_ZONE, ""))
+        for node in nodes
+        if node["Alive"]
+    ]
 
 
 def running_actors(cluster: str) -> list[str]:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from waltz_ray.backup.catalogue import finished_backup, load_piece
@@ -27,6 +27,7 @@ from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
 from waltz_ray.errors import Corruption, DiskFull, InvalidInput, StorageError
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.replica_sets import choose_sets, nowhere_in_particular
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.storage.disk import OsDisk
@@ -97,7 +98,8 @@ def restore(
     generations = {p: backup.generation for p, backup in manifest.partitions.items()}
     trim_marks = {p: backup.first_id for p, backup in manifest.partitions.items() if backup.first_id}
     ids = manifest.last_client_id, manifest.last_server_id
-    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, _hold(manifest, target.shown))
+    hold, sets = _hold(manifest, target.shown), _sets(config, manifest.spaces.partitions)
+    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets)
     restored = RestoredCluster(config, seed, ends, target.shown)
     try:
         os.makedirs(into, exist_ok=True)
@@ -136,14 +138,26 @@ def _check_empty(into: str) -> None:
 def _config(manifest: Manifest, name: str, replicas: int | None) -> ClusterConfig:
     """That of the cluster, as far as it goes on."""
     fields: Mapping[str, Any] = manifest.config
+    count = manifest.replica_count if replicas is None else replicas
+    replication = int(fields.get("replication", 0))
     return ClusterConfig(
         name=name or manifest.identity.cluster,
         partitions=manifest.spaces.spaces[DEFAULT_SPACE].count,
-        replicas=manifest.replica_count if replicas is None else replicas,
+        replicas=count,
+        replication=replication if replication <= count else 0,
         servers=int(fields.get("servers", ClusterConfig().servers)),
         storage=build(StorageConfig, dict(fields.get("storage", {}))),
         server=build(ServerConfig, dict(fields.get("server", {}))),
     )
+
+
+def _sets(config: ClusterConfig, partitions: int) -> dict[int, tuple[int, ...]]:
+    """Who gets which partition, where not everybody gets all; nobody knows yet where the replicas will be."""
+    if not config.replication:
+        return {}
+    places = nowhere_in_particular(range(config.replicas))
+    chosen = choose_sets(places, config.replication)
+    return dict(enumerate(islice(chosen, partitions)))
 
 
 def _ends(target: Target, manifest: Manifest, cuts: Sequence[Cut]) -> dict[int, int]:
@@ -206,8 +220,10 @@ def _write_replicas(target: Target, manifest: Manifest, restored: RestoredCluste
             disks.append(disk)
             stores.append(store)
         for p in sorted(manifest.partitions):
-            logs = [store.partition(p) for store in stores]
-            _write_partition(target, manifest, p, restored.next_ids[p], list(zip(disks, logs, strict=True)), shown)
+            logs = [
+                (disks[number], stores[number].partition(p)) for number in restored.seed.sets.get(p, range(len(stores)))
+            ]
+            _write_partition(target, manifest, p, restored.next_ids[p], logs, shown)
 
 
 def _write_partition(

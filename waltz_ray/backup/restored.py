@@ -57,6 +57,7 @@ class RestoredCluster:
             "origin": self.origin,
             "name": self.config.name,
             "replicas": self.config.replicas,
+            "replication": self.config.replication,
             "servers": self.config.servers,
             "storage": vars(self.config.storage),
             "server": vars(self.config.server),
@@ -68,6 +69,7 @@ class RestoredCluster:
             "generations": {str(p): generation for p, generation in sorted(seed.generations.items())},
             "hold": None if seed.hold is None else {str(p): first for p, first in seed.hold.positions.items()},
             "trim_marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())},
+            "sets": {str(p): list(replica_ids) for p, replica_ids in sorted(seed.sets.items())},
             "next_ids": {str(p): next_id for p, next_id in sorted(self.next_ids.items())},
         }
 
@@ -80,6 +82,7 @@ class RestoredCluster:
             name=fields["name"],
             partitions=spaces[DEFAULT_SPACE].count,
             replicas=fields["replicas"],
+            replication=fields.get("replication", 0),  # written since there are sets
             servers=fields["servers"],
             storage=build(StorageConfig, fields["storage"]),
             server=build(ServerConfig, fields["server"]),
@@ -94,6 +97,7 @@ class RestoredCluster:
             _by_partition(fields["generations"]),
             _by_partition(fields["trim_marks"]),
             hold,
+            {int(p): tuple(map(int, replica_ids)) for p, replica_ids in fields.get("sets", {}).items()},
         )
         next_ids = _by_partition(fields["next_ids"])
         return cls(config, seed, next_ids, origin, fields["complete"] is True)

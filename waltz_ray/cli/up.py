@@ -42,6 +42,9 @@ def up(
         int | None, typer.Option(help=f"Partitions of the space log, for ever. \\[default: {_DEFAULT.partitions}]")
     ] = None,
     replicas: Annotated[int | None, typer.Option(help=f"Storage replicas. \\[default: {_DEFAULT.replicas}]")] = None,
+    replication: Annotated[
+        int | None, typer.Option(help="How many replicas hold each partition: 3 or 5, for ever. \\[default: all]")
+    ] = None,
     servers: Annotated[int | None, typer.Option(help=f"Partition servers. \\[default: {_DEFAULT.servers}]")] = None,
     kv: Annotated[
         int | None, typer.Option(min=1, help="Key/value actors, and a space kv; more of them than before at any time.")
@@ -78,6 +81,7 @@ def up(
         directory=directory,
         partitions=partitions if partitions is not None else there.partitions,
         replicas=replicas if replicas is not None else there.replicas,
+        replication=replication if replication is not None else there.replication,
         servers=servers if servers is not None else there.servers,
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
@@ -153,4 +157,5 @@ def _meant(directory: str, cluster: str, address: str) -> ClusterFile:
         address=joined,
         zookeeper=view.zookeeper,
         embedded=not config.zookeeper,
+        replication=config.replication,
     )

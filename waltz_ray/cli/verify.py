@@ -43,7 +43,7 @@ def verify(
 
     directories = storage_directories(directory)
     reports = [_verified(each, running, len(directories) > 1) for each in directories]
-    compared = compare_reports(OsDisk(), reports, _replicas_of(directory, len(reports))) if len(reports) > 1 else []
+    compared = compare_reports(OsDisk(), reports, *_replicas_of(directory, len(reports))) if len(reports) > 1 else []
     if as_json:
         print_json([_plain(report, compared) for report in reports])
     else:
@@ -73,12 +73,15 @@ def _verified(directory: str, running: bool, one_of_several: bool) -> VerifyRepo
         return report
 
 
-def _replicas_of(directory: str, found: int) -> int:
-    """How many the cluster has; each node of a cluster of several nodes has only its own here."""
+def _replicas_of(directory: str, found: int) -> tuple[int, int]:
+    """How many the cluster has, and how many of them hold a partition (0: all); each node of a cluster of several nodes
+    has only its own here."""
+    from waltz_ray.backup.restored import read_restored
     from waltz_ray.finding import cluster_file
 
-    cluster = cluster_file.read(directory)
-    return found if cluster is None else max(found, cluster.replicas)
+    restored = read_restored(directory)
+    cluster = restored.config if restored is not None else cluster_file.read(directory)
+    return (found, 0) if cluster is None else (max(found, cluster.replicas), cluster.replication)
 
 
 def _of_different_clusters(reports: list[VerifyReport]) -> list[str]:

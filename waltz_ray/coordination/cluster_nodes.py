@@ -31,12 +31,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.replica_sets import ReplicaPlace, choose_sets, nowhere_in_particular
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.wire import znodes
@@ -66,13 +68,25 @@ _VERSION = 1
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """What is fixed when a cluster is initialised, but for ``partitions``, which is as of the reading and only grows.
-    ``settings`` are the caller's, plain JSON values."""
+    ``places``: each replica's. ``replication``: on how many of them a partition is made. ``settings`` are the caller's,
+    plain JSON values."""
 
     name: str
     partitions: int
     cluster_key: uuid.UUID
-    replica_ids: tuple[int, ...]
+    places: Mapping[int, ReplicaPlace]
+    replication: int
     settings: Mapping[str, Any]
+
+    @property
+    def replica_ids(self) -> tuple[int, ...]:
+        """In rising order."""
+        return tuple(sorted(self.places))
+
+    def first_rosters(self, partitions: int) -> list[bytes]:
+        """What the records of partitions 0 .. ``partitions`` - 1 are made as: who holds each."""
+        sets = islice(choose_sets(self.places, self.replication), partitions)
+        return [Roster.initial(replica_ids).to_json().encode() for replica_ids in sets]
 
 
 def to_json(fields: Mapping[str, Any]) -> bytes:
@@ -108,11 +122,15 @@ def read_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, bool, int]:
     data, version = zookeeper.get(path)
     fields = to_fields(path, data)
     with naming(path):
+        places = nowhere_in_particular([int(replica_id) for replica_id in fields["replica_ids"]])
+        for replica_id, place in fields.get("places", {}).items():  # written since sets are chosen by them
+            places[int(replica_id)] = ReplicaPlace(str(place["node"]), str(place["zone"]))
         info = ClusterInfo(
             root[1:],
             int(fields["partitions"]),
             uuid.UUID(fields["cluster_key"]),
-            tuple(int(replica_id) for replica_id in fields["replica_ids"]),
+            places,
+            int(fields.get("replication", len(places))),  # before that everybody held everything
             dict(fields["settings"]),
         )
         return info, bool(fields["complete"]), version
@@ -154,6 +172,8 @@ def info_json(info: ClusterInfo, complete: bool) -> bytes:
             "partitions": info.partitions,
             "cluster_key": str(info.cluster_key),
             "replica_ids": list(info.replica_ids),
+            "replication": info.replication,
+            "places": {str(r): {"node": at.node, "zone": at.zone} for r, at in sorted(info.places.items())},
             "settings": dict(info.settings),
         }
     )
@@ -180,6 +200,11 @@ def _check_shape(zookeeper: ZooKeeper, root: str, wanted: ClusterInfo) -> None:
             f"cluster {wanted.name!r} has replicas {list(info.replica_ids)}, not {list(wanted.replica_ids)}; "
             f"use another name"
         )
+    if info.replication != wanted.replication:
+        raise ClusterMismatch(
+            f"cluster {wanted.name!r} has each partition on {info.replication} replicas, not on {wanted.replication}; "
+            f"use another name"
+        )
 
 
 def _partitions_at_first(zookeeper: ZooKeeper, root: str, found: RootNode) -> int:
@@ -194,7 +219,6 @@ def _partitions_at_first(zookeeper: ZooKeeper, root: str, found: RootNode) -> in
 
 
 def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo, further: Mapping[str, bytes]) -> None:
-    record = Roster.initial(info.replica_ids).to_json().encode()
     nodes = {
         "/ids": b"",
         "/ids/client": znodes.encode_counter(0),
@@ -203,7 +227,7 @@ def _create_missing(zookeeper: ZooKeeper, root: str, info: ClusterInfo, further:
         "/store/partitions": b"",
         "/store/replicas": b"",
         "/store/preferred": to_json({"servers": {}}),
-        **{partition_path("", p): record for p in range(info.partitions)},
+        **{partition_path("", p): record for p, record in enumerate(info.first_rosters(info.partitions))},
         **further,
     }
     for path, data in nodes.items():

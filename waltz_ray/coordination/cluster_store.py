@@ -38,6 +38,7 @@ from waltz_ray.errors import (
 )
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
+from waltz_ray.protocol.replica_sets import ReplicaPlace, nowhere_in_particular
 from waltz_ray.protocol.roster import UNRESOLVED, Roster
 from waltz_ray.protocol.spaces import most_partitions
 from waltz_ray.wire import znodes
@@ -84,26 +85,52 @@ class ClusterStore:
     # -- the cluster ---------------------------------------------------------------------------------
 
     def initialize(
-        self, partitions: int, replicas: Sequence[int], settings: Mapping[str, Any] | None = None
+        self,
+        partitions: int,
+        replicas: Sequence[int],
+        settings: Mapping[str, Any] | None = None,
+        replication: int = 0,
+        places: Mapping[int, ReplicaPlace] | None = None,
     ) -> ClusterInfo:
-        """Make the cluster's nodes, or finish making them. Of an existing cluster the stored settings stay.
+        """Make the cluster's nodes, or finish making them. Of an existing cluster the stored settings and places stay.
 
-        ClusterMismatch if the root exists and has another shape or is another program's. InvalidInput.
+        Each partition is made on ``replication`` of the replicas (0: on all), which ``places``, where they are, and
+        ``protocol.replica_sets`` choose. ClusterMismatch if the root exists and has another shape or is another
+        program's. InvalidInput.
         """
         if partitions < 1 or not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
             raise InvalidInput(f"a cluster needs partitions and distinct replica IDs, not {partitions} and {replicas}")
-        wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), tuple(sorted(replicas)), dict(settings or {}))
-        most = most_partitions(len(replicas))
+        held = replication or len(replicas)
+        if not 0 < held <= len(replicas):
+            raise InvalidInput(f"a partition cannot be on {replication} replicas, there are {len(replicas)}")
+        at = {**nowhere_in_particular(sorted(replicas)), **(places or {})}
+        wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), at, held, dict(settings or {}))
+        most = most_partitions(held)
         if partitions > most:
-            raise InvalidInput(f"a cluster of {len(replicas)} replicas has {most} partitions at most, not {partitions}")
+            raise InvalidInput(
+                f"a cluster with {held} replicas of each partition has {most} partitions at most, not {partitions}"
+            )
         self._info = create_nodes(self._zookeeper, self._root, wanted, first_space_nodes(partitions))
         return self._info
 
-    def plant(self, seed: Seed, replicas: Sequence[int], settings: Mapping[str, Any]) -> ClusterInfo:
-        """``initialize`` for a cluster whose replicas begin with logs; its key is the seed's. ClusterMismatch if there
-        is another cluster of that name."""
+    def plant(
+        self,
+        seed: Seed,
+        replicas: Sequence[int],
+        settings: Mapping[str, Any],
+        replication: int = 0,
+        places: Mapping[int, ReplicaPlace] | None = None,
+    ) -> ClusterInfo:
+        """``initialize`` for a cluster whose replicas begin with logs; its key is the seed's, and so is who has what.
+        ``replication`` and ``places`` are for partitions to come. ClusterMismatch if there is another cluster of that
+        name."""
         wanted = ClusterInfo(
-            self.cluster, seed.spaces.partitions, seed.cluster_key, tuple(sorted(replicas)), dict(settings)
+            self.cluster,
+            seed.spaces.partitions,
+            seed.cluster_key,
+            {**nowhere_in_particular(sorted(replicas)), **(places or {})},
+            replication or len(replicas),
+            dict(settings),
         )
         info = create_nodes(self._zookeeper, self._root, wanted, seed_nodes(seed, replicas))
         if info.cluster_key != seed.cluster_key:
@@ -312,11 +339,13 @@ class ClusterStore:
     def replace_replica(self, replica_id: int, partitions: Sequence[int] | None = None) -> None:
         """Declare that a replica's disk is lost and that it may come back empty: it never joined anything.
 
-        ``partitions``: only what it had of these. CoordinationError, and nothing is changed, if it is a member of
-        some partition's last session: there its vote may be needed, so a server has to open a session without it first.
+        ``partitions``: only what it had of these; it must be in their sets. CoordinationError, and nothing is changed,
+        if it is a member of some partition's last session: there its vote may be needed, so a server has to open a
+        session without it first.
         """
         count = self.partitions()
         wanted = self.spaces.table().kept if partitions is None else partitions
+        may_be_others = partitions is None and replica_id in self.info().replica_ids
         if bad := [p for p in wanted if not 0 <= p < count]:
             raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
         while True:
@@ -326,6 +355,8 @@ class ClusterStore:
                     roster, version = self.roster(p)
                 except NoNode:
                     continue  # its space is being made: nobody ever joined it
+                if may_be_others and replica_id not in roster.replicas:
+                    continue
                 if roster.replicas.get(replica_id) != NEVER_JOINED:
                     writes.append(Write(self._partition_path(p), _replaced(p, roster, replica_id), version))
             try:

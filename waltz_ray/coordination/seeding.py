@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from waltz_ray.coordination.cluster_nodes import partition_path, to_json
 from waltz_ray.coordination.hold_store import Hold, first_hold_nodes
@@ -30,7 +30,8 @@ SEED_SESSION = 1
 @dataclass(frozen=True)
 class Seed:
     """``generations`` and ``trim_marks`` by partition, of those that have one. ``spaces`` has N, and who is gone.
-    ``hold``: what retention must leave alone until somebody releases it."""
+    ``hold``: what retention must leave alone until somebody releases it. ``sets``: partition -> the replicas that have
+    its log; one that is not there is on all."""
 
     cluster_key: uuid.UUID
     spaces: SpaceTable
@@ -39,11 +40,11 @@ class Seed:
     generations: Mapping[int, int]
     trim_marks: Mapping[int, int]
     hold: Hold | None = None
+    sets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
     """Path below the cluster's root -> content, in the order in which they can be made."""
-    members = {replica_id: ReplicaEntry(SEED_SESSION, UNRESOLVED) for replica_id in sorted(replica_ids)}
     generations = {p: generation for p, generation in sorted(seed.generations.items()) if generation > 0}
     nodes = {
         "/ids/client": znodes.encode_counter(seed.last_client_id),
@@ -58,5 +59,7 @@ def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
     if seed.hold is not None:
         nodes |= first_hold_nodes([seed.hold])
     for p in seed.spaces.kept:
+        holders = sorted(seed.sets.get(p, replica_ids))
+        members = dict.fromkeys(holders, ReplicaEntry(SEED_SESSION, UNRESOLVED))
         nodes[partition_path("", p)] = Roster(SEED_SESSION, generations.get(p, 0), members).to_json().encode()
     return nodes

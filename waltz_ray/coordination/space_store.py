@@ -34,7 +34,6 @@ from waltz_ray.coordination.cluster_nodes import (
     to_json,
 )
 from waltz_ray.errors import ClusterNotFound, InvalidInput, NodeExists, NoNode, SpaceGone, VersionConflict
-from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.spaces import (
     DEFAULT_SPACE,
     Space,
@@ -194,7 +193,7 @@ class SpaceStore:
             raise InvalidInput(f"space {name!r} of cluster {self._cluster!r} {why}; take another name")
 
     def _check_room(self, info: ClusterInfo, count: int) -> None:
-        most = most_partitions(len(info.replica_ids))
+        most = most_partitions(info.replication)
         if info.partitions + count > most:
             raise InvalidInput(
                 f"cluster {self._cluster!r} has {info.partitions} partitions, deleted ones counted, and cannot have "
@@ -213,16 +212,16 @@ class SpaceStore:
         self._raise(path, lambda data: _raised_assignment(path, data, partitions))
 
     def _make_rosters(self, partitions: int, info: ClusterInfo) -> None:
-        first = Roster.initial(info.replica_ids).to_json().encode()
         while True:
             there = set(self._zookeeper.children(self._root + "/store/partitions"))
             missing = [p for p in range(partitions) if str(p) not in there]
             if not missing:
                 return
+            first = info.first_rosters(partitions)
             try:
                 for start in range(0, len(missing), WRITES_AT_ONCE):
                     some = missing[start : start + WRITES_AT_ONCE]
-                    self._zookeeper.write_all([Write(partition_path(self._root, p), first) for p in some])
+                    self._zookeeper.write_all([Write(partition_path(self._root, p), first[p]) for p in some])
             except NodeExists:
                 continue  # another manager is about it, too
 

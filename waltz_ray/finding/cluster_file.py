@@ -53,7 +53,7 @@ class LocalRay:
 class ClusterFile:
     """``address``: Ray's; ``zookeeper``: the connect string; ``embedded``: it is ours, in ``directory``/zookeeper;
     ``ray``: the head we started, None if the Ray is somebody else's or none of ours runs; ``key``: the cluster's, as
-    text, "" before ZooKeeper has it."""
+    text, "" before ZooKeeper has it; ``replication``: how many replicas hold a partition, 0: all."""
 
     name: str
     directory: str
@@ -65,6 +65,7 @@ class ClusterFile:
     embedded: bool = True
     ray: LocalRay | None = None
     key: str = ""
+    replication: int = 0
 
     @property
     def running(self) -> bool:

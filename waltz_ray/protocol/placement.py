@@ -154,10 +154,11 @@ def _room(loads: Mapping[int, int], kept: Mapping[int, list[int]], rest: int) ->
 
 @value()
 class NodeView:
-    """An alive Ray node: its address and the names of the resources it offers."""
+    """An alive Ray node: its address, the names of the resources it offers, and its zone, "" = not known."""
 
     address: str
     resources: frozenset[str]
+    zone: str = ""
 
 
 def place_replicas(

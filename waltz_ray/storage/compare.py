@@ -19,6 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.records import Int64s
 from waltz_ray.storage.control_file import ControlEntry
 from waltz_ray.storage.disk import Disk
@@ -72,6 +73,11 @@ class CopyOf:
         return self.digest.end_id - 1
 
     @property
+    def never_used(self) -> bool:
+        """No session was ever opened there: what a replica has of a partition that others hold."""
+        return self.entry is not None and self.session_id == NO_SESSION and not self.digest.end_id
+
+    @property
     def session_id(self) -> int:
         return -1 if self.entry is None else self.entry.session_id
 
@@ -109,9 +115,9 @@ class PartitionComparison:
 
 
 def compare_copies(
-    disk: Disk, partition_id: int, copies: Sequence[CopyOf], replicas: int, running: bool = False
+    disk: Disk, partition_id: int, copies: Sequence[CopyOf], replicas: int, elsewhere: int, running: bool = False
 ) -> PartitionComparison:
-    """``replicas``: how many the cluster has; those that have no copy here may hold anything.
+    """``replicas``: how many hold the partition; ``elsewhere``: so many of them may not be seen here and hold anything.
 
     ``running``: the copies were read one after the other while records came in, so that a mark in one may be above the
     end of another that was read before it.
@@ -128,7 +134,7 @@ def compare_copies(
     committed_id = max(marked_id, held[quorum - 1] if len(held) >= quorum else -1)
     errors = _contradictions(copies, forks)
     holders = _holders(copies, forks, marked_id)
-    if not running and marked_id >= 0 and holders + replicas - len(copies) < quorum:
+    if not running and marked_id >= 0 and holders + elsewhere < quorum:
         errors.append(
             f"transaction {marked_id} was committed, and {holders} of {len(copies)} copies have it; "
             f"{quorum} of {replicas} must"

@@ -121,23 +121,25 @@ def verify_directory(
             disk.close(lock)
 
 
-def compare_reports(disk: Disk, reports: list[VerifyReport], replicas: int) -> list[PartitionComparison]:
-    """The copies of every partition beside each other, ``replicas`` in all; those that are not here may hold anything.
+def compare_reports(
+    disk: Disk, reports: list[VerifyReport], replicas: int, replication: int = 0
+) -> list[PartitionComparison]:
+    """The copies of every partition beside each other. There are ``replicas`` in all, ``replication`` of which (0: all)
+    hold a partition; those that are not here may hold anything.
 
     What was found good is compared. A copy whose control file cannot be read is like one that is not here.
     """
     partitions = sorted({partition_id for report in reports for partition_id in report.partitions})
     running = any(report.running for report in reports)
-    return [
-        compare_copies(
-            disk,
-            partition_id,
-            [_copy(r, partition_id) for r in reports if partition_id in r.partitions],
-            replicas,
-            running,
-        )
-        for partition_id in partitions
-    ]
+    held_by = replication or replicas
+    compared = []
+    for partition_id in partitions:
+        copies = [_copy(report, partition_id) for report in reports if partition_id in report.partitions]
+        elsewhere = min(held_by, replicas - len(copies))
+        if held_by < replicas:
+            copies = [copy for copy in copies if not copy.never_used]
+        compared.append(compare_copies(disk, partition_id, copies, held_by, elsewhere, running))
+    return compared
 
 
 def _copy(report: VerifyReport, partition_id: int) -> CopyOf:
