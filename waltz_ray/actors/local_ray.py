@@ -35,7 +35,7 @@ __all__ = ["LOOPBACK_ONLY", "launch", "start", "stop", "wait_until_started"]
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024  # the log does not use it; RayDP's exchange with Spark does
-_LONGEST_TEMPORARY = 107 - len("/session_2026-11-22_11-08-50_758631_4194304/sockets/plasma_store")  # of a socket's path
+_LONGEST_TEMPORARY = 107 - len("/session_2026-11-22_11-08-50_758631_4194304/sockets/dash_MetricsHead")  # of a socket
 _LOG = "start.log"
 _SHORT = "waltz-ray-"
 _END_DEADLINE_S = 15.0
