@@ -231,7 +231,7 @@ def _gates(config: Path, names: Sequence[str]) -> Iterator[tuple[tuple[StreamSet
 
     chosen = read_config(config)
     chosen = replace(chosen.only(names), collectors=(), zookeeper=chosen.zookeeper or "not asked")
-    with _chatter_to_stderr(), cli.opened_place(chosen) as place:
+    with _chatter_to_stderr(), cli.opened_place(chosen, works=lambda config, hosts: False) as place:
         yield chosen.services, place.files_of
 
 

@@ -26,6 +26,7 @@ from waltz_spark.streams.files import Files, FilesOf, local_files
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService, check_file_systems
 from waltz_spark.streams.settings import StreamSettings
+from waltz_spark.streams.spark_copying import OnSpark, SparkJobs, TaskGates
 from waltz_spark.streams.states import decode_node
 from waltz_spark.streams.status import ThreadStatus, status
 
@@ -75,7 +76,15 @@ class StreamsPlace:
             if point == "after SUCCESS_COMMIT" and last is not None:
                 say(f"{settings.name}: {last.final_path}")
 
-        service = StreamService(settings, zookeeper, self.files_of, self.clock, hook)
+        on_spark = None
+        if self.spark is not None and settings.spark_copy_bytes:
+            on_spark = OnSpark(
+                SparkJobs(self.spark),
+                TaskGates.of(self.spark),
+                settings.copy_tasks,
+                lambda text: say(f"{settings.name}: {text}"),
+            )
+        service = StreamService(settings, zookeeper, self.files_of, self.clock, hook, on_spark=on_spark)
         return service
 
 
@@ -92,12 +101,13 @@ def opened_place(
     spark: SparkKind = "auto",
     zookeeper: str = "",
     address: str = "",
-    collects: Callable[[StreamsConfig, str], bool] = lambda config, hosts: bool(config.collectors),
+    works: Callable[[StreamsConfig, str], bool] = lambda config, hosts: config.uses_spark,
 ) -> Iterator[StreamsPlace]:
     """What ``config`` needs; the Spark that was started for it ends with it.
 
-    ``zookeeper``: instead of the file's; ``address``: Ray's; ``collects``: whether a collector will write, which is
-    what needs a Spark (and roots on a Hadoop file system do). RayNotRunning, ClusterNotFound, ConfigError.
+    ``zookeeper``: instead of the file's; ``address``: Ray's; ``works``: whether a collector will write, or a service
+    copy with tasks, which is what needs a Spark (and roots on a Hadoop file system do). RayNotRunning, ClusterNotFound,
+    ConfigError.
     """
     check_roots(config)
     hosts, name = zookeeper or config.zookeeper, ""
@@ -109,7 +119,7 @@ def opened_place(
     remote = any("://" in root for root in config.roots)
     with ExitStack() as stack:
         session = None
-        if remote or collects(config, hosts):
+        if remote or works(config, hosts):
             session = stack.enter_context(_spark(spark, address))
         yield StreamsPlace(hosts, session, _gates(session), cluster=name)
 

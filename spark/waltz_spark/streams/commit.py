@@ -30,10 +30,11 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
-from waltz_spark.streams.files import FilesOf, SeenPath, copy_file, directory_of
+from waltz_spark.streams.copying import Copier, CopyRoom, FileCopy
+from waltz_spark.streams.files import FilesOf, SeenPath, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
 from waltz_spark.streams.nodes import read_nodes
-from waltz_spark.streams.odd import make_way, put_file, unreadable_input
+from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import (
@@ -48,7 +49,7 @@ from waltz_spark.streams.states import (
     encode_node,
 )
 
-__all__ = ["PAUSES", "POINTS", "RECOVERY_POINTS", "CommitThread", "Hook", "Work"]
+__all__ = ["PAUSES", "POINTS", "RECOVERY_POINTS", "CommitThread", "Hook", "Staged", "Work"]
 
 POINTS = (
     "before build",
@@ -99,14 +100,26 @@ class Work:
     source: str = ""
     seen: tuple[SeenPath, ...] = ()
     """The inputs as they were when they rested, in their order; () = there is a marker."""
+    sizes: tuple[int, ...] = ()
+    """Bytes of the inputs, in their order, once they have been looked at."""
 
     @property
     def commit(self) -> str:
         return commit_of(self.target)
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The inputs of ``work``, copied to ``temporary`` of this run; or a ``problem`` with one, and nothing is there."""
+
+    work: Work
+    temporary: str
+    problem: str = ""
+
+
 class CommitThread(ThreadRun):
-    """``open`` takes the lock and recovers; ``commit`` publishes one path; ``close`` gives the lock away.
+    """``open`` takes the lock and recovers; ``stage`` copies inputs; ``commit`` publishes one path; ``close`` gives the
+    lock away.
 
     Any error, from ``open`` as from ``commit``, leaves what a crash at that point would leave: ``close``, and ``open``
     again. VersionConflict: another run has taken over. Not for use by several Python threads at once.
@@ -152,23 +165,44 @@ class CommitThread(ThreadRun):
             self._categories.release()
         super().close()
 
-    def commit(self, work: Work) -> str:
-        """Publish ``work.target`` and put its input away, and "" in SUCCESS_COMMIT. Else what is wrong with an input
-        file, with nothing done. FileExistsError if the target is published already."""
+    def stage(self, works: Sequence[Work], copier: Copier) -> list[Staged]:
+        """Copy what the works take; whose ``problem`` is not "" has left nothing. All of it goes with the run.
+
+        OSError for what is wrong on our own side.
+        """
+        self.check_held()
+        self._hook("before build")
+        temporaries = [self._new_directory(work.commit) for work in works]
+        copies = [_copies(work, temporary) for work, temporary in zip(works, temporaries, strict=True)]
+        room = CopyRoom(self._files, self._new_directory, lambda: self._hook("during build"))
+        problems = copier.copy(copies, room)
+        staged = [
+            Staged(work, temporary, problem or self._changed(work))
+            for work, temporary, problem in zip(works, temporaries, problems, strict=True)
+        ]
+        for each in staged:
+            if each.problem:
+                self.check_held()
+                self._files.delete(each.temporary)
+            else:
+                self._files.sync_directory(each.temporary)
+        self._hook("after build")
+        return staged
+
+    def commit(self, staged: Staged) -> None:
+        """Publish the target of what was staged without a problem, and put its input away: SUCCESS_COMMIT.
+
+        FileExistsError if the target is published already: nothing was done."""
+        work = staged.work
         self.check_held()
         if self._files.exists(work.target.on(self.settings.root)):
             raise FileExistsError(f"{work.target.on(self.settings.root)} is published already")
-        self._hook("before build")
-        temporary = self.staged(work.commit)
-        if problem := self._build(work, temporary):
-            return problem
-        self._hook("after build")
         path = PathInFlight(
             work.commit,
             work.src_root,
             work.src,
             work.names,
-            temporary,
+            staged.temporary,
             work.target.relative,
             self._trash_of(work),
             self.settings.consumers,
@@ -177,7 +211,6 @@ class CommitThread(ThreadRun):
         self._write(self.node.started(path))
         self._hook("after " + StreamState.START.value)
         self._carry_through(TABLE)
-        return ""
 
     def put_away_input(self, work: Work) -> None:
         """Move the input of work that was committed before to trash, without committing anything."""
@@ -230,29 +263,17 @@ class CommitThread(ThreadRun):
         if problem := in_flight_elsewhere(settings, read_nodes(self._zookeeper, settings.zookeeper_root).services):
             raise ConfigError(problem)
 
-    def _build(self, work: Work, temporary: str) -> str:
+    def _new_directory(self, name: str) -> str:
+        path = self.staged(name)
+        self._files.make_directory(path)
+        return path
+
+    def _changed(self, work: Work) -> str:
+        """Which input is not what it was when it rested; "" = none."""
         source = self._files_of(work.src_root)
-        self._files.make_directory(temporary)
-        for name in work.inputs:
-            try:
-                copy_file(source, join(work.input_directory, name), self._files, join(temporary, name))
-            except OSError:
-                self.check_held()
-                if source.exists(join(work.input_directory, name)):
-                    problem = unreadable_input(source, join(work.input_directory, name))
-                    if not problem:
-                        raise  # it is our own directory that is missing, or full
-                else:
-                    problem = f"{work.input_directory} has not all of its files"
-                self._files.delete(temporary)
-                return problem
-            self._hook("during build")
         for name, seen in zip(work.inputs, work.seen, strict=False):
             if source.look(join(work.input_directory, name)) != seen:
-                self.check_held()
-                self._files.delete(temporary)
                 return f"{join(work.input_directory, name)} changed while it was copied; is it still being written?"
-        self._files.sync_directory(temporary)
         return ""
 
     def _carry_through(self, table: Mapping[StreamState, Row]) -> None:
@@ -310,3 +331,10 @@ class CommitThread(ThreadRun):
     def _write(self, node: ThreadNode) -> None:
         self._put(encode_node(node))
         self.node = node
+
+
+def _copies(work: Work, temporary: str) -> list[FileCopy]:
+    return [
+        FileCopy(work.src_root, join(work.input_directory, name), join(temporary, name), size_bytes)
+        for name, size_bytes in zip(work.inputs, work.sizes, strict=True)
+    ]

@@ -93,6 +93,9 @@ class ServiceSection:
     interval_s: float = 0.0  # 0 = the file's
     holes_after_s: float = _SERVICE.holes_after_s
     plain_rest_s: float = _SERVICE.plain_rest_s
+    spark_copy_bytes: int = _SERVICE.spark_copy_bytes
+    copy_tasks: int = _SERVICE.copy_tasks
+    copy_bytes_per_task: int = _SERVICE.copy_bytes_per_task
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ class StreamsConfig:
         sources = (source.root for each in self.services for source in each.sources)
         own = [*(each.root for each in self.collectors), *(each.root for each in self.services)]
         return list(dict.fromkeys([*own, *sources]))
+
+    @property
+    def uses_spark(self) -> bool:
+        """Whether a collector is in it, which writes with tasks, or a service that copies with them."""
+        return bool(self.collectors) or any(each.spark_copy_bytes for each in self.services)
 
     def only(self, names: Sequence[str]) -> StreamsConfig:
         """The configuration of these threads only, () = all. ConfigError for a name that is not in it."""

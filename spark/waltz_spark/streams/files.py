@@ -19,9 +19,11 @@ from typing import Literal, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.checksum import crc32
 
 __all__ = [
     "CHUNK_BYTES",
+    "Checksum",
     "Files",
     "FilesOf",
     "LocalFiles",
@@ -82,8 +84,14 @@ class Files(Protocol):
         """
         ...
 
-    def copy(self, path: str, target: str) -> None:
-        """Copy the file's bytes to ``target``, durable like those of ``write``. FileNotFoundError."""
+    def copy(self, path: str, target: str) -> int:
+        """Copy the file's bytes to ``target``, durable like those of ``write``: the CRC-32 of what was read.
+
+        FileNotFoundError."""
+        ...
+
+    def checksum(self, path: str) -> int:
+        """The CRC-32 of the file's bytes. FileNotFoundError."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -141,12 +149,25 @@ def directory_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def copy_file(source: Files, path: str, target: Files, target_path: str) -> None:
-    """Copy a file from one gate to another, durable at the target. FileNotFoundError."""
+def copy_file(source: Files, path: str, target: Files, target_path: str) -> int:
+    """Copy a file from one gate to another, durable at the target: the CRC-32 of what was read. FileNotFoundError."""
     if source is target:
-        target.copy(path, target_path)
-    else:
-        target.write(target_path, source.chunks(path))
+        return target.copy(path, target_path)
+    passing = Checksum()
+    target.write(target_path, passing.of(source.chunks(path)))
+    return passing.value
+
+
+class Checksum:
+    """The CRC-32 of pieces that pass through; ``value`` when they have."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def of(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self.value = crc32(piece, self.value)
+            yield piece
 
 
 class LocalFiles:
@@ -199,9 +220,17 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
 
-    def copy(self, path: str, target: str) -> None:
-        with open(path, "rb") as file:
-            self.write(target, iter(lambda: file.read(CHUNK_BYTES), b""))
+    def copy(self, path: str, target: str) -> int:
+        passing = Checksum()
+        with open(path, "rb") as file:  # before the target: nothing is made where there is no source
+            self.write(target, passing.of(iter(lambda: file.read(CHUNK_BYTES), b"")))
+        return passing.value
+
+    def checksum(self, path: str) -> int:
+        passing = Checksum()
+        for _ in passing.of(self.chunks(path)):
+            pass
+        return passing.value
 
     def rename(self, source: str, target: str) -> None:
         # Between the look and the rename only a run that was replaced could act, and what it could rename from has

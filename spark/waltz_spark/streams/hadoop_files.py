@@ -137,18 +137,32 @@ class HadoopFiles:
         system, there = self._at(path)
         return system.createFile(there).overwrite(True).build()
 
-    def copy(self, path: str, target: str) -> None:
+    def copy(self, path: str, target: str) -> int:
+        with self._summed(path) as (source, checksum), _translated(target):
+            stream = self._create(target)
+            try:
+                self._hadoop.io.IOUtils.copyBytes(source, stream, CHUNK_BYTES, False)
+                stream.hsync()
+            finally:
+                stream.close()
+            return int(checksum.getValue())
+
+    def checksum(self, path: str) -> int:
+        with self._summed(path) as (source, checksum), _translated(path):
+            nowhere = self._gateway.jvm.org.apache.commons.io.output.NullOutputStream.NULL_OUTPUT_STREAM
+            self._hadoop.io.IOUtils.copyBytes(source, nowhere, CHUNK_BYTES, False)
+            return int(checksum.getValue())
+
+    @contextmanager
+    def _summed(self, path: str) -> Iterator[tuple[Any, Any]]:
+        """The file's stream, and the CRC-32 of what has been read from it."""
+        zipped = self._gateway.jvm.java.util.zip
         with _translated(path):
             system, there = self._at(path)
-            source = system.open(there)
+            checksum = zipped.CRC32()
+            source = zipped.CheckedInputStream(system.open(there), checksum)
         try:
-            with _translated(target):
-                stream = self._create(target)
-                try:
-                    self._hadoop.io.IOUtils.copyBytes(source, stream, CHUNK_BYTES, False)
-                    stream.hsync()
-                finally:
-                    stream.close()
+            yield source, checksum
         finally:
             source.close()
 

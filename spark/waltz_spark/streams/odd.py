@@ -15,7 +15,7 @@ from waltz_spark.streams.files import Files, directory_of
 from waltz_spark.streams.layout import join, odd_path
 from waltz_spark.streams.texts import shown
 
-__all__ = ["SMALL_BYTES", "input_problem", "make_way", "put_file", "read_small", "unreadable_input", "way_problem"]
+__all__ = ["SMALL_BYTES", "input_sizes", "make_way", "put_file", "read_small", "unreadable_input", "way_problem"]
 
 SMALL_BYTES = 16 * 1024 * 1024
 """Markers, announcements and records are no larger: a marker of a hundred thousand files has about 5 MB."""
@@ -38,13 +38,15 @@ def read_small(files: Files, path: str) -> bytes:
         raise InvalidInput(f"{shown(path)} cannot be read: {error}") from error
 
 
-def input_problem(files: Files, directory: str, names: Sequence[str]) -> str:
-    """Why these entries cannot be copied; "" = they can. One that is missing is left to the copy to find."""
+def input_sizes(files: Files, directory: str, names: Sequence[str]) -> tuple[list[int], str]:
+    """The entries' bytes, and why they cannot be copied, "" = they can. One that is missing is left to the copy."""
+    sizes = []
     for name in names:
         seen = files.look(join(directory, name))
         if seen is not None and seen.kind != "file":
-            return f"{shown(join(directory, name))} is {_what(seen.kind)}, not a file; put the file there"
-    return ""
+            return [], f"{shown(join(directory, name))} is {_what(seen.kind)}, not a file; put the file there"
+        sizes.append(seen.size_bytes if seen is not None else 0)
+    return sizes, ""
 
 
 def unreadable_input(files: Files, path: str) -> str:

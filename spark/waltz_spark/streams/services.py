@@ -20,11 +20,13 @@ from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
+from waltz_spark.streams.batches import Copies, Ready
 from waltz_spark.streams.commit import CommitThread, Hook
+from waltz_spark.streams.copying import Copier, InProcess
 from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
 from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
-from waltz_spark.streams.odd import input_problem, way_problem
+from waltz_spark.streams.odd import input_sizes, way_problem
 from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
@@ -77,8 +79,24 @@ def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
             )
 
 
+@dataclass(slots=True)
+class _Passing:
+    """What a pass has done so far; ``stay``: what it could not do."""
+
+    committed: list[str] = field(default_factory=list)
+    replayed: list[str] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    stay: list[Found] = field(default_factory=list)
+
+    def cannot(self, found: Found, problem: str) -> None:
+        self.problems[found.name] = problem
+        self.stay.append(found)
+
+
 class StreamService:
     """One thread's service. ZooKeeper, file systems and clock are given; ``hook`` and ``recovery`` are for tests.
+
+    ``on_spark`` copies where there is much to copy (``StreamSettings.spark_copy_bytes``); None: this process does.
 
     ConfigError for settings that cannot be. Not for use by several Python threads at once.
     """
@@ -91,6 +109,7 @@ class StreamService:
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         hook: Hook = lambda point: None,
         recovery: Mapping[StreamState, Row] = RECOVERY,
+        on_spark: Copier | None = None,
     ) -> None:
         settings.validate()
         sources = tuple(replace(source, root=normal_root(source.root)) for source in settings.sources)
@@ -99,6 +118,7 @@ class StreamService:
         self.thread = CommitThread(self.settings, zookeeper, files_of, clock, hook, recovery)
         self._purged_hour = ""
         self._rests = Rests()
+        self._copies = Copies(self.settings, InProcess(files_of), on_spark)
 
     def run_once(self) -> Pass:
         """Recover if this begins a run, then commit everything there is.
@@ -178,30 +198,31 @@ class StreamService:
             log.warning("stream service %s has taken over", name)
 
     def _pass(self) -> Pass:
-        committed: list[str] = []
-        replayed: list[str] = []
-        problems: dict[str, str] = {}
-        stay: list[Found] = []
+        passing = _Passing()
+        batch: list[Ready] = []
         for found in find_work(self.settings, self._files_of, self._rests, self._clock()):
+            if self._copies.is_full(batch) or any(each.found.name == found.name for each in batch):
+                self._commit(batch, passing)
+                batch = []
             if self.is_replay(found):
                 self._drop(found)
-                replayed.append(found.name)
-            elif problem := self._problem_or_commit(found):
-                problems[found.name] = problem
-                stay.append(found)
+                passing.replayed.append(found.name)
+            elif isinstance(one := self._ready(found), str):
+                passing.cannot(found, one)
             else:
-                committed.append(found.name)
+                batch.append(one)
+        self._commit(batch, passing)
         # After the others: a minute that was missing may just have come, or one that shows that one is missing.
         for hole in find_holes(self.settings, self._files_of, self.thread.node.seen, self._clock()):
-            if problem := self._problem_or_commit(hole):
-                problems[hole.name] = problem
+            if isinstance(one := self._ready(hole), str):
+                passing.problems[hole.name] = one  # there is nothing that could be dropped
             else:
-                committed.append(hole.name)
-        dropped = self._drop_asked(stay)
+                self._commit([one], passing)
+        dropped = self._drop_asked(passing.stay)
         for name in dropped:
-            del problems[name]
-        self._note(problems)
-        return Pass(False, tuple(committed), tuple(replayed), problems, dropped=tuple(dropped))
+            del passing.problems[name]
+        self._note(passing.problems)
+        return Pass(False, tuple(passing.committed), tuple(passing.replayed), passing.problems, dropped=tuple(dropped))
 
     def is_replay(self, found: Found) -> bool:
         """Whether an announcement is of what was taken over before."""
@@ -230,8 +251,8 @@ class StreamService:
             forget_drops(files, settings.root, settings.name, asked)
         return dropped
 
-    def _problem_or_commit(self, found: Found) -> str:
-        """What keeps the work from being done; "" when it is done."""
+    def _ready(self, found: Found) -> Ready | str:
+        """What can be copied and committed, or what keeps it from being done."""
         work = found.work
         if found.problem or work is None:
             return found.problem
@@ -246,11 +267,22 @@ class StreamService:
             )
         if len(work.commit) > COMMIT_BYTES:
             return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
-        return (
-            way_problem(files, root, directory_of(target))
-            or input_problem(self._files_of(work.src_root), work.input_directory, work.inputs)
-            or self.thread.commit(work)
-        )
+        if problem := way_problem(files, root, directory_of(target)):
+            return problem
+        sizes, problem = input_sizes(self._files_of(work.src_root), work.input_directory, work.inputs)
+        return problem or Ready(found, replace(work, sizes=tuple(sizes)))
+
+    def _commit(self, batch: Sequence[Ready], passing: _Passing) -> None:
+        """Copy all of them, then commit one after the other."""
+        if not batch:
+            return
+        staged = self.thread.stage([each.work for each in batch], self._copies.copier(batch))
+        for each, one in zip(batch, staged, strict=True):
+            if one.problem:
+                passing.cannot(each.found, one.problem)
+            else:
+                self.thread.commit(one)
+                passing.committed.append(each.found.name)
 
     def _note(self, problems: Mapping[str, str]) -> None:
         settings = self.settings

@@ -67,6 +67,17 @@ class StreamSettings:
     """local: files of other writers, which bring no markers (``plain``), are taken when they have not changed for so
     long; 0: never."""
 
+    spark_copy_bytes: int = 0
+    """What waits is copied by Spark tasks when it is at least so much, and there is a Spark; 0: always by the service
+    itself. Starting tasks takes some tenths of a second: below some hundred megabytes they bring nothing."""
+
+    copy_tasks: int = 4
+    """How many Spark tasks copy at the same time, at the most."""
+
+    copy_bytes_per_task: int = 1024**3
+    """What waits is copied and then committed in batches of about so much for each task: what a crash lets be copied
+    twice, and the temporaries that there are at the same time."""
+
     zookeeper_root: str = "/databus"
 
     @property
@@ -96,6 +107,9 @@ class StreamSettings:
         for field in ("retention_hours", "trash_retention_hours"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"stream service {self.name}: {field} must be at least 1, not {getattr(self, field)}")
+        for field, least in (("spark_copy_bytes", 0), ("copy_tasks", 1), ("copy_bytes_per_task", 1)):
+            if getattr(self, field) < least:
+                raise ConfigError(f"stream service {self.name}: {field} must be at least {least}")
         if self.interval_s <= 0:
             raise ConfigError(f"stream service {self.name}: interval_s must be more than 0, not {self.interval_s}")
         for field in ("holes_after_s", "plain_rest_s"):

@@ -84,8 +84,12 @@ class FaultyFiles:
         self._change("write", path, lambda: self._files.write_unsynced(path, data[: len(data) // 2]))
         self._files.write(path, [data])
 
-    def copy(self, path: str, target: str) -> None:
+    def copy(self, path: str, target: str) -> int:
         self.write(target, self._files.chunks(path))
+        return self._files.checksum(path)
+
+    def checksum(self, path: str) -> int:
+        return self._files.checksum(path)
 
     def rename(self, source: str, target: str) -> None:
         self._change("rename", f"{source} to {target}")

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from waltz_spark.streams.files import CHUNK_BYTES, SeenPath
 
+from waltz_ray.protocol.checksum import crc32
+
 __all__ = ["MemoryFiles"]
 
 
@@ -117,8 +119,13 @@ class MemoryFiles:
             parent.entries[posixpath.basename(path)] = _File()
         self._file(path).data = data
 
-    def copy(self, path: str, target: str) -> None:
-        self.write(target, self.chunks(path))
+    def copy(self, path: str, target: str) -> int:
+        data = self.read(path)
+        self.write(target, [data])
+        return crc32(data)
+
+    def checksum(self, path: str) -> int:
+        return crc32(self.read(path))
 
     def rename(self, source: str, target: str) -> None:
         if self._find(target) is not None:

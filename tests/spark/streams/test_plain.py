@@ -127,10 +127,11 @@ def test_what_grows_while_it_is_copied_stays(writer: Writer, monkeypatch: pytest
     writer.after(60)
     copy = MemoryFiles.copy
 
-    def growing(self: MemoryFiles, path: str, target: str) -> None:
-        copy(self, path, target)
+    def growing(self: MemoryFiles, path: str, target: str) -> int:
+        checksum = copy(self, path, target)
         if path.endswith(NAME):
             writer.write(NAME, b"one and more")
+        return checksum
 
     monkeypatch.setattr(MemoryFiles, "copy", growing)
     done = writer.after(120)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import pytest
-from waltz_spark.streams.commit import CommitThread, Work
+from waltz_spark.streams.commit import CommitThread, Staged
 from waltz_spark.streams.files import FilesOf
 from waltz_spark.streams.layout import join, tmp_path
 from waltz_spark.streams.services import StreamService
@@ -66,10 +66,10 @@ class LiteralThread(CommitThread):
 class RemovesFirst(CommitThread):
     """The announcement goes before the consumer's own data is committed."""
 
-    def commit(self, work: Work) -> str:
-        if work.source:
-            self.put_away_input(work)
-        return super().commit(work)
+    def commit(self, staged: Staged) -> None:
+        if staged.work.source:
+            self.put_away_input(staged.work)
+        super().commit(staged)
 
 
 class NoFence(CommitThread):
