@@ -35,7 +35,7 @@ from waltz_ray.client.readers.reading import Reading, plan_reading
 from waltz_ray.errors import DataUnavailable
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, build_records
 
-__all__ = ["SparkOptions", "prepare", "spark_read"]
+__all__ = ["SparkOptions", "prepare", "spark_read", "stdout_is_stderr"]
 
 _PARTITIONS = 4
 _BATCH_BYTES = 1024 * 1024
@@ -85,7 +85,7 @@ def spark_read(waltz: Waltz, options: SparkOptions, progress: Progress = lambda 
 @contextmanager
 def _spark(executors: int) -> Iterator[Any]:
     try:
-        with _stdout_is_stderr():
+        with stdout_is_stderr():
             spark = start_spark("waltz-bench", executors=executors, executor_cores=1)
         yield spark
     finally:
@@ -93,7 +93,7 @@ def _spark(executors: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _stdout_is_stderr() -> Iterator[None]:
+def stdout_is_stderr() -> Iterator[None]:
     """For processes that are started here: Spark's Java inherits it, and says things that are no JSON."""
     sys.stdout.flush()
     kept = os.dup(1)

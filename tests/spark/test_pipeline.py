@@ -20,6 +20,7 @@ import pytest
 from waltz_spark import read_feed
 from waltz_spark.pipeline.run import PipelineResult, files_frame, flow
 from waltz_spark.pipeline.sums import PartitionSums, differences, sums_of_frame
+from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.collector import Collector, CollectorSettings
 from waltz_spark.streams.collector_files import ClusterFeed
 from waltz_spark.streams.collector_states import CollectorState
@@ -28,13 +29,17 @@ from waltz_spark.streams.files import Files, local_files
 from waltz_spark.streams.hadoop_files import HadoopFiles
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService
-from waltz_spark.streams.settings import StreamSettings
+from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.spark_copying import OnSpark, SparkJobs, TaskGates
 
 import waltz_ray
 from tests.cluster.harness import wait_until
 from tests.spark.spark_collector_worker import settings_of
+from tests.spark.streams.world import CHAIN, FIRST, NOW, World, walk
 from waltz_ray.bring_up import Cluster
 from waltz_ray.client.readers.ranges import Range
+from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
 
@@ -252,3 +257,36 @@ def test_the_command_takes_everything_down(tmp_path: Path, interrupted: bool) ->
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+@with_spark
+def test_a_mirror_copies_with_tasks(spark: Any, tmp_path: Path) -> None:
+    """Directories, and another scheme: there a task has a JVM of its own, with what the driver's Hadoop is told."""
+    there = tmp_path / "there"
+    there.mkdir()
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.logs.link./r", f"file://{there}")
+    hadoop, zookeeper = HadoopFiles.of(spark), MemoryZooKeeperServer().client()
+    said: list[str] = []
+
+    def files_of(root: str) -> Files:
+        return hadoop if "://" in root else local_files(root)
+
+    def service(settings: StreamSettings, client: ZooKeeper) -> StreamService:
+        settings = replace(settings, spark_copy_bytes=1, copy_tasks=2)
+        on_spark = OnSpark(SparkJobs(spark), TaskGates.of(spark), 2, said.append)
+        return StreamService(settings, client, files_of, lambda: NOW, on_spark=on_spark)
+
+    world = World(local_files("/"), str(tmp_path / "here"), minutes=3)
+    assert {len(one.committed) for one in world.finish(zookeeper, service).values()} == {3}
+    assert world.problems(zookeeper) == []
+    far = StreamSettings("mirror", "away", "viewfs://logs/r/away", (Source("copy", world.root("copy")),))
+    [part] = [path.to_stream("streams") for path, content in world.expected.items() if path.minute == FIRST]
+    announce(world.files, world.root("copy"), "away", Announcement("copy", part), str(tmp_path / "staged"))
+    with service(far, zookeeper) as mirror:
+        assert mirror.run_once().committed == ("202611211550.bank.tokyo.c1",)
+    copied = walk(local_files("/"), part.on(str(there / "away")))
+    assert {Path(name).name: data for name, data in copied.items() if "crc" not in name} == {
+        Path(name).name: data for name, data in walk(local_files("/"), part.on(world.root("copy"))).items()
+    }
+    assert len(said) == len(CHAIN) + 1
+    assert all(text.startswith("copied") and "with 2 tasks" in text for text in said)

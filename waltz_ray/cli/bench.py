@@ -316,6 +316,21 @@ def spark(
 
 
 @_bench.command()
+def copies(
+    directory: DirOption = "",
+    runs: RunsOption = 3,
+    minutes: Annotated[int, typer.Option(min=1, help="Parts that wait.")] = 8,
+    files: Annotated[int, typer.Option(min=1, help="Files of each.")] = 4,
+    mb: Annotated[int, typer.Option("--mb", min=1, help="Megabytes of each file.")] = 32,
+    as_json: JsonOption = False,
+) -> None:
+    """A mirror's copies: by its process, by 1 and 4 Spark tasks; by a plain copy of the same files."""
+    part = _part("copies", "pyspark")
+    options = part.CopiesOptions(minutes, files, mb, runs)
+    _run(directory, as_json, lambda place, progress: part.copies(place, options, progress))
+
+
+@_bench.command()
 def growth(
     directory: DirOption = "",
     runs: RunsOption = 5,
