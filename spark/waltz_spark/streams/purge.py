@@ -46,8 +46,11 @@ def purge(thread: CommitThread, zookeeper: ZooKeeper, files_of: FilesOf, now: da
 
 def _purge_stream(thread: CommitThread, zookeeper: ZooKeeper, files: Files, now: datetime) -> list[str]:
     settings = thread.settings
-    before = hours_before(now, settings.retention_hours)
-    minutes = [minute for minute in _minutes(files, settings.root, settings.stream) if minute[1] < before]
+    minutes = [
+        (directory, minute)
+        for directory, minute in _minutes(files, settings.root, settings.stream)
+        if minute < hours_before(now, settings.retention_of(_category_of(directory)))
+    ]
     old = [(directory, part) for directory, _ in minutes for part in _parts(files, settings.root, directory)]
     nodes = read_nodes(zookeeper, settings.zookeeper_root)
     for name in nodes.unreadable:
@@ -88,6 +91,10 @@ def _minutes(files: Files, root: str, stream: str) -> Iterator[tuple[str, dateti
             yield directory, parse_minute("".join(directory.split("/")[2:]))
         except InvalidInput:
             continue
+
+
+def _category_of(directory: str) -> str:
+    return directory.split("/")[1]
 
 
 def _parts(files: Files, root: str, directory: str) -> Iterator[PublishedPath]:

@@ -36,6 +36,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICES = CHAIN[:3]
+LAST = CHAIN[-1]  # a mirror of a mirror, with nobody behind it
 AT_ONCE = 3
 PATIENCE_S = 60.0
 TAKE_OVER_S = 2 * SESSION_TIMEOUT_MS / 1000 + 3
@@ -178,6 +179,13 @@ def one_of_each_point() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_killed_at_every_point(name: str, tmp_path: Path, zookeeper_server: str) -> None:
     cases = [Case(name, point, bool(number % 2)) for number, point in enumerate(POINTS)]
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+def test_a_mirror_of_a_mirror_killed_in_each_state(tmp_path: Path, zookeeper_server: str) -> None:
+    """Behind a local, a merged and a mirror, each in a root of its own: everything is there once, in all four."""
+    states = [StreamState.START, StreamState.MOVED, StreamState.ANNOUNCED, StreamState.TRASHED, StreamState.SUCCESS]
+    cases = [Case(LAST, point, False) for point in (*(f"after {each.value}" for each in states), "after MOVE")]
     assert problems_of(cases, tmp_path, zookeeper_server) == []
 
 

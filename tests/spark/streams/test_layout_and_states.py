@@ -238,6 +238,7 @@ LOCAL = StreamSettings("local", "tokyo", "/r", consumers=("all",))
         ({"consumers": ("a/b",)}, "consumer"),
         ({"categories": ("",)}, "category"),
         ({"retention_hours": 0}, "retention_hours"),
+        ({"retention_hours": 10**9}, "retention_hours must be 1 to 1000000"),
         ({"trash_retention_hours": 0}, "trash_retention_hours"),
         ({"interval_s": 0.0}, "interval_s"),
         ({"zookeeper_root": "databus"}, "zookeeper_root"),
