@@ -44,7 +44,7 @@ def fit_problems(collectors: Sequence[CollectorSettings], services: Sequence[Str
 
 
 def with_category_retention(services: Sequence[StreamSettings]) -> tuple[StreamSettings, ...]:
-    """Each with what the other services of its root keep longer of its categories: a category's retention on a root is the
+    """Each with what other services of its root keep longer of its categories: a category's retention on a root is the
     largest of those, as Databus has it (max of local and merged). The roots must be normal ones."""
     return tuple(
         replace(
