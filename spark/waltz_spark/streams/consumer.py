@@ -13,8 +13,9 @@ from typing import NamedTuple
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.announce import Announcement, decode_announcement
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import consumers_path
+from waltz_spark.streams.layout import PublishedPath, consumers_path
 from waltz_spark.streams.odd import read_small
+from waltz_spark.streams.placing import list_of_part
 
 __all__ = ["Pending", "pending", "pending_names"]
 
@@ -51,11 +52,12 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
         except InvalidInput as error:
             yield Pending(directory, name, None, str(error))
             continue
-        yield Pending(directory, name, announcement, _part_problem(files, announcement.path.on(root)))
+        yield Pending(directory, name, announcement, _part_problem(files, root, announcement.path))
 
 
-def _part_problem(files: Files, part: str) -> str:
+def _part_problem(files: Files, root: str, path: PublishedPath) -> str:
+    part = path.on(root)
     seen = files.look(part)
     if seen is None:
-        return f"{part} was announced and is not there"
+        return "" if files.exists(list_of_part(path, root)) else f"{part} was announced and is not there"
     return "" if seen.kind == "directory" else f"{part} was announced and is no directory"

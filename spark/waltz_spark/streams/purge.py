@@ -16,7 +16,7 @@ from datetime import datetime
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.commit import CommitThread
-from waltz_spark.streams.files import Files, FilesOf
+from waltz_spark.streams.files import Files, FilesOf, directory_of
 from waltz_spark.streams.layout import (
     DIRECTORY_LEVELS,
     PublishedPath,
@@ -28,6 +28,7 @@ from waltz_spark.streams.layout import (
     tmp_path,
 )
 from waltz_spark.streams.nodes import read_nodes
+from waltz_spark.streams.placing import find_part, list_of_part, listed_part, read_list
 
 __all__ = ["purge"]
 
@@ -65,13 +66,28 @@ def _purge_stream(thread: CommitThread, zookeeper: ZooKeeper, files: Files, now:
         if commit_of(part) not in kept:
             # Renamed first: a reader sees the whole part or nothing of it.
             thread.check_held()
-            temporary = thread.staged("purged")
-            files.rename(part.on(settings.root), temporary)
-            files.delete(temporary)
+            _remove_part(files, settings.root, part, thread.staged("purged"))
             removed.append(part.on(settings.root))
     for directory, _ in minutes:
         _remove_empty(files, join(settings.root, settings.stream), join(settings.root, directory))
     return removed
+
+
+def _remove_part(files: Files, root: str, part: PublishedPath, temporary: str) -> None:
+    """``temporary`` lies in the run's own directory, which a run that was replaced does not have any more."""
+    if files.exists(part.on(root)):
+        files.rename(part.on(root), temporary)
+    else:
+        files.make_directory(temporary)
+        place = find_part(files, root, part)
+        minute = directory_of(part.on(root))
+        for name in place.names if place else ():
+            if files.exists(join(minute, name)):  # else a purge before this one was killed here
+                files.rename(join(minute, name), join(temporary, name))
+        # Last: as long as it is there the rest is found again.
+        files.sync_directory(minute)
+        files.rename(list_of_part(part, root), join(temporary, "list"))
+    files.delete(temporary)
 
 
 def _list(files: Files, directory: str) -> list[str]:
@@ -100,7 +116,10 @@ def _category_of(directory: str) -> str:
 def _parts(files: Files, root: str, directory: str) -> Iterator[PublishedPath]:
     for name in _list(files, join(root, directory)):
         try:
-            yield parse_published(f"{directory}/{name}")
+            part = parse_published(f"{directory}/{listed_part(name) or name}")
+            if listed_part(name) is not None:
+                read_list(files, join(root, directory, name))
+            yield part
         except InvalidInput:
             continue
 

@@ -45,6 +45,7 @@ class ServiceSection:
     sources: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    layout: str = _SERVICE.layout
     retention_hours: int = _SERVICE.retention_hours
     trash_retention_hours: int = _SERVICE.trash_retention_hours
     interval_s: float = 0.0  # 0 = the file's

@@ -27,6 +27,7 @@ from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
 from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
 from waltz_spark.streams.odd import input_sizes, way_problem
+from waltz_spark.streams.placing import is_taken, names_problem
 from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
@@ -258,7 +259,7 @@ class StreamService:
             return found.problem
         root, files = self.settings.root, self._files_of(self.settings.root)
         target = work.target.on(root)
-        if files.exists(target):
+        if is_taken(files, root, work.target, work.inputs):
             if work.seen:
                 names = ", ".join(map(shown, work.inputs[:3]))
                 return f"{names} came when {target} was published; give it the name of a later minute"
@@ -267,6 +268,8 @@ class StreamService:
             )
         if len(work.commit) > COMMIT_BYTES:
             return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
+        if self.settings.layout == "document" and (problem := names_problem(work.target.part, work.inputs)):
+            return problem
         if problem := way_problem(files, root, directory_of(target)):
             return problem
         sizes, problem = input_sizes(self._files_of(work.src_root), work.input_directory, work.inputs)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from waltz_ray.errors import ConfigError, InvalidInput
 from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name
 
-__all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Source", "StreamSettings"]
+__all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Layout", "Source", "StreamSettings"]
 
 Kind = Literal["local", "merged", "mirror"]
+Layout = Literal["parts", "document"]
 
 MOST_HOURS = 1_000_000
 """Of retention, more than a century: what is beyond is a slip, and no date to calculate with."""
@@ -60,6 +61,10 @@ class StreamSettings:
 
     categories: tuple[str, ...] = ()
     """Only these; () = all there are. Announcements of other categories stay where they are."""
+
+    layout: Layout = "parts"
+    """How it publishes (``placing``): a directory for each part, or, ``document``, files in the minute's directory. Its
+    sources and consumers may have the other."""
 
     retention_hours: int = 72
     """Published parts are purged when their hour lies this many full hours before the current one."""
@@ -121,6 +126,8 @@ class StreamSettings:
         except InvalidInput as error:
             raise ConfigError(f"stream service: {error}") from error
         self._check_sources()
+        if self.layout not in get_args(Layout):
+            raise ConfigError(f"stream service {self.name}: layout must be parts or document, not {self.layout!r}")
         if not self.root or any(not source.root for source in self.sources):
             raise ConfigError(f"stream service {self.name}: a root is missing")
         for field in ("retention_hours", "trash_retention_hours"):

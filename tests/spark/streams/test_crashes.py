@@ -6,7 +6,7 @@ import pytest
 
 from tests.spark.streams.faults import Fuse
 from tests.spark.streams.staging import Stage, stage_before
-from tests.spark.streams.world import CHAIN
+from tests.spark.streams.world import CHAIN, DOCUMENT, MIXED, PARTS, Layouts
 
 
 def consumer_of(name: str) -> str:
@@ -25,7 +25,28 @@ def crash(stage: Stage, name: str, at: int, middle: bool, power: bool) -> tuple[
 @pytest.mark.parametrize("name", CHAIN)  # the last is a mirror of a mirror, with nobody behind it
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_a_crash_at_every_change(name: str, power: bool) -> None:
-    start = stage_before(name)
+    crash_at_every_change(name, power, PARTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "power", "layouts"),
+    [
+        ("tokyo", False, DOCUMENT),
+        ("tokyo", True, DOCUMENT),
+        ("all", True, DOCUMENT),
+        ("copy", True, DOCUMENT),
+        ("all", True, MIXED),
+        ("far", True, MIXED),
+        ("copy", False, MIXED),
+    ],
+)
+def test_a_crash_at_every_change_in_the_documents_layout(name: str, power: bool, layouts: Layouts) -> None:
+    """Also in a chain in which every second service has the other layout."""
+    crash_at_every_change(name, power, layouts)
+
+
+def crash_at_every_change(name: str, power: bool, layouts: Layouts) -> None:
+    start = stage_before(name, layouts=layouts)
     at = cases = 0
     while True:
         crashed = False
@@ -59,7 +80,24 @@ def test_a_crash_at_every_change(name: str, power: bool) -> None:
 )
 def test_a_second_crash_at_every_change_of_the_recovery(name: str, power: bool) -> None:
     """``power``: of the second: what the first process had not synced is lost only then."""
-    start = stage_before(name, minutes=1)
+    second_crash_at_every_change(name, power, PARTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "power"),
+    [
+        ("tokyo", True),
+        pytest.param("all", False, marks=pytest.mark.long),
+        pytest.param("all", True, marks=pytest.mark.long),
+        pytest.param("copy", True, marks=pytest.mark.long),
+    ],
+)
+def test_a_second_crash_in_the_documents_layout(name: str, power: bool) -> None:
+    second_crash_at_every_change(name, power, DOCUMENT)
+
+
+def second_crash_at_every_change(name: str, power: bool, layouts: Layouts) -> None:
+    start = stage_before(name, minutes=1, layouts=layouts)
     at, crashed, cases = 0, True, 0
     while crashed:
         stage, crashed = crash(start, name, at, True, power=False)
