@@ -58,6 +58,6 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
 def _part_problem(files: Files, root: str, path: PublishedPath) -> str:
     part = path.on(root)
     seen = files.look(part)
-    if seen is None:
-        return "" if files.exists(list_of_part(path, root)) else f"{part} was announced and is not there"
-    return "" if seen.kind == "directory" else f"{part} was announced and is no directory"
+    if (seen is not None and seen.kind == "directory") or files.exists(list_of_part(path, root)):
+        return ""
+    return f"{part} was announced and is not there" if seen is None else f"{part} was announced and is no directory"

@@ -96,7 +96,8 @@ def _is_file_name(name: str) -> bool:
 def find_part(files: Files, root: str, path: PublishedPath) -> Place | None:
     """The published part, in whichever layout; None = it is not there. InvalidInput, OSError for an odd one."""
     directory = path.on(root)
-    if files.exists(directory):
+    seen = files.look(directory)
+    if seen is not None and seen.kind == "directory":
         return Place(directory, tuple(files.list(directory)))
     if files.exists(list_of_part(path, root)):
         return Place(directory_of(directory), read_list(files, list_of_part(path, root)))

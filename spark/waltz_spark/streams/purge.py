@@ -75,7 +75,7 @@ def _purge_stream(thread: CommitThread, zookeeper: ZooKeeper, files: Files, now:
 
 def _remove_part(files: Files, root: str, part: PublishedPath, temporary: str) -> None:
     """``temporary`` lies in the run's own directory, which a run that was replaced does not have any more."""
-    if files.exists(part.on(root)):
+    if _is_directory(files, part.on(root)):
         files.rename(part.on(root), temporary)
     else:
         files.make_directory(temporary)
@@ -119,9 +119,16 @@ def _parts(files: Files, root: str, directory: str) -> Iterator[PublishedPath]:
             part = parse_published(f"{directory}/{listed_part(name) or name}")
             if listed_part(name) is not None:
                 read_list(files, join(root, directory, name))
+            elif not _is_directory(files, join(root, directory, name)):
+                continue  # a file of a part, which may be called like one
             yield part
         except InvalidInput:
             continue
+
+
+def _is_directory(files: Files, path: str) -> bool:
+    seen = files.look(path)
+    return seen is not None and seen.kind == "directory"
 
 
 def _announced(files: Files, root: str) -> set[str]:
@@ -154,7 +161,6 @@ def _purge_trash(thread: CommitThread, files: Files, root: str, now: datetime) -
             thread.check_held()
             files.delete(directory)
             removed.append(directory)
-        seen = files.look(join(trash, hour)) if old else None
-        if seen is not None and seen.kind == "directory":  # else it is nobody's trash, and stays
+        if old and _is_directory(files, join(trash, hour)):  # else it is nobody's trash, and stays
             files.remove_empty(join(trash, hour))
     return removed

@@ -85,6 +85,7 @@ def test_a_file() -> None:
         ("interval_s = 2", "intervall_s = 2", "unknown key 'intervall_s'; did you mean 'interval_s'?"),
         ("interval_s = 2", 'interval_s = "2"', "interval_s must be a number, not '2'"),
         ("retention_hours = 5", "retention_days = 5", r"\[services.all\] unknown key 'retention_days'; did you mean"),
+        ("retention_hours = 5", 'layout = "dokument"', "layout must be parts or document, not 'dokument'"),
         ("retention_hours = 5", "retention_hours = true", "retention_hours must be a whole number, not True"),
         ("retention_hours = 5", "retention_hours = 0", "retention_hours must be 1 to"),
         ("partitions = [0, 2]", 'partitions = ["0"]', r"partitions must be a list of whole numbers, not \['0'\]"),

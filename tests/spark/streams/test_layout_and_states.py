@@ -237,6 +237,7 @@ LOCAL = StreamSettings("local", "tokyo", "/r", consumers=("all",))
         ({"consumers": ("a", "a")}, "twice"),
         ({"consumers": ("a/b",)}, "consumer"),
         ({"categories": ("",)}, "category"),
+        ({"layout": "other"}, "layout must be parts or document, not 'other'"),
         ({"retention_hours": 0}, "retention_hours"),
         ({"retention_hours": 10**9}, "retention_hours must be 1 to 1000000"),
         ({"trash_retention_hours": 0}, "trash_retention_hours"),
