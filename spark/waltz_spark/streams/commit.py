@@ -235,11 +235,14 @@ class CommitThread(ThreadRun):
         self.check_held()
         # A name of its own: nothing that is in trash is replaced.
         name = f"dropped.{uuid.uuid4().hex}.{record[:50]}"
-        target = trash_path(root, self._clock(), self.settings.name, name)
-        self._put_away(root, directory, names, target)
+        self._put_away(root, directory, names, self._trash(root, name))
 
     def _trash_of(self, work: Work) -> str:
-        return trash_path(work.src_root, self._clock(), self.settings.name, work.commit)
+        return self._trash(work.src_root, work.commit)
+
+    def _trash(self, root: str, name: str) -> str:
+        settings = self.settings
+        return trash_path(root, self._clock(), settings.name, name, settings.layout == "document")
 
     def _put_away(self, root: str, source: str, names: Sequence[str], target: str) -> None:
         """Those that are not there any more were moved before."""
@@ -333,7 +336,8 @@ class CommitThread(ThreadRun):
         announcement = Announcement(self.settings.name, parse_published(path.final_path))
         for consumer in path.consumers:
             self.check_held()
-            announce(self._files, self.settings.root, consumer, announcement, self.staged(f"to.{consumer}"))
+            inbox = self.settings.inbox(consumer)
+            announce(self._files, self.settings.root, inbox, announcement, self.staged(f"to.{consumer}"))
             self._hook("during ANNOUNCE")
 
     def _look(self, path: PathInFlight) -> bool:

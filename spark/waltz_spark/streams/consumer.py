@@ -13,7 +13,7 @@ from typing import NamedTuple
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.announce import Announcement, decode_announcement
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import PublishedPath, consumers_path
+from waltz_spark.streams.layout import PublishedPath, consumers_path, mirrors_path
 from waltz_spark.streams.odd import read_small
 from waltz_spark.streams.placing import list_of_part
 
@@ -31,10 +31,17 @@ class Pending(NamedTuple):
 
 def pending_names(files: Files, root: str, consumer: str, producer: str) -> list[str]:
     """The commits announced and not consumed, oldest minute first."""
-    try:
-        return files.list(consumers_path(root, consumer, producer))
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # nothing was ever announced
+    return sorted({name for _, name in _pending_paths(files, root, consumer, producer)})
+
+
+def _pending_paths(files: Files, root: str, consumer: str, producer: str) -> Iterator[tuple[str, str]]:
+    """(directory, name); a producer whose layout was changed may have left some in both."""
+    for directory in (consumers_path(root, consumer, producer), mirrors_path(root, consumer, producer)):
+        try:
+            names = files.list(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # nothing was ever announced
+        yield from ((directory, name) for name in names)
 
 
 def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[Pending]:
@@ -43,8 +50,7 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
     What is damaged, or announces a path that is not there, comes with its problem: it stays where it is and is found
     again at the next look, when the path may have appeared.
     """
-    directory = consumers_path(root, consumer, producer)
-    for name in pending_names(files, root, consumer, producer):
+    for directory, name in _pending_paths(files, root, consumer, producer):
         try:
             announcement = decode_announcement(name, read_small(files, f"{directory}/{name}"))
         except FileNotFoundError:

@@ -26,6 +26,7 @@ from waltz_spark.streams.layout import (
     parse_minute,
     parse_published,
     tmp_path,
+    trash_hour,
 )
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.placing import find_part, list_of_part, listed_part, read_list
@@ -132,9 +133,9 @@ def _is_directory(files: Files, path: str) -> bool:
 
 
 def _announced(files: Files, root: str) -> set[str]:
-    consumers = join(root, "system", "consumers")
     return {
         commit
+        for consumers in (join(root, "system", "consumers"), join(root, "system", "mirrors"))
         for consumer in _list(files, consumers)
         for producer in _list(files, join(consumers, consumer))
         for commit in _list(files, join(consumers, consumer, producer))
@@ -147,20 +148,26 @@ def _remove_empty(files: Files, top: str, directory: str) -> None:
         directory = directory.rpartition("/")[0]
 
 
+def _trash_hours(files: Files, trash: str) -> Iterator[str]:
+    for name in _list(files, trash):
+        if trash_hour(f"{name}/00") is None:
+            yield name
+        else:  # a day, of the document's layout
+            yield from (f"{name}/{hour}" for hour in _list(files, join(trash, name)))
+
+
 def _purge_trash(thread: CommitThread, files: Files, root: str, now: datetime) -> list[str]:
     before = hours_before(now, thread.settings.trash_retention_hours)
     trash = join(root, "system", "trash")
     removed = []
-    for hour in _list(files, trash):
-        try:
-            old = parse_minute(hour) < before
-        except InvalidInput:
-            continue
+    for hour in _trash_hours(files, trash):
+        time = trash_hour(hour)
+        old = time is not None and time < before
         directory = join(trash, hour, thread.settings.name)
         if old and files.exists(directory):
             thread.check_held()
             files.delete(directory)
             removed.append(directory)
         if old and _is_directory(files, join(trash, hour)):  # else it is nobody's trash, and stays
-            files.remove_empty(join(trash, hour))
+            _remove_empty(files, trash, join(trash, hour))
     return removed

@@ -25,7 +25,7 @@ from waltz_spark.streams.commit import CommitThread, Hook
 from waltz_spark.streams.copying import Copier, InProcess
 from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
-from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, mirrors_path, tmp_path
 from waltz_spark.streams.odd import input_sizes, way_problem
 from waltz_spark.streams.placing import is_taken, names_problem
 from waltz_spark.streams.plain import Rests
@@ -64,13 +64,14 @@ def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
     root = settings.root
     pairs = [
         (root, join(root, settings.stream), tmp_path(root, settings.name)),
-        (root, join(root, "system", "consumers"), tmp_path(root, settings.name)),
+        *((root, settings.inbox(consumer), tmp_path(root, settings.name)) for consumer in settings.consumers),
     ]
     if settings.kind == "local":
         pairs.append((root, join(root, "data"), join(root, "system", "trash")))
     for source in settings.sources:
-        inbox = consumers_path(source.root, settings.name, source.producer)
-        pairs.append((source.root, inbox, join(source.root, "system", "trash")))
+        for inbox in (consumers_path, mirrors_path):
+            directory = inbox(source.root, settings.name, source.producer)
+            pairs.append((source.root, directory, join(source.root, "system", "trash")))
     for where, one, other in pairs:
         files = files_of(where)
         if files.file_system(one) != files.file_system(other):

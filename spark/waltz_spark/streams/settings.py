@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from waltz_ray.errors import ConfigError, InvalidInput
-from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name
+from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name, consumers_path, mirrors_path
 
 __all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Layout", "Source", "StreamSettings"]
 
@@ -107,6 +107,11 @@ class StreamSettings:
     @property
     def node(self) -> str:
         return f"{self.zookeeper_root}/{self.name}"
+
+    def inbox(self, consumer: str) -> str:
+        """The directory of what it announces to a consumer."""
+        in_mirrors = self.layout == "document" and self.kind != "local"
+        return (mirrors_path if in_mirrors else consumers_path)(self.root, consumer, self.name)
 
     def retention_of(self, category: str) -> int:
         """Hours for which the root keeps a category: the largest of what its services say."""

@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 from waltz_spark.streams import commit
+from waltz_spark.streams.consumer import pending_names
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import PublishedPath, join
+from waltz_spark.streams.ignored import ignored
+from waltz_spark.streams.layout import PublishedPath, join, trash_hour
 from waltz_spark.streams.placing import (
     encode_list,
     find_part,
@@ -17,6 +19,7 @@ from waltz_spark.streams.placing import (
     placed_name,
     read_list,
 )
+from waltz_spark.streams.purge import purge
 from waltz_spark.streams.services import StreamService
 
 from tests.spark.streams.faults import Crash, FaultyFiles, FaultyZooKeeper, Fuse
@@ -45,7 +48,7 @@ def test_the_documents_paths_and_node() -> None:
     assert stage.files.list("/x/d/streams/bank/2026/11/21/15/50") == names
     assert stage.files.list("/x/a/streams_local/bank/2026/11/21/15/51") == ["_tokyo.c1.part"]
     assert stage.server.client().exists("/databus/tokyo") is not None
-    assert stage.files.list("/x/a/system/trash/2026112115/tokyo") == [
+    assert stage.files.list("/x/a/system/trash/2026-11-21/15/tokyo") == [
         "202611211550.bank.tokyo.c1",
         "202611211551.bank.tokyo.c1",
     ]
@@ -130,7 +133,7 @@ def test_what_is_announced_is_not_purged_and_foreign_lists_stay() -> None:
     stage = stage_before("all", layouts=DOCUMENT)
     stage.files.write(join(MINUTE, "_other.c1.part"), [b"no list"])
     with purger(stage, stage.server.client(), stage.files) as service:
-        assert service.purge_once() == ["/x/a/system/trash/2026112115/tokyo"]
+        assert service.purge_once() == ["/x/a/system/trash/2026-11-21/15/tokyo"]
         assert stage.run("all", Fuse())
         assert [path for path in service.purge_once() if "streams_local" in path] == [
             f"{MINUTE}/tokyo.c1",
@@ -153,6 +156,32 @@ def test_names() -> None:
     assert names_problem("tokyo.c1", ["x", "y"]) == ""
     assert "would have one name" in names_problem("tokyo.c1", ["x", "tokyo.c1-x"])
     assert "too long" in names_problem("tokyo.c1", ["x" * 250])
+
+
+def test_system_mirrors_has_what_a_merged_and_a_mirror_announce() -> None:
+    """And system/consumers what a local does; a trash of days is purged, and no riddle for status."""
+    stage = stage_before("far", layouts=DOCUMENT)
+    commits = ["202611211550.bank.tokyo.c1", "202611211551.bank.tokyo.c1"]
+    assert stage.files.list("/x/b/system/mirrors/far/all") == commits
+    assert not stage.files.exists("/x/b/system/consumers/far")
+    assert stage.files.list("/x/a/system/consumers/all/tokyo") == []
+    assert pending_names(stage.files, "/x/b", "far", "all") == commits
+    with stage.world.service("all", stage.server.client()) as service:
+        service.thread.open()
+        assert purge(service.thread, stage.server.client(), lambda root: stage.files, LATER)
+    assert stage.files.list("/x/b/streams/bank/2026/11/21/15") == ["50", "51"]  # it is announced
+    assert ignored(stage.files, "/x/a", "merged") == {}
+    with purger(stage, stage.server.client(), stage.files) as local:
+        local.purge_once()
+    assert stage.files.list("/x/a/system/trash") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "hour"),
+    [("2026112115", 15), ("2026-11-21/15", 15), ("2026-11-21", None), ("2026-11-31/15", None), ("x", None)],
+)
+def test_hours_of_the_trash(name: str, hour: int | None) -> None:
+    assert trash_hour(name) == (None if hour is None else FIRST.replace(minute=0, hour=hour))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 2, "files": []}', b'{"version": 1, "files": ["a/b"]}'])

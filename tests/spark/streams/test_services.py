@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from waltz_spark.streams.announce import Announcement, announce
-from waltz_spark.streams.layout import PublishedPath, data_path, join, marker_name, parse_published, tmp_path
+from waltz_spark.streams.layout import (
+    PublishedPath,
+    consumers_path,
+    data_path,
+    join,
+    marker_name,
+    parse_published,
+    tmp_path,
+)
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import CategoryRetention, Source, StreamSettings
 from waltz_spark.streams.states import StreamState
@@ -389,7 +397,7 @@ def test_a_run_without_its_directory_cannot_announce(bench: Bench) -> None:
     path = PublishedPath("streams_local", "bank", FIRST, "tokyo", "c1")
     staged = tmp_path("/x/a", "tokyo", "gone", "to.all")
     with pytest.raises(FileNotFoundError):
-        announce(bench.files, "/x/a", "all", Announcement("tokyo", path), staged)
+        announce(bench.files, "/x/a", consumers_path("/x/a", "all", "tokyo"), Announcement("tokyo", path), staged)
     assert bench.files.list("/x/a/system/consumers/all/tokyo") == []
 
 

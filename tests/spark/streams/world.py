@@ -13,7 +13,6 @@ from waltz_spark.streams.announce import decode_announcement
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import (
     PublishedPath,
-    consumers_path,
     data_path,
     encode_marker,
     join,
@@ -175,7 +174,7 @@ class World:
         root = self.root(name)
         for consumer in self.settings[name].consumers:
             announced = set()
-            for file, data in walk(self.files, consumers_path(root, consumer, name)).items():
+            for file, data in walk(self.files, self.settings[name].inbox(consumer)).items():
                 if data is not None:
                     announced.add(decode_announcement(file.rpartition("/")[2], data).path)
             for path in announced:
