@@ -21,7 +21,7 @@ from waltz_spark.streams.texts import parsed_json, shown
 
 __all__ = [
     "LIST_SUFFIX",
-    "Place",
+    "PlacedPart",
     "encode_list",
     "find_part",
     "is_taken",
@@ -40,7 +40,7 @@ _VERSION = 1
 _NAME_BYTES = 255
 
 
-class Place(NamedTuple):
+class PlacedPart(NamedTuple):
     """``names`` in ``directory`` are a part's files."""
 
     directory: str
@@ -93,14 +93,14 @@ def _is_file_name(name: str) -> bool:
     return bool(name) and "/" not in name and name not in (".", "..") and name.isprintable()
 
 
-def find_part(files: Files, root: str, path: PublishedPath) -> Place | None:
+def find_part(files: Files, root: str, path: PublishedPath) -> PlacedPart | None:
     """The published part, in whichever layout; None = it is not there. InvalidInput, OSError for an odd one."""
     directory = path.on(root)
     seen = files.look(directory)
     if seen is not None and seen.kind == "directory":
-        return Place(directory, tuple(files.list(directory)))
+        return PlacedPart(directory, tuple(files.list(directory)))
     if files.exists(list_of_part(path, root)):
-        return Place(directory_of(directory), read_list(files, list_of_part(path, root)))
+        return PlacedPart(directory_of(directory), read_list(files, list_of_part(path, root)))
     return None
 
 

@@ -25,7 +25,7 @@ from waltz_spark.streams.layout import (
     parse_minute,
 )
 from waltz_spark.streams.odd import read_small
-from waltz_spark.streams.placing import Place, find_part
+from waltz_spark.streams.placing import PlacedPart, find_part
 from waltz_spark.streams.plain import Rests, plain_minute, plain_minutes
 from waltz_spark.streams.settings import Source, StreamSettings
 from waltz_spark.streams.texts import shown
@@ -152,7 +152,7 @@ def _announced(settings: StreamSettings, files: Files, source: Source, announced
     path = announcement.path
     if settings.categories and path.category not in settings.categories:
         return
-    part = Place(path.on(source.root), ())
+    part = PlacedPart(path.on(source.root), ())
     try:
         part = (None if announced.problem else find_part(files, source.root, path)) or part
     except (OSError, InvalidInput) as error:

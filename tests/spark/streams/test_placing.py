@@ -94,6 +94,19 @@ def test_another_layout_is_set_after_a_crash(before: Layouts, after: Layouts, at
     )
 
 
+def test_the_files_are_durable_before_their_list_is_there() -> None:
+    """Else a loss of power may leave a list of files that are not there."""
+    stage, fuse = stage_before("tokyo", minutes=1, layouts=DOCUMENT), Fuse()
+    assert stage.run("tokyo", fuse)
+    changes = [each for each in fuse.names if MINUTE in each and not each.startswith("make")]
+    assert [each.split(" to ")[-1] for each in changes] == [
+        f"{MINUTE}/tokyo.c1-202611211550.0",
+        f"sync {MINUTE}",
+        f"{MINUTE}/_tokyo.c1.part",
+        f"sync {MINUTE}",
+    ]
+
+
 def test_no_way_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "take_back_files", lambda *of: None)
     start = stage_before("tokyo", layouts=DOCUMENT)
