@@ -51,17 +51,20 @@ cluster = "{name}"
 format = "jsonl"
 [services.local]
 kind = "local"
+layout = "{layout}"
 root = "a"
 consumers = ["merged"]
 holes_after_s = 1
 plain_rest_s = 2
 [services.merged]
 kind = "merged"
+layout = "{layout}"
 root = "a"
 sources = ["local"]
 consumers = ["mirror"]
 [services.mirror]
 kind = "mirror"
+layout = "{layout}"
 root = "b"
 sources = ["merged"]
 """
@@ -166,7 +169,7 @@ def records_of(directory: Path) -> Counter[str]:
     """Every record in the files below."""
     found: Counter[str] = Counter()
     for path in directory.rglob("*"):
-        if path.is_file():
+        if path.is_file() and not path.name.startswith("_"):  # the lists of layout = "document"
             data = path.read_bytes()
             lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
             found.update(json.loads(line)["data"] if path.name.endswith("jsonl.gz") else line for line in lines)
@@ -181,7 +184,8 @@ def left_behind(base: Path, writers: ChaosWriters) -> Iterator[str]:
         yield f"in trash not once: {wrong}"
     for root in ("a", "b"):
         yield from (f"in tmp: {path}" for path in (base / root).glob("system/tmp/*/*/*"))
-        yield from (f"announced still: {path}" for path in (base / root).glob("system/consumers/*/*/*"))
+        for inbox in ("consumers", "mirrors"):
+            yield from (f"announced still: {path}" for path in (base / root).glob(f"system/{inbox}/*/*/*"))
     for path in (base / "a/data").rglob("*"):
         if path.is_file() and not (path.name.startswith("20200101") or path.name == "stray"):
             yield f"in data: {path}"
@@ -198,7 +202,7 @@ def main(arguments: argparse.Namespace) -> int:
             (base / root).mkdir()
         config = base / "streams.toml"
         zookeeper = cluster_status(NAME).zookeeper
-        config.write_text(CONFIG.format(zookeeper=zookeeper, base=base, name=NAME))
+        config.write_text(CONFIG.format(zookeeper=zookeeper, base=base, name=NAME, layout=arguments.layout))
         writers, services = ChaosWriters(base), Services(config, stack.enter_context((base / "streams.log").open("wb")))
         stack.callback(services.close)
         odd = writers.odd()
@@ -233,6 +237,8 @@ def told(base: Path, writers: ChaosWriters, found: dict[str, Counter[str]], serv
         table.add_row(name, str(records.total()), str(missing.total()), str(more.total()))
     Console().print(table)
     holes = sum(not any(path.iterdir()) for path in (base / "b/streams").rglob("local.host1.example.com"))
+    lists = (base / "b/streams").rglob("_local.host1.example.com.part")  # of layout = "document"
+    holes += sum(not json.loads(path.read_text())["files"] for path in lists)
     quarantined = len(list((base / "a/system/quarantine/local").iterdir()))
     left = list(left_behind(base, writers))
     print(f"{dict(services.kills)}; {holes} holes are empty minutes; {quarantined} of {odd} odd entries in quarantine")
@@ -247,6 +253,7 @@ def told(base: Path, writers: ChaosWriters, found: dict[str, Counter[str]], serv
 def _arguments_of_command() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Stream services that are killed while they work.")
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--layout", choices=["parts", "document"], default="parts", help="of the services")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when")
     return parser.parse_args()
 

@@ -18,7 +18,7 @@ from typing import Any
 from waltz_spark.local_session import start_local_spark
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.files import local_files
-from waltz_spark.streams.layout import STREAMS, PublishedPath
+from waltz_spark.streams.layout import STREAMS, PublishedPath, consumers_path
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
 from waltz_spark.streams.spark_copying import OnSpark, SparkJobs, TaskGates
@@ -116,8 +116,9 @@ def _plain(source: Path, parts: list[PublishedPath], target: Path) -> None:
 def _mirror(source: Path, parts: list[PublishedPath], target: Path, spark: Any, tasks: int) -> None:
     """One pass of a mirror that has to take everything; DataUnavailable if it has not."""
     files = local_files(str(source))
+    inbox = consumers_path(str(source), target.name, "all")
     for part in parts:
-        announce(files, str(source), target.name, Announcement("all", part), str(source / "staged"))
+        announce(files, str(source), inbox, Announcement("all", part), str(source / "staged"))
     target.mkdir()
     settings = StreamSettings("mirror", target.name, str(target), (Source("all", str(source)),))
     on_spark = None

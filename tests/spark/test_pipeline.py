@@ -27,6 +27,7 @@ from waltz_spark.streams.collector_states import CollectorState
 from waltz_spark.streams.collector_status import collector_status
 from waltz_spark.streams.files import Files, local_files
 from waltz_spark.streams.hadoop_files import HadoopFiles
+from waltz_spark.streams.layout import consumers_path
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
@@ -281,7 +282,8 @@ def test_a_mirror_copies_with_tasks(spark: Any, tmp_path: Path) -> None:
     assert world.problems(zookeeper) == []
     far = StreamSettings("mirror", "away", "viewfs://logs/r/away", (Source("copy", world.root("copy")),))
     [part] = [path.to_stream("streams") for path, content in world.expected.items() if path.minute == FIRST]
-    announce(world.files, world.root("copy"), "away", Announcement("copy", part), str(tmp_path / "staged"))
+    inbox = consumers_path(world.root("copy"), "away", "copy")
+    announce(world.files, world.root("copy"), inbox, Announcement("copy", part), str(tmp_path / "staged"))
     with service(far, zookeeper) as mirror:
         assert mirror.run_once().committed == ("202611211550.bank.tokyo.c1",)
     copied = walk(local_files("/"), part.on(str(there / "away")))

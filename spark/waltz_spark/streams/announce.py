@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 
 from waltz_ray.errors import InvalidInput
-from waltz_spark.streams.files import Files, directory_of
-from waltz_spark.streams.layout import PublishedPath, announcement_path, commit_of, parse_published
+from waltz_spark.streams.files import Files
+from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published
 from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.texts import parsed_json, shown
 
@@ -51,13 +51,14 @@ def decode_announcement(name: str, content: bytes) -> Announcement:
     return announcement
 
 
-def announce(files: Files, root: str, consumer: str, announcement: Announcement, staged: str) -> None:
-    """Durable when it returns. ``staged``: where the file is written first, in the directory of the present run.
+def announce(files: Files, root: str, directory: str, announcement: Announcement, staged: str) -> None:
+    """Durable when it returns. ``directory``: the consumer's inbox (``StreamSettings.inbox``); ``staged``: where the
+    file is written first, in the directory of the present run.
 
     FileNotFoundError if that directory was taken away from a run that has been replaced; nothing is announced then.
     """
-    target = announcement_path(root, consumer, announcement.producer, announcement.commit)
-    make_way(files, root, directory_of(target))
+    target = join(directory, announcement.commit)
+    make_way(files, root, directory)
     files.write(staged, [encode_announcement(announcement)])
     put_file(files, root, staged, target)
-    files.sync_directory(directory_of(target))
+    files.sync_directory(directory)

@@ -35,6 +35,15 @@ from waltz_spark.streams.files import FilesOf, SeenPath, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.odd import make_way, put_file
+from waltz_spark.streams.placing import (
+    LIST_SUFFIX,
+    encode_list,
+    is_taken,
+    list_of_part,
+    placed_name,
+    publish_files,
+    take_back_files,
+)
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import (
@@ -173,7 +182,8 @@ class CommitThread(ThreadRun):
         self.check_held()
         self._hook("before build")
         temporaries = [self._new_directory(work.commit) for work in works]
-        copies = [_copies(work, temporary) for work, temporary in zip(works, temporaries, strict=True)]
+        in_document = self.settings.layout == "document"
+        copies = [_copies(work, temporary, in_document) for work, temporary in zip(works, temporaries, strict=True)]
         room = CopyRoom(self._files, self._new_directory, lambda: self._hook("during build"))
         problems = copier.copy(copies, room)
         staged = [
@@ -186,6 +196,9 @@ class CommitThread(ThreadRun):
                 self._files.delete(each.temporary)
             else:
                 self._files.sync_directory(each.temporary)
+                if in_document:
+                    self._files.write(each.temporary + LIST_SUFFIX, [encode_list(_placed(each.work))])
+                    self._files.sync_directory(directory_of(each.temporary))
         self._hook("after build")
         return staged
 
@@ -195,7 +208,7 @@ class CommitThread(ThreadRun):
         FileExistsError if the target is published already: nothing was done."""
         work = staged.work
         self.check_held()
-        if self._files.exists(work.target.on(self.settings.root)):
+        if is_taken(self._files, self.settings.root, work.target, work.inputs):
             raise FileExistsError(f"{work.target.on(self.settings.root)} is published already")
         path = PathInFlight(
             work.commit,
@@ -222,11 +235,14 @@ class CommitThread(ThreadRun):
         self.check_held()
         # A name of its own: nothing that is in trash is replaced.
         name = f"dropped.{uuid.uuid4().hex}.{record[:50]}"
-        target = trash_path(root, self._clock(), self.settings.name, name)
-        self._put_away(root, directory, names, target)
+        self._put_away(root, directory, names, self._trash(root, name))
 
     def _trash_of(self, work: Work) -> str:
-        return trash_path(work.src_root, self._clock(), self.settings.name, work.commit)
+        return self._trash(work.src_root, work.commit)
+
+    def _trash(self, root: str, name: str) -> str:
+        settings = self.settings
+        return trash_path(root, self._clock(), settings.name, name, settings.layout == "document")
 
     def _put_away(self, root: str, source: str, names: Sequence[str], target: str) -> None:
         """Those that are not there any more were moved before."""
@@ -305,15 +321,23 @@ class CommitThread(ThreadRun):
     def _move(self, path: PathInFlight) -> None:
         final = join(self.settings.root, path.final_path)
         self._files.make_directories(directory_of(final))
-        self._files.rename(path.tmp_path, final)
-        self._hook("during MOVE")
+        if self.settings.layout == "document":
+            part = parse_published(path.final_path)
+            publish_files(self._files, path.tmp_path, part, self.settings.root)
+            self._hook("during MOVE")
+            self._files.rename(path.tmp_path + LIST_SUFFIX, list_of_part(part, self.settings.root))
+        else:
+            self._files.rename(path.tmp_path, final)
+            self._hook("during MOVE")
         self._files.sync_directory(directory_of(final))
+        self._files.remove_empty(path.tmp_path)  # of the document's layout, which leaves the directory
 
     def _announce(self, path: PathInFlight) -> None:
         announcement = Announcement(self.settings.name, parse_published(path.final_path))
         for consumer in path.consumers:
             self.check_held()
-            announce(self._files, self.settings.root, consumer, announcement, self.staged(f"to.{consumer}"))
+            inbox = self.settings.inbox(consumer)
+            announce(self._files, self.settings.root, inbox, announcement, self.staged(f"to.{consumer}"))
             self._hook("during ANNOUNCE")
 
     def _look(self, path: PathInFlight) -> bool:
@@ -323,7 +347,15 @@ class CommitThread(ThreadRun):
         """
         final = join(self.settings.root, path.final_path)
         run, _, name = path.tmp_path.rpartition("/")
-        if self._files.exists(final) and not self._files.exists(f"{run}{FENCED}/{name}"):
+        temporary = f"{run}{FENCED}/{name}"
+        part = parse_published(path.final_path)
+        # What the crash left says which layout the run had, not what is set now.
+        if self._files.exists(temporary + LIST_SUFFIX):
+            take_back_files(self._files, temporary, part, self.settings.root)
+            return False
+        is_kept = self._files.exists(temporary)
+        is_listed = self._files.exists(list_of_part(part, self.settings.root))
+        if (is_listed and not (is_kept and self._files.list(temporary))) or (self._files.exists(final) and not is_kept):
             self._files.sync_directory(directory_of(final))
             return True
         return False
@@ -333,8 +365,14 @@ class CommitThread(ThreadRun):
         self.node = node
 
 
-def _copies(work: Work, temporary: str) -> list[FileCopy]:
+def _placed(work: Work) -> list[str]:
+    return [placed_name(work.target.part, name) for name in work.inputs]
+
+
+def _copies(work: Work, temporary: str, in_document: bool) -> list[FileCopy]:
     return [
-        FileCopy(work.src_root, join(work.input_directory, name), join(temporary, name), size_bytes)
-        for name, size_bytes in zip(work.inputs, work.sizes, strict=True)
+        FileCopy(work.src_root, join(work.input_directory, name), join(temporary, new_name), size_bytes)
+        for name, new_name, size_bytes in zip(
+            work.inputs, _placed(work) if in_document else work.inputs, work.sizes, strict=True
+        )
     ]

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.announce import Announcement, decode_announcement
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import consumers_path
+from waltz_spark.streams.layout import PublishedPath, consumers_path, mirrors_path
 from waltz_spark.streams.odd import read_small
+from waltz_spark.streams.placing import list_of_part
 
 __all__ = ["Pending", "pending", "pending_names"]
 
@@ -30,10 +31,17 @@ class Pending(NamedTuple):
 
 def pending_names(files: Files, root: str, consumer: str, producer: str) -> list[str]:
     """The commits announced and not consumed, oldest minute first."""
-    try:
-        return files.list(consumers_path(root, consumer, producer))
-    except (FileNotFoundError, NotADirectoryError):
-        return []  # nothing was ever announced
+    return sorted({name for _, name in _pending_paths(files, root, consumer, producer)})
+
+
+def _pending_paths(files: Files, root: str, consumer: str, producer: str) -> Iterator[tuple[str, str]]:
+    """(directory, name); a producer whose layout was changed may have left some in both."""
+    for directory in (consumers_path(root, consumer, producer), mirrors_path(root, consumer, producer)):
+        try:
+            names = files.list(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # nothing was ever announced
+        yield from ((directory, name) for name in names)
 
 
 def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[Pending]:
@@ -42,8 +50,7 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
     What is damaged, or announces a path that is not there, comes with its problem: it stays where it is and is found
     again at the next look, when the path may have appeared.
     """
-    directory = consumers_path(root, consumer, producer)
-    for name in pending_names(files, root, consumer, producer):
+    for directory, name in _pending_paths(files, root, consumer, producer):
         try:
             announcement = decode_announcement(name, read_small(files, f"{directory}/{name}"))
         except FileNotFoundError:
@@ -51,11 +58,12 @@ def pending(files: Files, root: str, consumer: str, producer: str) -> Iterator[P
         except InvalidInput as error:
             yield Pending(directory, name, None, str(error))
             continue
-        yield Pending(directory, name, announcement, _part_problem(files, announcement.path.on(root)))
+        yield Pending(directory, name, announcement, _part_problem(files, root, announcement.path))
 
 
-def _part_problem(files: Files, part: str) -> str:
+def _part_problem(files: Files, root: str, path: PublishedPath) -> str:
+    part = path.on(root)
     seen = files.look(part)
-    if seen is None:
-        return f"{part} was announced and is not there"
-    return "" if seen.kind == "directory" else f"{part} was announced and is no directory"
+    if (seen is not None and seen.kind == "directory") or files.exists(list_of_part(path, root)):
+        return ""
+    return f"{part} was announced and is not there" if seen is None else f"{part} was announced and is no directory"

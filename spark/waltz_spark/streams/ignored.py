@@ -5,7 +5,7 @@ from __future__ import annotations
 from waltz_ray.errors import InvalidInput
 from waltz_spark.streams.entries import CollectorDirectory, data_entries
 from waltz_spark.streams.files import Files
-from waltz_spark.streams.layout import decode_marker, join, odd_path, parse_minute
+from waltz_spark.streams.layout import decode_marker, join, odd_path, trash_hour
 from waltz_spark.streams.odd import read_small
 from waltz_spark.streams.plain import is_plain
 from waltz_spark.streams.work import is_marker
@@ -40,10 +40,8 @@ def _unmarked(files: Files, at: CollectorDirectory) -> int:
 
 def _is_hour(files: Files, root: str, name: str) -> bool:
     seen = files.look(join(root, "system", "trash", name))
-    try:
-        return seen is None or (seen.kind == "directory" and len(name) == 10 and bool(parse_minute(name)))
-    except InvalidInput:
-        return False
+    is_named = trash_hour(name) is not None or trash_hour(f"{name}/00") is not None  # an hour, or a day with hours
+    return seen is None or (seen.kind == "directory" and is_named)
 
 
 def _list(files: Files, root: str, name: str) -> list[str]:

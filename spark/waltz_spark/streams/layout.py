@@ -9,6 +9,8 @@
     <root>/system/tmp/<thread>/<run>/<commit>/                        what a run of a service is about to publish
     <root>/system/trash/<yyyyMMddHH>/<thread>/<commit>/<files>        inputs that were committed in that hour
     <root>/system/consumers/<consumer>/<producer>/<commit>            announcements that are not consumed yet
+    <root>/system/mirrors/<consumer>/<producer>/<commit>              the same, of a merged or mirror whose layout is
+                                                                      ``document`` (``placing``; its trash has days)
     <root>/system/quarantine/<thread>/<commit>                        work that cannot be done at the moment, and why
     <root>/system/drops/<thread>/<commit>                             a person says: put that one away unpublished
     <root>/system/identity/<32 hexadecimal digits>                    what the root is called, wherever it is seen
@@ -49,7 +51,6 @@ __all__ = [
     "MARKER_SUFFIX",
     "STREAMS",
     "PublishedPath",
-    "announcement_path",
     "checked_collector",
     "checked_name",
     "commit_of",
@@ -63,12 +64,14 @@ __all__ = [
     "join",
     "marker_name",
     "minute_name",
+    "mirrors_path",
     "minute_of",
     "odd_path",
     "parse_minute",
     "parse_published",
     "quarantine_path",
     "tmp_path",
+    "trash_hour",
     "trash_path",
 ]
 
@@ -238,8 +241,19 @@ def tmp_path(root: str, thread: str, *names: str) -> str:
     return join(root, "system", "tmp", thread, *names)
 
 
-def trash_path(root: str, time: datetime, thread: str, commit: str) -> str:
-    return join(root, "system", "trash", hour_name(time), thread, commit)
+def trash_path(root: str, time: datetime, thread: str, commit: str, in_document: bool = False) -> str:
+    """``in_document``: as the document's product has it, with a directory for each day."""
+    hour = minute_of(time).strftime("%Y-%m-%d/%H") if in_document else hour_name(time)
+    return join(root, "system", "trash", hour, thread, commit)
+
+
+def trash_hour(name: str) -> datetime | None:
+    """The hour that a directory of the trash is called by, ``yyyyMMddHH`` or ``yyyy-MM-dd/HH``; None for others."""
+    try:
+        pattern = "%Y%m%d%H" if len(name) == 10 else "%Y-%m-%d/%H" if len(name) == 13 else ""
+        return datetime.strptime(name, pattern).replace(tzinfo=timezone.utc) if pattern and name.isascii() else None
+    except ValueError:
+        return None
 
 
 def consumers_path(root: str, consumer: str, producer: str) -> str:
@@ -247,8 +261,9 @@ def consumers_path(root: str, consumer: str, producer: str) -> str:
     return join(root, "system", "consumers", consumer, producer)
 
 
-def announcement_path(root: str, consumer: str, producer: str, commit: str) -> str:
-    return join(consumers_path(root, consumer, producer), commit)
+def mirrors_path(root: str, consumer: str, producer: str) -> str:
+    """The same of a merged or mirror in the document's layout."""
+    return join(root, "system", "mirrors", consumer, producer)
 
 
 def quarantine_path(root: str, thread: str, *names: str) -> str:

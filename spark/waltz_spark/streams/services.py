@@ -25,8 +25,9 @@ from waltz_spark.streams.commit import CommitThread, Hook
 from waltz_spark.streams.copying import Copier, InProcess
 from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
-from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, tmp_path
+from waltz_spark.streams.layout import COMMIT_BYTES, consumers_path, hour_name, join, mirrors_path, tmp_path
 from waltz_spark.streams.odd import input_sizes, way_problem
+from waltz_spark.streams.placing import is_taken, names_problem
 from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
@@ -63,13 +64,14 @@ def check_file_systems(settings: StreamSettings, files_of: FilesOf) -> None:
     root = settings.root
     pairs = [
         (root, join(root, settings.stream), tmp_path(root, settings.name)),
-        (root, join(root, "system", "consumers"), tmp_path(root, settings.name)),
+        *((root, settings.inbox(consumer), tmp_path(root, settings.name)) for consumer in settings.consumers),
     ]
     if settings.kind == "local":
         pairs.append((root, join(root, "data"), join(root, "system", "trash")))
     for source in settings.sources:
-        inbox = consumers_path(source.root, settings.name, source.producer)
-        pairs.append((source.root, inbox, join(source.root, "system", "trash")))
+        for inbox in (consumers_path, mirrors_path):
+            directory = inbox(source.root, settings.name, source.producer)
+            pairs.append((source.root, directory, join(source.root, "system", "trash")))
     for where, one, other in pairs:
         files = files_of(where)
         if files.file_system(one) != files.file_system(other):
@@ -258,7 +260,7 @@ class StreamService:
             return found.problem
         root, files = self.settings.root, self._files_of(self.settings.root)
         target = work.target.on(root)
-        if files.exists(target):
+        if is_taken(files, root, work.target, work.inputs):
             if work.seen:
                 names = ", ".join(map(shown, work.inputs[:3]))
                 return f"{names} came when {target} was published; give it the name of a later minute"
@@ -267,6 +269,8 @@ class StreamService:
             )
         if len(work.commit) > COMMIT_BYTES:
             return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
+        if self.settings.layout == "document" and (problem := names_problem(work.target.part, work.inputs)):
+            return problem
         if problem := way_problem(files, root, directory_of(target)):
             return problem
         sizes, problem = input_sizes(self._files_of(work.src_root), work.input_directory, work.inputs)

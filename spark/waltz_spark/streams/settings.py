@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from waltz_ray.errors import ConfigError, InvalidInput
-from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name
+from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name, consumers_path, mirrors_path
 
-__all__ = ["Kind", "Source", "StreamSettings"]
+__all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Layout", "Source", "StreamSettings"]
 
 Kind = Literal["local", "merged", "mirror"]
+Layout = Literal["parts", "document"]
+
+MOST_HOURS = 1_000_000
+"""Of retention, more than a century: what is beyond is a slip, and no date to calculate with."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryRetention:
+    """Another service of the same root keeps ``categories``, () = all, for ``hours``."""
+
+    categories: tuple[str, ...]
+    hours: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,15 @@ class StreamSettings:
     categories: tuple[str, ...] = ()
     """Only these; () = all there are. Announcements of other categories stay where they are."""
 
+    layout: Layout = "parts"
+    """How it publishes (``placing``): a directory for each part, or, ``document``, files in the minute's directory. Its
+    sources and consumers may have the other."""
+
     retention_hours: int = 72
     """Published parts are purged when their hour lies this many full hours before the current one."""
+
+    also_kept: tuple[CategoryRetention, ...] = ()
+    """What other services of the root keep for how long: a category is purged when the longest of them is over."""
 
     trash_retention_hours: int = 24
     """The same for inputs in the trash: a day to look at what went wrong."""
@@ -89,6 +108,16 @@ class StreamSettings:
     def node(self) -> str:
         return f"{self.zookeeper_root}/{self.name}"
 
+    def inbox(self, consumer: str) -> str:
+        """The directory of what it announces to a consumer."""
+        in_mirrors = self.layout == "document" and self.kind != "local"
+        return (mirrors_path if in_mirrors else consumers_path)(self.root, consumer, self.name)
+
+    def retention_of(self, category: str) -> int:
+        """Hours for which the root keeps a category: the largest of what its services say."""
+        others = (each.hours for each in self.also_kept if not each.categories or category in each.categories)
+        return max(self.retention_hours, *others, 0)
+
     def validate(self) -> StreamSettings:
         """Itself; ConfigError names the field that is out of range."""
         try:
@@ -102,11 +131,13 @@ class StreamSettings:
         except InvalidInput as error:
             raise ConfigError(f"stream service: {error}") from error
         self._check_sources()
+        if self.layout not in get_args(Layout):
+            raise ConfigError(f"stream service {self.name}: layout must be parts or document, not {self.layout!r}")
         if not self.root or any(not source.root for source in self.sources):
             raise ConfigError(f"stream service {self.name}: a root is missing")
         for field in ("retention_hours", "trash_retention_hours"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"stream service {self.name}: {field} must be at least 1, not {getattr(self, field)}")
+            if not 1 <= (hours := getattr(self, field)) <= MOST_HOURS:
+                raise ConfigError(f"stream service {self.name}: {field} must be 1 to {MOST_HOURS}, not {hours}")
         for field, least in (("spark_copy_bytes", 0), ("copy_tasks", 1), ("copy_bytes_per_task", 1)):
             if getattr(self, field) < least:
                 raise ConfigError(f"stream service {self.name}: {field} must be at least {least}")

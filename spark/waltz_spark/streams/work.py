@@ -25,6 +25,7 @@ from waltz_spark.streams.layout import (
     parse_minute,
 )
 from waltz_spark.streams.odd import read_small
+from waltz_spark.streams.placing import PlacedPart, find_part
 from waltz_spark.streams.plain import Rests, plain_minute, plain_minutes
 from waltz_spark.streams.settings import Source, StreamSettings
 from waltz_spark.streams.texts import shown
@@ -151,15 +152,16 @@ def _announced(settings: StreamSettings, files: Files, source: Source, announced
     path = announcement.path
     if settings.categories and path.category not in settings.categories:
         return
+    part = PlacedPart(path.on(source.root), ())
     try:
-        inputs = tuple(files.list(path.on(source.root))) if not announced.problem else ()
-    except OSError as error:
-        inputs, announced = (), announced._replace(problem=f"{path.on(source.root)} cannot be looked into: {error}")
+        part = (None if announced.problem else find_part(files, source.root, path)) or part
+    except (OSError, InvalidInput) as error:
+        announced = announced._replace(problem=f"{path.on(source.root)} cannot be looked into: {error}")
     work = Work(
         path.to_stream(settings.stream),
         source.root,
-        path.on(source.root),
-        inputs,
+        part.directory,
+        part.names,
         announced.directory,
         (announced.name,),
         source.producer,

@@ -12,7 +12,7 @@ from waltz_spark.streams.settings import StreamSettings
 
 from tests.spark.streams.faults import Crash, FaultyFiles, FaultyZooKeeper, Fuse
 from tests.spark.streams.memory_files import MemoryFiles
-from tests.spark.streams.world import CHAIN, NOW, World
+from tests.spark.streams.world import CHAIN, NOW, PARTS, Layouts, World
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import WaltzError
@@ -73,10 +73,12 @@ class Stage:
             zookeeper.close()
 
 
-def stage_before(name: str, make: Make = make_service, minutes: int = 2) -> Stage:
+def stage_before(name: str, make: Make = make_service, minutes: int = 2, layouts: Layouts = PARTS) -> Stage:
     """Everything is there for ``name`` to begin its first run."""
     files, server = MemoryFiles(), MemoryZooKeeperServer()
-    stage = Stage(World(files, "/x", minutes=minutes, files_each=2 if minutes > 1 else 1), files, server, make)
+    stage = Stage(
+        World(files, "/x", minutes=minutes, files_each=2 if minutes > 1 else 1, layouts=layouts), files, server, make
+    )
     for earlier in CHAIN[: CHAIN.index(name)]:
         assert stage.run(earlier, Fuse())
     return stage

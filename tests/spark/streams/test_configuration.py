@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waltz_spark.streams.collector import CollectorSettings
 from waltz_spark.streams.configuration import StreamsConfig, parse_config, read_config
-from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.settings import CategoryRetention, Source, StreamSettings
 
 from waltz_ray import compat
 from waltz_ray.errors import ConfigError
@@ -69,6 +69,7 @@ def test_a_file() -> None:
         (Source("local", "/logs/tokyo"), Source("kyoto", "/logs/kyoto")),
         ("far", "elsewhere"),
         retention_hours=5,
+        also_kept=(CategoryRetention((), 72),),
         interval_s=0.5,
     )
     assert config.services[0].interval_s == 2
@@ -84,8 +85,9 @@ def test_a_file() -> None:
         ("interval_s = 2", "intervall_s = 2", "unknown key 'intervall_s'; did you mean 'interval_s'?"),
         ("interval_s = 2", 'interval_s = "2"', "interval_s must be a number, not '2'"),
         ("retention_hours = 5", "retention_days = 5", r"\[services.all\] unknown key 'retention_days'; did you mean"),
+        ("retention_hours = 5", 'layout = "dokument"', "layout must be parts or document, not 'dokument'"),
         ("retention_hours = 5", "retention_hours = true", "retention_hours must be a whole number, not True"),
-        ("retention_hours = 5", "retention_hours = 0", "retention_hours must be at least 1"),
+        ("retention_hours = 5", "retention_hours = 0", "retention_hours must be 1 to"),
         ("partitions = [0, 2]", 'partitions = ["0"]', r"partitions must be a list of whole numbers, not \['0'\]"),
         ('format = "jsonl"', 'format = "csv"', "format must be one of parquet, jsonl, not 'csv'"),
         ('category = "bank"\n', "", r"collector c1: category ''"),
@@ -115,6 +117,18 @@ def test_what_is_wrong(old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         parsed(GOOD.replace(old, new))
     assert "\n" not in str(caught.value)
+
+
+def test_a_categorys_retention_is_the_larger_of_local_and_merged() -> None:
+    """On one root, whichever of them is run; services of another root, or of other categories, have no say."""
+    assert "retention_hours = 5\n" in GOOD
+    services = {each.name: each for each in parsed(GOOD.replace("hours = 5", "hours = 500")).only([]).services}
+    assert {name: each.retention_of("bank") for name, each in services.items()} == {"local": 500, "all": 500, "far": 72}
+    alone = parsed(GOOD).only(["all"]).services[0]
+    assert (alone.retention_hours, alone.retention_of("bank")) == (5, 72)
+    text = GOOD.replace("hours = 5", 'hours = 500\ncategories = ["clicks"]')
+    local = next(each for each in parsed(text).services if each.name == "local")
+    assert (local.retention_of("bank"), local.retention_of("clicks")) == (72, 500)
 
 
 def test_a_mirror_of_a_mirror() -> None:

@@ -30,12 +30,13 @@ from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.states import StreamState
 
 from tests.spark.streams.worker import SESSION_TIMEOUT_MS, TAKEN_OVER
-from tests.spark.streams.world import CHAIN, NOW, World, walk
+from tests.spark.streams.world import CHAIN, DOCUMENT, NOW, PARTS, World, walk
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICES = CHAIN[:3]
+LAST = CHAIN[-1]  # a mirror of a mirror, with nobody behind it
 AT_ONCE = 3
 PATIENCE_S = 60.0
 TAKE_OVER_S = 2 * SESSION_TIMEOUT_MS / 1000 + 3
@@ -56,6 +57,7 @@ class Case(NamedTuple):
     point: str
     consumer: bool
     left_at: str = ""
+    layout: str = "parts"
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Staged:
             "service": self.case.service,
             "point": self.case.point,
             "signal": signal_name,
+            "layout": self.case.layout,
         }
         command = [sys.executable, "-m", "tests.spark.streams.worker", json.dumps(case)]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
@@ -117,7 +120,8 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def stage(case: Case, base: Path, hosts: str, zookeeper: ZooKeeper) -> Staged:
     """Everything is there for the case's service to begin its first run."""
     directory = base / uuid.uuid4().hex
-    world = World(LocalFiles(), str(directory), f"/{directory.name}", minutes=2)
+    layouts = DOCUMENT if case.layout == "document" else PARTS
+    world = World(LocalFiles(), str(directory), f"/{directory.name}", 2, layouts=layouts)
     for name in CHAIN[: CHAIN.index(case.service)]:
         with world.service(name, zookeeper) as service:
             assert not service.run_once().standing_by
@@ -178,6 +182,16 @@ def one_of_each_point() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_killed_at_every_point(name: str, tmp_path: Path, zookeeper_server: str) -> None:
     cases = [Case(name, point, bool(number % 2)) for number, point in enumerate(POINTS)]
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+def test_a_mirror_of_a_mirror_killed_in_each_state(tmp_path: Path, zookeeper_server: str) -> None:
+    """Behind a local, a merged and a mirror, each in a root of its own: everything is there once, in all four."""
+    states = [StreamState.START, StreamState.MOVED, StreamState.ANNOUNCED, StreamState.TRASHED, StreamState.SUCCESS]
+    points = (*(f"after {each.value}" for each in states), "after MOVE")
+    cases = [Case(LAST, point, False) for point in points]
+    cases += [Case(LAST, point, False, layout="document") for point in (*points, "during MOVE")]
+    cases += [Case("tokyo", point, True, layout="document") for point in ("during MOVE", "after MOVE")]
     assert problems_of(cases, tmp_path, zookeeper_server) == []
 
 

@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 from waltz_spark.streams.announce import Announcement, announce
-from waltz_spark.streams.layout import PublishedPath, data_path, join, marker_name, parse_published, tmp_path
+from waltz_spark.streams.layout import (
+    PublishedPath,
+    consumers_path,
+    data_path,
+    join,
+    marker_name,
+    parse_published,
+    tmp_path,
+)
 from waltz_spark.streams.services import StreamService
-from waltz_spark.streams.settings import Source, StreamSettings
+from waltz_spark.streams.settings import CategoryRetention, Source, StreamSettings
 from waltz_spark.streams.states import StreamState
 from waltz_spark.streams.status import status
 
@@ -256,6 +264,19 @@ def test_purge(bench: Bench) -> None:
         assert len(merged.purge_once()) == 2
 
 
+def test_a_categorys_retention_is_the_larger_of_local_and_merged(bench: Bench) -> None:
+    """The merged of the root keeps bank for 100 hours, so its local does, too; a category of its own it does not."""
+    other = CategoryRetention(("bank",), 100)
+    alone = replace(bench.world.settings["tokyo"], consumers=())
+    longer = replace(alone, also_kept=(other, CategoryRetention(("clicks",), 1000), CategoryRetention((), 1)))
+    assert (longer.retention_of("bank"), longer.retention_of("other"), longer.retention_of("clicks")) == (100, 72, 1000)
+    with bench.service(longer) as service:
+        service.run_once()
+        for hours, purged in ((73, 0), (100, 0), (101, 2)):
+            bench.now = NOW + timedelta(hours=hours)
+            assert len([path for path in service.purge_once() if "streams_local" in path]) == purged, hours
+
+
 def test_purge_spares_what_is_in_flight_in_another_thread(bench: Bench) -> None:
     with bench.named("tokyo") as local:
         local.run_once()
@@ -376,7 +397,7 @@ def test_a_run_without_its_directory_cannot_announce(bench: Bench) -> None:
     path = PublishedPath("streams_local", "bank", FIRST, "tokyo", "c1")
     staged = tmp_path("/x/a", "tokyo", "gone", "to.all")
     with pytest.raises(FileNotFoundError):
-        announce(bench.files, "/x/a", "all", Announcement("tokyo", path), staged)
+        announce(bench.files, "/x/a", consumers_path("/x/a", "all", "tokyo"), Announcement("tokyo", path), staged)
     assert bench.files.list("/x/a/system/consumers/all/tokyo") == []
 
 

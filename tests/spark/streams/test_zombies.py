@@ -6,7 +6,7 @@ import pytest
 
 from tests.spark.streams.faults import Fuse
 from tests.spark.streams.staging import Stage, stage_before
-from tests.spark.streams.world import CHAIN
+from tests.spark.streams.world import CHAIN, DOCUMENT
 from waltz_ray.errors import StorageError, VersionConflict
 
 __all__ = ["after_zombie"]
@@ -41,6 +41,17 @@ def test_a_zombie_changes_nothing(name: str, consumer: bool) -> None:
     at, slept = 0, True
     while slept:
         problems, slept = after_zombie(start, name, at, Fuse(), consumer)
+        assert problems == [], f"{name} slept before its change {at}"
+        at += 1
+    assert at > 40
+
+
+@pytest.mark.parametrize("name", ["tokyo", "all"])
+def test_a_zombie_changes_nothing_in_the_documents_layout(name: str) -> None:
+    start = stage_before(name, layouts=DOCUMENT)
+    at, slept = 0, True
+    while slept:
+        problems, slept = after_zombie(start, name, at, Fuse(), consumer=bool(at % 2))
         assert problems == [], f"{name} slept before its change {at}"
         at += 1
     assert at > 40

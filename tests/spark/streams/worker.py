@@ -15,7 +15,7 @@ import sys
 
 from waltz_spark.streams.services import StreamService
 
-from tests.spark.streams.world import NOW, settings_of
+from tests.spark.streams.world import DOCUMENT, NOW, PARTS, settings_of
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import StorageError, VersionConflict, ZooKeeperUnreachable
 
@@ -36,7 +36,9 @@ def main(case: dict[str, str]) -> int:
 
     zookeeper = KazooZooKeeper(case["hosts"], SESSION_TIMEOUT_MS)
     try:
-        settings = settings_of(case["base"], case["node"])[case["service"]]
+        settings = settings_of(case["base"], case["node"], DOCUMENT if case["layout"] == "document" else PARTS)[
+            case["service"]
+        ]
         with StreamService(settings, zookeeper, clock=lambda: NOW, hook=hook) as service:
             service.run_once()
     except (VersionConflict, StorageError, ZooKeeperUnreachable) as error:

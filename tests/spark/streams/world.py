@@ -13,7 +13,6 @@ from waltz_spark.streams.announce import decode_announcement
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import (
     PublishedPath,
-    consumers_path,
     data_path,
     encode_marker,
     join,
@@ -22,24 +21,31 @@ from waltz_spark.streams.layout import (
     tmp_path,
 )
 from waltz_spark.streams.nodes import read_nodes
+from waltz_spark.streams.placing import encode_list, find_part
 from waltz_spark.streams.quarantine import quarantined
 from waltz_spark.streams.services import Pass, StreamService
-from waltz_spark.streams.settings import Kind, Source, StreamSettings
+from waltz_spark.streams.settings import Kind, Layout, Source, StreamSettings
 from waltz_spark.streams.states import StreamState
 
 from waltz_ray.coordination.api import ZooKeeper
 
-__all__ = ["CHAIN", "FIRST", "NOW", "World", "settings_of", "walk"]
+__all__ = ["CHAIN", "DOCUMENT", "FIRST", "MIXED", "Layouts", "NOW", "PARTS", "World", "settings_of", "walk"]
 
 NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=timezone.utc)
 FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=timezone.utc)
 CHAIN = ("tokyo", "all", "far", "copy")
 STREAM_OF = {"tokyo": "streams_local", "all": "streams", "far": "streams", "copy": "streams"}
 
+Layouts = tuple[Layout, Layout, Layout, Layout]
 MakeService = Callable[[StreamSettings, ZooKeeper], StreamService]
 
 
-def settings_of(base: str, node: str) -> dict[str, StreamSettings]:
+PARTS: Layouts = ("parts",) * 4
+DOCUMENT: Layouts = ("document",) * 4
+MIXED: Layouts = ("document", "parts", "document", "parts")
+
+
+def settings_of(base: str, node: str, layouts: Layouts = PARTS) -> dict[str, StreamSettings]:
     """The chain, each service in a root of its own under ``base``."""
     roots = {name: join(base, letter) for name, letter in zip(CHAIN, "abcd", strict=True)}
     before = dict(zip(CHAIN[1:], CHAIN, strict=False))
@@ -53,8 +59,9 @@ def settings_of(base: str, node: str) -> dict[str, StreamSettings]:
             (Source(before[name], roots[before[name]]),) if name in before else (),
             (after[name],) if name in after else (),
             zookeeper_root=node,
+            layout=layout,
         )
-        for name in CHAIN
+        for name, layout in zip(CHAIN, layouts, strict=True)
     }
 
 
@@ -75,9 +82,17 @@ def walk(files: Files, path: str) -> dict[str, bytes | None]:
 class World:
     """``minutes``: how many the collector leaves, each with ``files`` files but the last, which is empty."""
 
-    def __init__(self, files: Files, base: str, node: str = "/databus", minutes: int = 2, files_each: int = 2) -> None:
+    def __init__(
+        self,
+        files: Files,
+        base: str,
+        node: str = "/databus",
+        minutes: int = 2,
+        files_each: int = 2,
+        layouts: Layouts = PARTS,
+    ) -> None:
         self.files, self.base, self.node = files, base, node
-        self.settings = settings_of(base, node)
+        self.settings = settings_of(base, node, layouts)
         self.expected: dict[PublishedPath, dict[str, bytes]] = {}
         for number in range(minutes):
             self.collect(FIRST + timedelta(minutes=number), files_each if number < minutes - 1 or minutes == 1 else 0)
@@ -137,6 +152,13 @@ class World:
         expected: dict[str, bytes | None] = {}
         for path, content in self.expected.items():
             directory = path.to_stream(STREAM_OF[name]).on(self.root(name))
+            # From the first service with the document's layout on, the names have the part in front.
+            before = [self.settings[each].layout for each in CHAIN[: CHAIN.index(name) + 1]]
+            if "document" in before:
+                content = {f"{path.part}-{file}": data for file, data in content.items()}
+            if before[-1] == "document":
+                directory = directory.rpartition("/")[0]
+                content = {**content, f"_{path.part}.part": encode_list(list(content))}
             expected |= {join(directory, file): data for file, data in content.items()}
             if not content:
                 expected[directory] = None
@@ -152,14 +174,14 @@ class World:
         root = self.root(name)
         for consumer in self.settings[name].consumers:
             announced = set()
-            for file, data in walk(self.files, consumers_path(root, consumer, name)).items():
+            for file, data in walk(self.files, self.settings[name].inbox(consumer)).items():
                 if data is not None:
                     announced.add(decode_announcement(file.rpartition("/")[2], data).path)
             for path in announced:
-                if not self.files.exists(path.on(root)):
+                if not find_part(self.files, root, path):
                     found.append(f"{name}: announced to {consumer} and not there: {path.relative}")
             for path in self.expected:
-                consumed = self.files.exists(path.to_stream("streams").on(self.root(consumer)))
+                consumed = find_part(self.files, self.root(consumer), path.to_stream("streams"))
                 if path.to_stream(STREAM_OF[name]) not in announced and not consumed:
                     found.append(f"{name}: neither announced to {consumer} nor consumed: {path.relative}")
         return found
