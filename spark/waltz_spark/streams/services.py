@@ -21,7 +21,7 @@ from types import TracebackType
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.batches import Copies, Ready
-from waltz_spark.streams.commit import CommitThread, Hook
+from waltz_spark.streams.commit import CommitThread, Hook, Work
 from waltz_spark.streams.copying import Copier, InProcess
 from waltz_spark.streams.drops import asked_drops, forget_drops
 from waltz_spark.streams.files import FilesOf, directory_of, local_files, normal_root
@@ -259,22 +259,27 @@ class StreamService:
         if found.problem or work is None:
             return found.problem
         root, files = self.settings.root, self._files_of(self.settings.root)
-        target = work.target.on(root)
-        if is_taken(files, root, work.target, work.inputs):
-            if work.seen:
-                names = ", ".join(map(shown, work.inputs[:3]))
-                return f"{names} came when {target} was published; give it the name of a later minute"
-            return (
-                f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
-            )
+        if problem := self._taken(work):
+            return problem
         if len(work.commit) > COMMIT_BYTES:
             return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
         if self.settings.layout == "document" and (problem := names_problem(work.target.part, work.inputs)):
             return problem
-        if problem := way_problem(files, root, directory_of(target)):
+        if problem := way_problem(files, root, directory_of(work.target.on(root))):
             return problem
         sizes, problem = input_sizes(self._files_of(work.src_root), work.input_directory, work.inputs)
         return problem or Ready(found, replace(work, sizes=tuple(sizes)))
+
+    def _taken(self, work: Work) -> str:
+        """What stands where the work would; "" = nothing."""
+        root = self.settings.root
+        target = work.target.on(root)
+        if not is_taken(self._files_of(root), root, work.target, work.inputs):
+            return ""
+        if work.seen:
+            names = ", ".join(map(shown, work.inputs[:3]))
+            return f"{names} came when {target} was published; give it the name of a later minute"
+        return f"{target} is there already, and thread {self.settings.name} does not know of it; compare, delete one"
 
     def _commit(self, batch: Sequence[Ready], passing: _Passing) -> None:
         """Copy all of them, then commit one after the other."""
@@ -282,8 +287,9 @@ class StreamService:
             return
         staged = self.thread.stage([each.work for each in batch], self._copies.copier(batch))
         for each, one in zip(batch, staged, strict=True):
-            if one.problem:
-                passing.cannot(each.found, one.problem)
+            # Another part of the batch may have the name by now.
+            if problem := one.problem or self._taken(each.work):
+                passing.cannot(each.found, problem)
             else:
                 self.thread.commit(one)
                 passing.committed.append(each.found.name)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.batches import FILES_OF_A_BATCH, Copies, Ready
 from waltz_spark.streams.commit import Work
 from waltz_spark.streams.copying import InProcess, in_tasks
@@ -25,7 +26,7 @@ from waltz_spark.streams.work import Found
 from tests.spark.streams.faults import Fuse
 from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.staging import stage_before
-from tests.spark.streams.world import CHAIN, FIRST, NOW, World, walk
+from tests.spark.streams.world import CHAIN, DOCUMENT, FIRST, NOW, PARTS, Layouts, World, walk
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import ConfigError, StorageError
@@ -88,9 +89,10 @@ def chain(world: World, jobs: Jobs) -> ZooKeeper:
     return zookeeper
 
 
-def test_the_chain_with_tasks() -> None:
+@pytest.mark.parametrize("layouts", [PARTS, DOCUMENT])
+def test_the_chain_with_tasks(layouts: Layouts) -> None:
     jobs = Jobs()
-    world = World(MemoryFiles(), "/x", minutes=5)
+    world = World(MemoryFiles(), "/x", minutes=5, layouts=layouts)
     assert world.problems(chain(world, jobs)) == []
     # Four minutes with two files, in batches of two; the empty one is not worth a job.
     assert [(tasks, what.split(",")[0]) for tasks, what in jobs.jobs] == [(3, "4 files")] * 2 * len(CHAIN)
@@ -108,11 +110,11 @@ def test_a_task_that_comes_late_changes_nothing() -> None:
     assert walk(files, "/x") == before
 
 
-@pytest.mark.parametrize("name", ["all", "far"])
+@pytest.mark.parametrize(("name", "layouts"), [("all", PARTS), ("far", PARTS), ("all", DOCUMENT)])
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
-def test_a_crash_at_every_change(name: str, power: bool) -> None:
+def test_a_crash_at_every_change(name: str, layouts: Layouts, power: bool) -> None:
     """Also within a batch: of what is copied and not committed nothing stays, and it is copied again."""
-    start = stage_before(name, with_tasks, minutes=3)
+    start = stage_before(name, with_tasks, minutes=3, layouts=layouts)
     at, crashed = 0, True
     while crashed:
         for middle in (False, True):
@@ -175,6 +177,25 @@ def test_one_odd_input_of_a_batch_keeps_nobody_up() -> None:
         assert list(passed.quarantined) == ["202611211550.bank.tokyo.c1"]
         assert "has not all of its files" in passed.quarantined["202611211550.bank.tokyo.c1"]
         assert len(passed.committed) == 2
+
+
+def test_two_parts_of_a_batch_that_want_one_name() -> None:
+    """In the document's layout: the second goes to quarantine, as if it had come later."""
+    files = MemoryFiles()
+    world = World(files, "/x", minutes=1, layouts=DOCUMENT)
+    zookeeper = MemoryZooKeeperServer().client()
+    for collector, name in (("c1", "x-y"), ("c1-x", "y")):
+        path = PublishedPath("streams_local", "bank", FIRST, "tokyo", collector)
+        part = path.on(world.root("tokyo"))
+        files.make_directories(part)
+        files.write(join(part, name), [collector.encode()])
+        inbox = replace(world.settings["tokyo"], layout="parts").inbox("all")
+        announce(files, world.root("tokyo"), inbox, Announcement("tokyo", path), "/x/staged")
+    with with_tasks(replace(world.settings["all"], spark_copy_bytes=1), zookeeper, lambda root: files) as service:
+        passed = service.run_once()
+        assert passed.committed == ("202611211550.bank.tokyo.c1",)
+        assert "is there already" in passed.quarantined["202611211550.bank.tokyo.c1-x"]
+        assert service.run_once().quarantined == passed.quarantined
 
 
 def test_a_task_that_cannot_write_ends_the_run() -> None:
