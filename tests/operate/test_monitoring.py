@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waltz_spark.streams.metrics import COLLECTOR_GAUGES, OF_ALL, SERVICE_GAUGES
 
 from tests.operate.monitoring import FOLDER, alerts, dashboard, needs_promtool, panels
 from waltz_ray.runtime.figures import FIGURES
@@ -33,7 +34,11 @@ def known() -> dict[str, set[str]]:
                 found[metric.name + "_bucket"] = own | {"le"}
             else:
                 found[metric.name] = own
-    return found
+    streams = ((("service", "kind"), SERVICE_GAUGES), (("collector", "category"), COLLECTOR_GAUGES))
+    found |= {name: {"instance"} for name in OF_ALL}
+    return found | {
+        gauge.name: {*keys, *([gauge.by] if gauge.by else [])} for keys, gauges in streams for gauge in gauges
+    }
 
 
 def test_the_histograms_are_those() -> None:
@@ -180,6 +185,13 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"waltz_partition_recovery_seconds_count": "0+5x120", "waltz_server_partitions": "2x120"},
     ),
     "WaltzConsumerBehind": ({"waltz_cursor_lag": "5x120"}, {"waltz_cursor_lag": "500000x120"}),
+    "WaltzStreamsUnseen": (
+        {'up{job="waltz-streams"}': "1x120", "waltz_streams_view_seconds": "0+60x120"},
+        {'up{job="waltz-streams"}': "1x120", "waltz_streams_view_seconds": "0+60x100 6000x20"},
+    ),
+    "WaltzStreamBehind": ({"waltz_stream_lag_seconds": "80x120"}, {"waltz_stream_lag_seconds": "1000x120"}),
+    "WaltzCollectorBehind": ({"waltz_collector_lag_minutes": "2x120"}, {"waltz_collector_lag_minutes": "20x120"}),
+    "WaltzStreamQuarantined": ({"waltz_stream_quarantined": "0x120"}, {"waltz_stream_quarantined": "1x120"}),
 }
 
 

@@ -20,7 +20,7 @@ from waltz_ray.net.stream import Patience, Stream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.http import HttpFramer, HttpRequest, HttpResponse, encode_response
 
-__all__ = ["HttpLimits", "HttpPort"]
+__all__ = ["HttpLimits", "HttpPort", "page_at"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,18 @@ class HttpLimits:
     """Until a whole request has come."""
     untaken_ms: int = 10_000
     """While the peer takes too little of its answer."""
+
+
+def page_at(path: str, kind: str, page: Callable[[], tuple[bytes, str]]) -> Answer:
+    """Serves one page. ``page``: its content, b"" = there is none yet, and why; ``kind``: its Content-Type."""
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        if request.path != path:
+            return HttpResponse(404, f"there is {path}\n".encode())
+        content, trouble = page()
+        return HttpResponse(200, content, kind) if content else HttpResponse(503, f"{trouble}\n".encode())
+
+    return answer
 
 
 class _HttpConnection(Stream[HttpRequest]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ from waltz_ray.cli.chatter import redirected
 from waltz_ray.cli.common import AddressOption, JsonOption, print_json, table_of
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.live import IntervalOption, show_live, views
+from waltz_ray.errors import ConfigError
 from waltz_ray.runtime.status import to_json
 
 if TYPE_CHECKING:  # what a command needs of Spark it imports when it runs
@@ -48,6 +49,16 @@ ServiceOption = Annotated[
 SparkOption = Annotated[
     SparkChoice, typer.Option("--spark", help="What collectors write with; auto: raydp if one Ray runs, else local.")
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        help="Serve /metrics for Prometheus on 127.0.0.1; 0: at any port, which is said.",
+        show_default=False,
+    ),
+]
 _FILE = Path("streams.toml")
 _FILE_WIDTH = 180
 
@@ -73,6 +84,7 @@ def run(
     spark: SparkOption = SparkChoice.auto,
     zookeeper: ZooKeeperOption = "",
     address: AddressOption = "",
+    metrics_port: MetricsPortOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the services of the file until Ctrl-C. Exit code 1, and one line, when one of them ends in an error."""
@@ -80,7 +92,10 @@ def run(
     from waltz_spark.streams.configuration import read_config
 
     chosen = read_config(config).only(service or ())
-    with _chatter_to_stderr(), cli.opened_place(chosen, spark.value, zookeeper, address) as place:
+    with ExitStack() as stack:
+        stack.enter_context(_chatter_to_stderr())
+        place = stack.enter_context(cli.opened_place(chosen, spark.value, zookeeper, address))
+        stack.enter_context(_metrics(metrics_port, lambda: cli.streams_status(place, chosen.zookeeper_root)))
         if not once:
             cli.run_forever(chosen, place, _say, seconds)
             return
@@ -89,6 +104,27 @@ def run(
         print_json(done)
     else:
         _print_passes(done)
+
+
+@contextmanager
+def _metrics(port: int | None, look: Callable[[], StreamsStatus]) -> Iterator[None]:
+    """``/metrics`` while it is open; None: nothing. ConfigError for a port that cannot be had."""
+    if port is None:
+        yield
+        return
+    from waltz_spark.streams.metrics import StreamsWatch
+
+    from waltz_ray.actors.exposition import KIND
+    from waltz_ray.actors.http_port import HttpPort, page_at
+
+    with closing(StreamsWatch(look)) as watch:
+        try:
+            http = HttpPort("127.0.0.1", port, page_at("/metrics", KIND, watch.page))
+        except OSError as error:
+            raise ConfigError(f"127.0.0.1:{port} cannot be had: {error}; give another --metrics-port") from error
+        with closing(http):
+            _say(f"metrics at http://127.0.0.1:{http.endpoint.port}/metrics")
+            yield
 
 
 @_streams.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -19,6 +21,7 @@ from waltz_spark.streams.layout import data_path, encode_marker, marker_name
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.states import StreamState
 
+from tests.cluster.harness import wait_until
 from tests.spark.streams.collecting import ListFeed
 from waltz_ray.cli import main
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -186,7 +189,7 @@ def test_a_collector_in_status(services: Services, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_running_process_ends_cleanly(services: Services, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "waltz_spark.streams", *services.command("run")[1:]]
+    command = [sys.executable, "-m", "waltz_spark.streams", *services.command("run", "--metrics-port", "0")[1:]]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -194,6 +197,10 @@ def test_a_running_process_ends_cleanly(services: Services, number: signal.Signa
         while not any(line.startswith("far: streams/bank") for line in seen):
             seen.append(process.stderr.readline())
             assert seen[-1], "".join(seen)
+        [port] = [int(line.rsplit(":", 1)[1].split("/")[0]) for line in seen if line.startswith("metrics at ")]
+        assert fetched(port, "/") == (404, "there is /metrics\n")
+        running = 'waltz_stream_running{kind="mirror",service="far"} 1.0'
+        wait_until(lambda: running in fetched(port)[1], running, PATIENCE_S)
         os.kill(process.pid, number)
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
@@ -203,6 +210,26 @@ def test_a_running_process_ends_cleanly(services: Services, number: signal.Signa
             process.kill()
             process.communicate()
     assert len(services.published("b", "streams")) == 1
+
+
+def fetched(port: int, path: str = "/metrics") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_metrics_port_that_cannot_be_had(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert services.run("run", "--for", "0", "--metrics-port", str(port)) == 1
+    [line] = [each for each in capsys.readouterr().err.splitlines() if each.startswith("waltz: ")]
+    assert f"127.0.0.1:{port} cannot be had" in line
 
 
 def test_for_seconds(services: Services, capsys: pytest.CaptureFixture[str]) -> None:
