@@ -39,10 +39,10 @@ from waltz_spark.streams.placing import (
     LIST_SUFFIX,
     encode_list,
     is_taken,
-    list_of_part,
+    move_directory,
+    move_listed,
     placed_name,
-    publish_files,
-    take_back_files,
+    was_moved,
 )
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 from waltz_spark.streams.settings import StreamSettings
@@ -319,18 +319,10 @@ class CommitThread(ThreadRun):
         return True
 
     def _move(self, path: PathInFlight) -> None:
-        final = join(self.settings.root, path.final_path)
-        self._files.make_directories(directory_of(final))
-        if self.settings.layout == "document":
-            part = parse_published(path.final_path)
-            publish_files(self._files, path.tmp_path, part, self.settings.root)
-            self._hook("during MOVE")
-            self._files.rename(path.tmp_path + LIST_SUFFIX, list_of_part(part, self.settings.root))
-        else:
-            self._files.rename(path.tmp_path, final)
-            self._hook("during MOVE")
-        self._files.sync_directory(directory_of(final))
-        self._files.remove_empty(path.tmp_path)  # of the document's layout, which leaves the directory
+        part, root = parse_published(path.final_path), self.settings.root
+        self._files.make_directories(directory_of(part.on(root)))
+        move = move_listed if self.settings.layout == "document" else move_directory
+        move(self._files, path.tmp_path, part, root, lambda: self._hook("during MOVE"))
 
     def _announce(self, path: PathInFlight) -> None:
         announcement = Announcement(self.settings.name, parse_published(path.final_path))
@@ -345,20 +337,8 @@ class CommitThread(ThreadRun):
 
         It is not deleted here but after the next state is written (``_clean``): a second look must find the same.
         """
-        final = join(self.settings.root, path.final_path)
         run, _, name = path.tmp_path.rpartition("/")
-        temporary = f"{run}{FENCED}/{name}"
-        part = parse_published(path.final_path)
-        # What the crash left says which layout the run had, not what is set now.
-        if self._files.exists(temporary + LIST_SUFFIX):
-            take_back_files(self._files, temporary, part, self.settings.root)
-            return False
-        is_kept = self._files.exists(temporary)
-        is_listed = self._files.exists(list_of_part(part, self.settings.root))
-        if (is_listed and not (is_kept and self._files.list(temporary))) or (self._files.exists(final) and not is_kept):
-            self._files.sync_directory(directory_of(final))
-            return True
-        return False
+        return was_moved(self._files, f"{run}{FENCED}/{name}", parse_published(path.final_path), self.settings.root)
 
     def _write(self, node: ThreadNode) -> None:
         self._put(encode_node(node))

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from waltz_ray.errors import InvalidInput
@@ -27,11 +27,13 @@ __all__ = [
     "is_taken",
     "list_of_part",
     "listed_part",
+    "move_directory",
+    "move_listed",
     "names_problem",
     "placed_name",
-    "publish_files",
     "read_list",
     "take_back_files",
+    "was_moved",
 ]
 
 LIST_SUFFIX = ".part"
@@ -111,17 +113,44 @@ def is_taken(files: Files, root: str, path: PublishedPath, names: Sequence[str])
     return any(files.exists(place) for place in places)
 
 
-def publish_files(files: Files, temporary: str, path: PublishedPath, root: str) -> None:
-    """Rename the files in ``temporary`` to their minute; the list, which lies beside it, is for the caller."""
+def move_directory(files: Files, temporary: str, path: PublishedPath, root: str, moved: Callable[[], None]) -> None:
+    """Publish a part in our layout, durably; ``moved`` is called when it is there. Its minute's directory is there."""
+    files.rename(temporary, path.on(root))
+    moved()
+    files.sync_directory(directory_of(path.on(root)))
+
+
+def move_listed(files: Files, temporary: str, path: PublishedPath, root: str, moved: Callable[[], None]) -> None:
+    """The same in the document's; ``moved`` is called when the files are there, before their list."""
     minute = directory_of(path.on(root))
     for name in files.list(temporary):
         files.rename(join(temporary, name), join(minute, name))
     # Durable before the list is: who sees that sees them all.
     files.sync_directory(minute)
+    moved()
+    files.rename(temporary + LIST_SUFFIX, list_of_part(path, root))
+    files.sync_directory(minute)
+    files.remove_empty(temporary)
+
+
+def was_moved(files: Files, temporary: str, path: PublishedPath, root: str) -> bool:
+    """After a crash in the move: whether the part is published. If not, nothing of it is left in its minute.
+
+    What the crash left says which layout the run had, not what is set now.
+    """
+    if files.exists(temporary + LIST_SUFFIX):
+        take_back_files(files, temporary, path, root)
+        return False
+    is_kept = files.exists(temporary)
+    is_listed = files.exists(list_of_part(path, root))
+    if (is_listed and not (is_kept and files.list(temporary))) or (files.exists(path.on(root)) and not is_kept):
+        files.sync_directory(directory_of(path.on(root)))
+        return True
+    return False
 
 
 def take_back_files(files: Files, temporary: str, path: PublishedPath, root: str) -> None:
-    """After a crash before the list was renamed: what of the part is in its minute goes back, durably."""
+    """What of the part is in its minute goes back to the temporary, durably."""
     minute = directory_of(path.on(root))
     if not files.exists(minute) or not files.exists(temporary):
         return

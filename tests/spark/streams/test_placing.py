@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from waltz_spark.streams import commit
+from waltz_spark.streams import placing
 from waltz_spark.streams.consumer import pending_names
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.ignored import ignored
@@ -108,7 +108,7 @@ def test_the_files_are_durable_before_their_list_is_there() -> None:
 
 
 def test_no_way_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "take_back_files", lambda *of: None)
+    monkeypatch.setattr(placing, "take_back_files", lambda *of: None)
     start = stage_before("tokyo", layouts=DOCUMENT)
     problems = []
     for at in range(30):
