@@ -1,7 +1,7 @@
 # The verbs of the project. Each makes .venv if there is none; Python (3.10 to 3.13) and make are all that has to be there.
-# The first of these that runs (pyenv has names on PATH for what it does not give): CI has 3.11.
-PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.10; do \
-	"$$name" -c "" 2>/dev/null && command -v "$$name" && break; done)
+ifndef PYTHON
+PYTHON := $(shell .ci/choose-python)
+endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Newer than pyproject.toml and the constraints: the environment is what they say, and nothing is installed again.

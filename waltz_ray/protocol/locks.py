@@ -81,8 +81,8 @@ class LockTable:
     def admit(self, requests: LockRequests, first_id: int) -> Verdicts:
         """Decide n transactions as if one at a time; those that pass get consecutive IDs from ``first_id``.
 
-        Transactions that share no slot with another one cannot influence each other and are
-        decided at once; only the others go one by one.
+        Transactions that share no slot with another one, or only slots that all of them just look at, cannot
+        influence each other and are decided at once; only the others go one by one.
         """
         work = _Work(self, requests, len(requests.client_marks))
         conflicts = work.estimates_of_all(self.marks)
@@ -171,17 +171,19 @@ class _Work:
         return int(estimate)
 
     def entangled(self) -> npt.NDArray[np.bool_]:
-        """Which transactions share a slot with another transaction of the batch."""
+        """Which transactions share a slot with another one of the batch, and somebody of the batch updates it."""
         kinds = [kind for kind in (*self.checked, self.updated[1]) if len(kind.slots)]
         result = np.zeros(self.count, dtype=np.bool_)
-        if not kinds:
-            return result
+        updated = [kind.slots.ravel() for kind in self.updated if len(kind.slots)]
+        if not updated:
+            return result  # who only looks is in nobody's way, as all are who rest on one owner's lock
         slots = np.concatenate([kind.slots.ravel() for kind in kinds])
         owners = np.concatenate([np.repeat(kind.owners, kind.slots.shape[1]) for kind in kinds])
         order = np.lexsort((owners, slots))
         slots, owners = slots[order], owners[order]
         # Within one slot owners ascend, so a slot with two owners has two different neighbours.
         shared_slots = slots[1:][(slots[1:] == slots[:-1]) & (owners[1:] != owners[:-1])]
+        shared_slots = shared_slots[np.isin(shared_slots, np.concatenate(updated))]
         result[owners[np.isin(slots, shared_slots)]] = True
         return result
 
