@@ -65,6 +65,12 @@ class StorageConfig:
     journal_partitions: int = 2
     """The fewest partitions written in one turn for which the journal is used: one costs one sync in place, too."""
 
+    page_cache_bytes: int = 256 * 1024 * 1024
+    """How much of what was written last the replica leaves in the kernel's page cache, for all its partitions together,
+    0 = all of it, for the kernel to judge. What is newer than that is in the servers' memory, too (retained_bytes); who
+    catches up from further back reads long pieces from the disk. More for many readers that are far behind one after
+    the other (docs/performance.md, "The page cache")."""
+
     repair: bool = True
     """Closed segments that have rotted are fetched from a peer while the partition goes on (storage/repair.py). False:
     the partition is taken out, cut before the damage and copied anew from there, as it is for damage above the
@@ -91,6 +97,7 @@ class StorageConfig:
         _require(self, "preallocate_bytes", 0, 1 << 30)
         _require(self, "journal_bytes", 0, 1 << 34)
         _require(self, "journal_partitions", 1, 100_000)
+        _require(self, "page_cache_bytes", 0, 1 << 50)
         _require(self, "scrub_bytes_per_s", 0, 1 << 40)
         _require(self, "scrub_interval_s", 0, 1 << 31)
         _require(self, "connections", 1, 100_000)

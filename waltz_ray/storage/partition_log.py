@@ -74,6 +74,7 @@ from waltz_ray.storage.control_file import NEVER_OPENED, ControlEntry, ControlFi
 from waltz_ray.storage.disk import DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal
 from waltz_ray.storage.layout import SegmentHeader, index_path, segment_path
+from waltz_ray.storage.page_cache import PageCache
 from waltz_ray.storage.pending_sync import PendingSync
 from waltz_ray.storage.reading import closed_view, read_records, scan_view
 from waltz_ray.storage.recovery import (
@@ -113,12 +114,13 @@ class PartitionLog:
         partition_id: int,
         control: ControlFile,
         journal: Journal,
+        page_cache: PageCache,
         config: StorageConfig,
     ) -> None:
         self.partition_id = partition_id
         self.is_open = False
         self._disk, self._folder, self._cluster_key = disk, folder, cluster_key
-        self._control, self._journal, self._config = control, journal, config
+        self._control, self._journal, self._page_cache, self._config = control, journal, page_cache, config
         self._lock = threading.RLock()
         self._quiet_again = threading.Condition(self._lock)
         self._waiters = 0
@@ -264,7 +266,7 @@ class PartitionLog:
         limit = self._limit_bytes
         view, done = memoryview(batch.records), 0
         if self._active is not None and self._active.end + batch.size_bytes <= limit:  # nearly always
-            self._active.write(_ONE_RECORD if len(batch) == 1 else batch.offsets[:-1], view)
+            self._write_piece(self._active, _ONE_RECORD if len(batch) == 1 else batch.offsets[:-1], view)
             self._active.times.note(batch.times, batch.size_bytes)
             done = len(batch)
         while done < len(batch):
@@ -276,11 +278,16 @@ class PartitionLog:
             room = limit - active.end + int(offsets[done])
             stop = min(int(np.searchsorted(offsets, room, side="right")), len(batch))
             start, end = int(offsets[done]), int(offsets[stop])
-            active.write(offsets[done:stop] - start, view[start:end])
+            self._write_piece(active, offsets[done:stop] - start, view[start:end])
             active.times.note(times_within(batch.times, batch.first_id + done, batch.first_id + stop), end - start)
             done = stop
         if self._active is not None:
             self._active.allocate_ahead(self._config.preallocate_bytes, limit, batch.size_bytes)
+
+    def _write_piece(self, active: ActiveSegment, offsets: Int64s, body: memoryview) -> None:
+        start = active.end
+        active.write(offsets, body)
+        self._page_cache.written(active.path, start, body.nbytes)
 
     def _roll(self, first_id: int) -> None:
         last_ms = None

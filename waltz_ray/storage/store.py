@@ -32,6 +32,7 @@ from waltz_ray.storage.control_file import (
 )
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, replay
+from waltz_ray.storage.page_cache import PageCache
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.pending_sync import PendingSync
 from waltz_ray.storage.removal import is_removed, remove_files
@@ -91,6 +92,7 @@ class ReplicaStore:
         self.partition_ids: range = range(len(control))
         self.disk, self._control, self._lock_handle, self._config = disk, control, lock, config
         self._journal = Journal(disk, directory, cluster_key, config)
+        self._page_cache = PageCache(disk.disk, config.page_cache_bytes)
         self._opening = threading.Lock()
         self._partitions: dict[int, PartitionLog] = {}
         self.removed = frozenset(p for p in self.partition_ids if is_removed(disk.disk, f"{directory}/{p}"))
@@ -172,8 +174,9 @@ class ReplicaStore:
             self.disk.check()
             if partition_id not in self._partitions:
                 folder = f"{self.directory}/{partition_id}"
+                shared = self._control, self._journal, self._page_cache, self._config
                 self._partitions[partition_id] = PartitionLog(
-                    self.disk, folder, self.cluster_key, partition_id, self._control, self._journal, self._config
+                    self.disk, folder, self.cluster_key, partition_id, *shared
                 )
             return self._partitions[partition_id]
 
