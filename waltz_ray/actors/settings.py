@@ -41,12 +41,13 @@ def to_json(settings: Settings) -> dict[str, Any]:
 
 def as_of(settings: Settings, members: ClusterMembers) -> Settings:
     """With the replicas and servers that belong to the cluster by now."""
+    came_and_went = members.next_replica > len(settings.placement)
     placement = {r: members.resources.get(r) or settings.placement[r] for r in sorted(members.places)}
     config = replace(
         settings.config,
         replicas=max(1, len(placement)),
         servers=max(1, len(members.servers)),
-        replication=settings.config.replication if len(placement) == len(settings.placement) else members.replication,
+        replication=members.replication if came_and_went else settings.config.replication,
     )
     gone = (
         *(f"replica/{r}" for r in range(members.next_replica) if r not in members.places),

@@ -372,8 +372,9 @@ class ClusterStore:
 
     def announce_replica(self, replica_id: int, endpoint: Endpoint, incarnation: str) -> None:
         """Say where a replica listens; stays after its death, the next start overwrites it."""
-        if replica_id not in self.info().replica_ids:
-            raise InvalidInput(f"cluster {self.cluster!r} has no replica {replica_id}: {list(self.info().replica_ids)}")
+        there = sorted(self.members.read().places)
+        if replica_id not in there:
+            raise InvalidInput(f"cluster {self.cluster!r} has no replica {replica_id}: {there}")
         path = self._replica_path(replica_id)
         data = to_json({"host": endpoint.host, "port": endpoint.port, "incarnation": incarnation})
         try:
