@@ -33,11 +33,13 @@ from waltz_ray.actors.supervision import (
     statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+from waltz_ray.backup.recovery import forget_recovered, read_recovered
 from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_restored
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
+from waltz_ray.coordination.snapshot import plant_recovered
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
@@ -371,9 +373,14 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
             info = store.info()
         except ClusterNotFound:
             if known.key:
+                recovered = read_recovered(known.directory)
+                if recovered is not None and str(recovered[0]) == known.key:
+                    info = plant_recovered(client, known.name, *recovered)
+                    forget_recovered(known.directory)
+                    return info
                 raise ClusterMismatch(
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
-                    "is it the right one, and does it have its data?"
+                    "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()

@@ -29,15 +29,18 @@ class OwnSets:
         self.has_all = has_all
         self.left: frozenset[int] = frozenset()
         """Partitions that were moved away, and of which nothing is left here."""
+        self.known: dict[int, tuple[int, ...]] = {}
+        """Of each partition, where not all replicas have all, on which it is; those that are on their way as before."""
         self._replica_id = replica_id
         self._changed = changed
         self._wanted: frozenset[int] | None = None  # partitions that are to move, as they were seen last
+        self._moves = Moves()
         self._all_unsure = False
         self._unsure: set[int] = set()
 
     def seen(self, moves: Moves) -> None:
         """A watch calls: nothing is done in its thread."""
-        before, self._wanted = self._wanted, frozenset(moves.wanted)
+        before, self._wanted, self._moves = self._wanted, frozenset(moves.wanted), moves
         if moves.change:
             self.has_all = False
         if before is None:
@@ -53,6 +56,7 @@ class OwnSets:
             self._unsure |= set(_opened(service))
             self._all_unsure = False
         for p in sorted(self._unsure):
+            self.known.pop(p, None)
             try:
                 roster, _ = store.roster(p)
             except NoNode:
@@ -65,6 +69,20 @@ class OwnSets:
                 log.info("replica %d: partition %d was moved to %s", self._replica_id, p, sorted(roster.replicas))
                 self.left |= {p}
                 self._unsure.discard(p)
+
+    def look(self, store: ClusterStore) -> None:
+        """Know where the partitions are that were not known yet. CoordinationError."""
+        members = store.members.read()
+        self.has_all = self.has_all and members.replication == len(members.places)
+        if self.has_all:
+            return
+        on_their_way = self._moves.changed
+        for p in store.spaces.table().kept:
+            if p not in self.known and p not in on_their_way:
+                try:
+                    self.known[p] = tuple(sorted(store.roster(p)[0].replicas))
+                except NoNode:
+                    continue  # its space is being made
 
 
 def _opened(service: ReplicaService) -> Iterable[int]:

@@ -45,7 +45,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
@@ -58,6 +58,7 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
 from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.snapshot import snapshot_nodes
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
     ControlFileMissing,
@@ -80,6 +81,7 @@ from waltz_ray.protocol.messages.replica import (
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
+from waltz_ray.storage.cluster_memory import write_memory
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
@@ -121,6 +123,7 @@ class ReplicaHost:
         self._cluster_store: ClusterStore | None = None
         self._spaces_changed = threading.Event()  # since ``_follow`` has looked
         self._table: SpaceTable | None = None  # as it was then
+        self._remembered: Mapping[str, object] = {}  # of the cluster, on the disk
         self._sets = OwnSets(replica_id, True, self._look_at_spaces)
         self._trim_marks: dict[int, int] = {}
         self._full = FullDisk()
@@ -262,9 +265,27 @@ class ReplicaHost:
             self._spaces_changed.clear()
             self._table, (assignment, _) = store.spaces.table(), store.assignment()
             service.follow(self._table, assignment)
+            self._sets.follow(store, service)
+            self._remember(store)
         self._sets.follow(store, service)
         if self._table is not None:
             service.retain(self._table, self._trim_marks)
+
+    def _remember(self, store: ClusterStore) -> None:
+        """Write down what ZooKeeper says of the cluster, for the day on which it says nothing any more."""
+        self._sets.look(store)
+        sets = {str(p): list(replicas) for p, replicas in sorted(self._sets.known.items())}
+        nodes = snapshot_nodes(store.zookeeper, self._cluster)
+        memory = {"name": self._cluster, "cluster_key": str(store.info().cluster_key), "sets": sets, "nodes": nodes}
+        if memory == self._remembered:
+            return
+        try:
+            write_memory(self._disk, self._directory, {**memory, "seen_ms": _now_ms()})
+            self._remembered = memory
+        except (
+            OSError
+        ) as error:  # a full disk, or one that is gone: that is told elsewhere, and others remember it, too
+            log.warning("replica %d: what it knows of the cluster was not written down: %s", self._replica_id, error)
 
     def _look_at_marks(self, marks: dict[int, int]) -> None:
         """A watch calls: nothing is done in its thread."""

@@ -53,6 +53,7 @@ __all__ = [
     "complete_info",
     "create_nodes",
     "info_json",
+    "info_of",
     "naming",
     "partition_path",
     "read_info",
@@ -127,17 +128,22 @@ def read_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, bool, int]:
     """(info, whether initialisation is complete, node version). NoNode."""
     path = root + "/store/cluster"
     data, version = zookeeper.get(path)
+    return *info_of(path, root[1:], data), version
+
+
+def info_of(path: str, cluster: str, data: bytes) -> tuple[ClusterInfo, bool]:
+    """(info, whether initialisation is complete), of the bytes of ``store/cluster``."""
     fields = to_fields(path, data)
     with naming(path):
         settings = dict(fields["settings"])
         info = ClusterInfo(
-            root[1:],
+            cluster,
             int(fields["partitions"]),
             uuid.UUID(fields["cluster_key"]),
             _members(fields, settings),
             settings,
         )
-        return info, bool(fields["complete"]), version
+        return info, bool(fields["complete"])
 
 
 def _members(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> ClusterMembers:
