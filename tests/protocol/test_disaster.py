@@ -15,7 +15,7 @@ import pytest
 from tests.protocol.world import World
 from tests.simulation.break_rule import break_rule
 from waltz_ray.protocol import disaster as rules
-from waltz_ray.protocol.disaster import SESSION_MARGIN, CopyFacts, Undecided, Verdict, decide, possible_sets
+from waltz_ray.protocol.disaster import SESSION_MARGIN, Belief, CopyFacts, Undecided, decide, possible_sets
 from waltz_ray.protocol.ids import NO_SESSION, quorum_of
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 
@@ -106,7 +106,7 @@ THREE = [frozenset((0, 1, 2))]
 
 def test_what_only_one_of_three_has_was_never_committed() -> None:
     verdict = decide([copy(0, 12), copy(1, 9), copy(2, 9)], {}, THREE)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Belief)
     assert (verdict.x, verdict.keep) == (9, {0: 9, 1: 9, 2: 9})
     assert verdict.roster.members == {0, 1, 2}
     assert "replica 0 is cut from 12" in verdict.why
@@ -114,7 +114,7 @@ def test_what_only_one_of_three_has_was_never_committed() -> None:
 
 def test_what_one_of_two_has_may_be_on_the_third() -> None:
     verdict = decide([copy(0, 12), copy(1, 9)], {}, THREE)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Belief)
     assert (verdict.x, verdict.keep) == (12, {0: 12, 1: 9})
     session = 5 + SESSION_MARGIN
     entries = {
@@ -131,13 +131,13 @@ def test_two_that_differ_are_settled_by_a_mark_or_by_the_third_or_by_a_person() 
     assert isinstance(undecided, Undecided)
     assert "differ from transaction 7 on" in undecided.why
     by_mark = decide([copy(0, 12), copy(1, 9, mark=8)], apart, THREE)
-    assert isinstance(by_mark, Verdict)
+    assert isinstance(by_mark, Belief)
     assert (by_mark.x, by_mark.keep) == (9, {0: 6, 1: 9})
     by_third = decide([copy(0, 12), copy(1, 9), copy(2, 9)], {**apart, (0, 2): 7}, THREE)
-    assert isinstance(by_third, Verdict)
+    assert isinstance(by_third, Belief)
     assert by_third.keep == {0: 6, 1: 9, 2: 9}
     by_person = decide([copy(0, 12), copy(1, 9, session=6)], apart, THREE, accept_loss=True)
-    assert isinstance(by_person, Verdict)
+    assert isinstance(by_person, Belief)
     assert (by_person.x, by_person.lost) == (9, ((7, 12),))
 
 
@@ -146,7 +146,7 @@ def test_without_a_quorum_only_a_person_can_go_on() -> None:
     assert isinstance(undecided, Undecided)
     assert "on replicas 0, 1, 2, and only 0 of them is here" in undecided.why
     accepted = decide([copy(0, 12)], {}, THREE, accept_loss=True)
-    assert isinstance(accepted, Verdict)
+    assert isinstance(accepted, Belief)
     assert (accepted.x, accepted.lost) == (12, ((13, None),))
 
 
@@ -155,19 +155,19 @@ def test_a_mark_above_all_logs_is_a_loss_that_is_named() -> None:
     assert isinstance(undecided, Undecided)
     assert "up to 20 were committed" in undecided.why
     accepted = decide([copy(0, 12, low=20), copy(1, 12)], {}, THREE, accept_loss=True)
-    assert isinstance(accepted, Verdict)
+    assert isinstance(accepted, Belief)
     assert accepted.lost == ((13, 20),)
 
 
 def test_a_partition_that_no_session_was_opened_on_begins_anew() -> None:
     verdict = decide([CopyFacts(r, NO_SESSION, -1, -1, -1) for r in (0, 1)], {}, THREE)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Belief)
     assert (verdict.x, verdict.roster) == (-1, Roster.initial((0, 1, 2)))
 
 
 def test_what_it_has_left_where_it_was_is_no_voice() -> None:
     verdict = decide([copy(0, 9), copy(1, 9), copy(4, 30)], {}, THREE)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Belief)
     assert (verdict.x, sorted(verdict.keep)) == (9, [0, 1])
 
 
@@ -179,6 +179,6 @@ def test_one_that_is_on_its_way_needs_a_quorum_of_each_set_that_it_may_have() ->
     undecided = decide([copy(0, 9), copy(2, 9)], {}, sets)
     assert isinstance(undecided, Undecided), "of the new set only one is here"
     verdict = decide([copy(0, 9), copy(1, 9), copy(4, 5)], {}, sets)
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Belief)
     assert verdict.x == 9
     assert possible_sets((0, 1, 2), (0, 1, 2)) == [{0, 1, 2}]

@@ -24,7 +24,7 @@ from typing import Any
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
-from waltz_ray.protocol.disaster import CopyFacts, Undecided, Verdict, decide, possible_sets
+from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory
@@ -58,7 +58,7 @@ class RecoveryPlan:
     remembered_by: str
     nodes: Mapping[str, str]
     directories: Mapping[int, str]
-    verdicts: Mapping[int, Verdict | Undecided]
+    verdicts: Mapping[int, Belief | Undecided]
     unread: tuple[str, ...]
     generations: Mapping[int, int]
     trim_marks: Mapping[int, int]
@@ -69,8 +69,8 @@ class RecoveryPlan:
         return {p: verdict.why for p, verdict in self.verdicts.items() if isinstance(verdict, Undecided)}
 
     @property
-    def decided(self) -> dict[int, Verdict]:
-        return {p: verdict for p, verdict in self.verdicts.items() if isinstance(verdict, Verdict)}
+    def decided(self) -> dict[int, Belief]:
+        return {p: verdict for p, verdict in self.verdicts.items() if isinstance(verdict, Belief)}
 
 
 def plan_recovery(
@@ -257,7 +257,7 @@ class _Reader:
         self.first_ids: dict[int, int] = {}
         self.client_id = 0
 
-    def verdict(self, p: int, sets: list[frozenset[int]], accept_loss: bool) -> Verdict | Undecided:
+    def verdict(self, p: int, sets: list[frozenset[int]], accept_loss: bool) -> Belief | Undecided:
         self._progress(f"reading partition {p}")
         logs = {}
         for r, store in self._stores.items():

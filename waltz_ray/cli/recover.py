@@ -13,7 +13,7 @@ from waltz_ray.errors import InvalidInput
 
 if TYPE_CHECKING:
     from waltz_ray.backup.recovery import RecoveryPlan
-    from waltz_ray.protocol.disaster import Undecided, Verdict
+    from waltz_ray.protocol.disaster import Belief, Undecided
 
 __all__ = ["register"]
 
@@ -80,7 +80,7 @@ def _show(plan: RecoveryPlan) -> None:
         typer.echo(f"partition {p}: {_told(verdict)}")
 
 
-def _told(verdict: Verdict | Undecided) -> str:
+def _told(verdict: Belief | Undecided) -> str:
     from waltz_ray.protocol.disaster import Undecided
 
     if isinstance(verdict, Undecided):

@@ -21,7 +21,7 @@ from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.value import value
 
-__all__ = ["SESSION_MARGIN", "CopyFacts", "Undecided", "Verdict", "decide", "may_be_committed", "possible_sets"]
+__all__ = ["SESSION_MARGIN", "CopyFacts", "Undecided", "Belief", "decide", "may_be_committed", "possible_sets"]
 
 SESSION_MARGIN = 1000
 """A disk that is not here may remember a higher session than all that are: by far less than this."""
@@ -44,7 +44,7 @@ class CopyFacts:
 
 
 @value()
-class Verdict:
+class Belief:
     """``x``: where the log ends. ``keep``: replica -> the last ID of its log that is right; ``roster``: what ZooKeeper
     is to have. ``lost``: the first and last IDs of records that were, or may have been, committed and are lost; last
     None = nobody can tell how many."""
@@ -87,14 +87,14 @@ def may_be_committed(holders: frozenset[int], here: frozenset[int], sets: Sequen
 
 def decide(
     copies: Sequence[CopyFacts], differences: Differences, sets: Sequence[frozenset[int]], accept_loss: bool = False
-) -> Verdict | Undecided:
+) -> Belief | Undecided:
     """``sets``: those that the partition may be on, the most likely one first. ``accept_loss``: a person has said that
     records may be lost."""
     of_sets = frozenset().union(*sets)
     known = {copy.replica: copy for copy in copies if copy.replica in of_sets}
     here = {r: copy for r, copy in known.items() if copy.opened}
     if not here and len(known) >= quorum_of(len(sets[0])):
-        return Verdict(NO_TRANSACTION, {}, Roster.initial(sets[0]), "no session was ever opened")
+        return Belief(NO_TRANSACTION, {}, Roster.initial(sets[0]), "no session was ever opened")
     without = [one for one in sets if len(one & here.keys()) < quorum_of(len(one))]
     if without and not accept_loss:
         return Undecided(_no_quorum(without[0], here))
@@ -116,7 +116,7 @@ class _Disks:
         self._here, self._differences, self._sets = here, differences, sets
         self._replicas = frozenset(here)
 
-    def verdict(self, accept_loss: bool, without_quorum: bool) -> Verdict | Undecided:
+    def verdict(self, accept_loss: bool, without_quorum: bool) -> Belief | Undecided:
         ends = {r: self._end(r) for r in sorted(self._here)}
         lost: list[tuple[int, int | None]] = []
         while dispute := self._dispute(ends):
@@ -137,7 +137,7 @@ class _Disks:
         if without_quorum or marked > x:
             lost.append((x + 1, None if without_quorum else marked))
         keep = {r: min(copy.last_id, self._agrees(best, r), x) for r, copy in self._here.items()}
-        return Verdict(x, keep, self._roster(keep, x), self._why(x, keep), tuple(lost))
+        return Belief(x, keep, self._roster(keep, x), self._why(x, keep), tuple(lost))
 
     def _dispute(self, ends: dict[int, int]) -> tuple[int, int, int] | None:
         """Two that differ where both may be right, and where. Where a mark vouches for one of them, it is settled."""
