@@ -21,7 +21,7 @@ from waltz_ray.protocol import set_plans
 from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.placement import NodeView, place_replicas
 from waltz_ray.protocol.replica_sets import locate
-from waltz_ray.protocol.set_moves import SetReached, Wait, next_step
+from waltz_ray.protocol.set_moves import SetReached, next_step
 
 __all__ = ["Members", "ReplicaRow", "ServerRow"]
 
@@ -229,8 +229,7 @@ class Members(ClusterHandle):
             if p not in moves.wanted:
                 continue
             step = next_step(self._store.roster(p)[0], moves.wanted[p], moves.changed_in(p))
-            why = step.why if isinstance(step, Wait) else "its turn"
-            found[p] = "the manager sees it" if isinstance(step, SetReached) else why
+            found[p] = "it is there" if isinstance(step, SetReached) else step.why
         return found
 
     def wait_until_moved(self, partitions: Iterable[int], progress: Progress, timeout: float) -> None:

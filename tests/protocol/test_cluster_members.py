@@ -56,6 +56,7 @@ def test_servers_come_and_go_and_one_always_stays() -> None:
     with pytest.raises(InvalidInput, match="no server 7, only 0, 1, 2"):
         drained.keeping_server(7)
     gone = drained.without_server(1, 0)
+    assert gone.leaving_servers == {0, 1}, "who is removed is given nothing again while its process ends"
     numbers = [sorted(one) for one in (gone.servers, gone.draining_servers, gone.with_server().servers)]
     assert numbers == [[0, 2], [0], [0, 2, 3]]
     assert gone.keeping_server(0).draining_servers == frozenset()

@@ -121,12 +121,12 @@ class ManagerHost:
     def _members_seen(self, members: ClusterMembers) -> None:
         """A watch calls, in its own thread."""
         self.members, self.settings = members, as_of(self._made_with, members)
-        self.manager.members_seen(members.servers - members.draining_servers, members.draining_servers)
+        self.manager.members_seen(members.servers - members.leaving_servers, members.leaving_servers)
 
     async def _start(self) -> Manager:
         manager = Manager(
             self._store,
-            frozenset(self.settings.server_ids) - self._info.members.draining_servers,
+            frozenset(self.settings.server_ids) - self._info.members.leaving_servers,
             self._ensure,
             f"pid {os.getpid()}",
             self._settle_s,

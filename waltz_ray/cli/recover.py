@@ -34,7 +34,7 @@ def recover(
     accept_data_loss: Annotated[
         bool, typer.Option("--accept-data-loss", help="Go on with what there is; which IDs may be lost is named.")
     ] = False,
-    into: Annotated[str, typer.Option(help="The cluster's directory. [default: where the replicas' are]")] = "",
+    into: Annotated[str, typer.Option(help="The cluster's directory. \\[default: where the replicas' are]")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild what ZooKeeper had of a cluster from the disks of its replicas; then: waltz up.

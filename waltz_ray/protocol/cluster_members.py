@@ -46,6 +46,11 @@ class ClusterMembers:
         """The replicas that may be given partitions."""
         return {r: place for r, place in sorted(self.places.items()) if r not in self.draining_replicas}
 
+    @property
+    def leaving_servers(self) -> frozenset[int]:
+        """Those that are to have no partition: drained, or removed, for such a process lives on for a moment."""
+        return self.draining_servers | (frozenset(range(self.next_server)) - self.servers)
+
     # ---- replicas
 
     def with_replica(self, resource: str, place: ReplicaPlace) -> ClusterMembers:

@@ -149,7 +149,7 @@ class SpacesSeen:
 
 @value()
 class ServersWanted:
-    """The servers that should run, and those of them that are to have nothing any more."""
+    """The servers that should run, and those that are to have nothing any more, though they may still be there."""
 
     expected: frozenset[int]
     draining: frozenset[int]
@@ -256,8 +256,8 @@ Effect = (
 
 @dataclass
 class ManagerMachine:
-    """``table``: the spaces of the cluster; ``expected``: the IDs of the servers that should run; ``draining``: of
-    those, who is about to be removed."""
+    """``table``: the spaces of the cluster; ``expected``: the IDs of the servers that should run; ``draining``: who
+    is about to be removed, or was."""
 
     table: SpaceTable
     expected: frozenset[int]
