@@ -21,7 +21,7 @@ from pathlib import Path
 
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.cluster_manager import ClusterManager
-from waltz_ray.actors.settings import Settings, from_json, to_json
+from waltz_ray.actors.settings import Settings, as_of, from_json, to_json
 from waltz_ray.actors.supervision import (
     ZOOKEEPER,
     alive_nodes,
@@ -33,11 +33,13 @@ from waltz_ray.actors.supervision import (
     statuses,
 )
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+from waltz_ray.backup.recovery import forget_recovered, read_recovered
 from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_restored
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
+from waltz_ray.coordination.snapshot import plant_recovered
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
@@ -145,7 +147,7 @@ class _Attempt:
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             self._note(self._with_zookeeper())
-            self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))
+            self._note(_as_recorded(self._known, _initialise(self._known, self._config)))
             self._initialised = True
             kv, topics = _with_layers(self._known, self._config)
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
@@ -371,9 +373,14 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
             info = store.info()
         except ClusterNotFound:
             if known.key:
+                recovered = read_recovered(known.directory)
+                if recovered is not None and str(recovered[0]) == known.key:
+                    info = plant_recovered(client, known.name, *recovered)
+                    forget_recovered(known.directory)
+                    return info
                 raise ClusterMismatch(
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
-                    "is it the right one, and does it have its data?"
+                    "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
@@ -438,18 +445,29 @@ def _same(known: ClusterFile, info: ClusterInfo) -> None:
             "(their keys differ); give the right one with --zookeeper"
         )
     recorded = from_json(info.settings).config
-    for what, found, wanted in (
+    shape = [
         ("partitions", recorded.partitions, known.partitions),  # spaces may have been added since
-        ("replicas", len(info.replica_ids), known.replicas),
-        ("replication", recorded.replication, known.replication),
-        ("servers", recorded.servers, known.servers),
         ("its directory", recorded.directory, known.directory),
-    ):
+    ]
+    if not known.key:  # later on replicas and servers come and go
+        shape += [
+            ("replicas", len(info.replica_ids), known.replicas),
+            ("replication", recorded.replication, known.replication),
+            ("servers", recorded.servers, known.servers),
+        ]
+    for what, found, wanted in shape:
         if found != wanted:
             raise ClusterMismatch(
                 f"ZooKeeper at {known.zookeeper} records cluster {known.name!r} with {what} {found}, not {wanted}; "
                 f"use what is recorded or another name"
             )
+
+
+def _as_recorded(known: ClusterFile, info: ClusterInfo) -> ClusterFile:
+    """With the key, and the replicas and servers that there are by now: ZooKeeper decides, the file only tells."""
+    now = as_of(from_json(info.settings), info.members).config
+    key = str(info.cluster_key)
+    return replace(known, key=key, replicas=now.replicas, replication=now.replication, servers=now.servers)
 
 
 def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress, deadline: float) -> ClusterStatus:

@@ -137,6 +137,11 @@ class ServerConfig:
     """A replica that is brought up keeps what it has got across sessions in steps of this size: each is a write of its
     control file, and what came after the last is copied again."""
 
+    copy_bytes_per_s: int = 128 * 1024 * 1024
+    """How fast it copies from the disks of replicas to those that are behind or were added, for all of its partitions
+    together; 0 = as fast as it goes. Below what appends bring at its most, a replica that was away long never comes
+    back; 128 MiB/s is more than that, and leaves something of a disk and of a network of 10 Gbit/s."""
+
     join_grace_ms: int = 50
     """How long an opening session waits for the replicas beyond a quorum, so that a healthy one need not join late."""
 
@@ -184,6 +189,7 @@ class ServerConfig:
         _require(self, "client_unsent_bytes", 1, 1 << 34)
         _require(self, "replica_lag_bytes", 1, 1 << 34)
         _require(self, "progress_bytes", 1, 1 << 40)
+        _require(self, "copy_bytes_per_s", 0, 1 << 40)
         _require(self, "join_grace_ms", 0, 60_000)
         _require(self, "replica_timeout_ms", 10, 600_000)
         _require(self, "max_frame_bytes", 1024, 64 * 1024 * 1024)  # what replicas take

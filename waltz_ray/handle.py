@@ -28,7 +28,7 @@ class ClusterHandle:
         """ClusterNotFound, ClusterMismatch, RayNotRunning, ZooKeeperUnreachable, InvalidInput."""
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
-        found = find_cluster(cluster, directory, address, zookeeper)
+        found = self._found = find_cluster(cluster, directory, address, zookeeper)
         self._zookeeper = KazooZooKeeper(found.zookeeper)
         self._store = ClusterStore(self._zookeeper, found.name)
         try:

@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from waltz_ray.actors.mover import Mover
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.server import Server
+from waltz_ray.actors.set_follower import SetFollower
 from waltz_ray.cli import main
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -77,6 +79,7 @@ class Cluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="servers")
         self._thread.start()
+        self._mover: Mover | None = None
         self._wanted_servers = range(1, servers + 1)
 
     def __enter__(self) -> Cluster:
@@ -95,6 +98,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
+        self.stop_mover()
         for server_id in list(self.servers):
             self.stop_server(server_id)
         for replica_id in list(self.endpoints):
@@ -144,6 +148,7 @@ class Cluster:
         async def start() -> Server:
             server = Server(server_id, store, self.config, self.ended.append)
             await server.start()
+            await SetFollower(server).start()
             return server
 
         self._clients[server_id] = client
@@ -153,6 +158,24 @@ class Cluster:
     def stop_server(self, server_id: int) -> None:
         self.run(self.servers.pop(server_id).close())
         self._clients.pop(server_id).close()
+
+    # ---- the manager's part in moving partitions to other replicas ----------------------------------------------
+
+    def start_mover(self) -> None:
+        """It leads until it is stopped."""
+
+        async def start() -> Mover:
+            mover = Mover(self.store, lambda: True)
+            await mover.start()
+            return mover
+
+        self._mover = self.run(start())
+
+    def stop_mover(self) -> None:
+        """As far as it has come."""
+        mover, self._mover = self._mover, None
+        if mover is not None:
+            self.run(mover.close())
 
     def place(self, servers: list[int] | None = None) -> None:
         """What the cluster manager does: assign every partition to the servers (default: all that run)."""

@@ -65,7 +65,7 @@ class Scene:
     def the_server_hears_nothing_of_its_successor(self) -> None:
         """It goes on believing that it has the partitions, and clients are connected to it."""
         zombie = self.last_server
-        for watch in self.cluster.servers[zombie]._watches:
+        for watch in self.cluster.servers[zombie].watches:
             watch.cancel()
         self.cluster.place([self.successor()])
         self.go_on()

@@ -226,7 +226,7 @@ def test_two_servers_that_believe_they_own_a_partition(tmp_path: Path, zookeeper
         with connect(cluster) as client:
             assert client.append(0, b"before").result(20) == 0
         # The zombie stops hearing from ZooKeeper: it goes on believing that it owns the partition.
-        for watch in zombie._watches:
+        for watch in zombie.watches:
             watch.cancel()
         cluster.start_server(2)
         cluster.place([2])

@@ -324,7 +324,7 @@ def test_each_partition_is_made_on_so_many_of_the_replicas(zookeeper: ZooKeeper,
     assert [tuple(store.roster(p)[0].replicas) for p in range(6)] == expected[:6]
     again = ClusterStore(zookeeper, root)
     assert again.info() == info
-    assert (info.replication, info.places, info.replica_ids) == (3, places, (0, 1, 2, 3, 4))
+    assert (info.replication, info.members.places, info.replica_ids) == (3, places, (0, 1, 2, 3, 4))
     again.spaces.create("orders", 3)
     again.spaces.finish(9)
     assert [tuple(store.roster(p)[0].replicas) for p in range(9)] == expected, "a space goes on where the last ended"
@@ -354,7 +354,8 @@ def test_a_cluster_from_before_there_were_sets_has_everything_everywhere(
     del fields["replication"], fields["places"]
     zookeeper.set(path, json.dumps(fields).encode(), -1)
     info = ClusterStore(zookeeper, root).info()
-    assert (info.replication, info.replica_ids, info.places) == (3, (0, 1, 2), dict.fromkeys(range(3), ReplicaPlace()))
+    assert (info.replication, info.replica_ids) == (3, (0, 1, 2))
+    assert info.members.places == dict.fromkeys(range(3), ReplicaPlace())
 
 
 def test_a_lost_replica_is_replaced_in_what_it_holds_and_nowhere_else(zookeeper: ZooKeeper, root: str) -> None:

@@ -24,6 +24,7 @@ from waltz_ray.protocol.manager import (
     Registered,
     RemoveRegistration,
     ServersSeen,
+    ServersWanted,
     SettleOver,
     StartSettling,
     StopProbe,
@@ -178,6 +179,33 @@ def test_the_death_of_every_server_leaves_nobody_assigned_and_generations_rememb
     (nobody,) = writes(m.step(AssignmentRead(write.assignment, 2)))
     assert nobody.assignment.owners == {}
     assert nobody.assignment.unassigned == {p: write.assignment.generation(p) for p in range(4)}
+
+
+def test_a_drained_server_gives_up_what_it_has_in_one_step_and_is_given_nothing() -> None:
+    m = running()
+    (write,) = writes(m.step(ServersWanted(frozenset((1,)), frozenset((0,)))))
+    assert servers_of(write.assignment) == {1}
+    m.step(AssignmentRead(write.assignment, 2))
+    assert m.step(ServersSeen(BOTH)) == [], "it is there, and stays empty"
+    (back,) = writes(m.step(ServersWanted(frozenset((0, 1)), frozenset())))
+    assert servers_of(back.assignment) == {0, 1}
+
+
+def test_where_only_drained_servers_are_left_they_serve() -> None:
+    m = running()
+    (write,) = writes(m.step(ServersWanted(frozenset((1,)), frozenset((0,)))))
+    m.step(AssignmentRead(write.assignment, 2))
+    (back,) = writes(m.step(EndpointRefused(1, B)))
+    assert servers_of(back.assignment) == {0}
+
+
+def test_nobody_waits_for_a_drained_server_to_come() -> None:
+    m = machine()
+    m.step(ServersWanted(frozenset((1,)), frozenset((0,))))
+    m.step(Elected())
+    m.step(AssignmentRead(Assignment(), 0))
+    (write,) = writes(m.step(ServersSeen({1: Registered(B)})))
+    assert servers_of(write.assignment) == {1}
 
 
 def test_only_a_leader_orders() -> None:

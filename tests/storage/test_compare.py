@@ -171,3 +171,44 @@ def test_a_directory_that_is_not_here_may_hold_it(cluster: Cluster) -> None:
     cluster.replica(session=-1)
     assert cluster.compare(replicas=3, replication=3).verdict == "BEHIND"
     assert cluster.compare(replicas=5, replication=3).verdict == "ok"
+
+
+# ---- partitions that were moved to other replicas, and such that are on more of them --------------------------------
+
+
+def test_what_a_partition_has_left_where_it_was_is_not_behind(cluster: Cluster) -> None:
+    """One gave it up, one was away when it was to: both are on the disk, and neither is in the set."""
+    cluster.replica((1, -1, 0), session=3)
+    cluster.replica((1, 200, 0), session=2)
+    for _ in range(3):
+        cluster.replica((1, 500, 0), mark=500, session=5)
+    found = cluster.compare(5, 3)
+    assert (found.verdict, found.committed_id) == ("ok", 500)
+    assert [standing.replica for standing in found.standings] == ["replica-2", "replica-3", "replica-4"]
+
+
+def test_where_one_of_the_set_is_away_what_was_given_up_is_not_taken_for_it(cluster: Cluster) -> None:
+    cluster.replica((1, -1, 0), session=3)
+    cluster.replica((1, 300, 0), session=4)
+    cluster.replica((1, 500, 0), mark=500, session=5)
+    cluster.replica((1, 500, 0), mark=500, session=5)
+    found = cluster.compare(5, 3)
+    assert (found.verdict, found.errors) == ("BEHIND", ())
+    assert [standing.behind for standing in found.standings] == [200, 0, 0]
+
+
+def test_a_partition_on_five_replicas_beside_others_on_three(cluster: Cluster) -> None:
+    for last_id in (500, 500, 500, 400, 300):
+        cluster.replica((1, last_id, 0), mark=min(last_id, 350), session=5)
+    found = cluster.compare(7, 3)
+    assert (found.verdict, found.committed_id) == ("BEHIND", 500), "three of five have it"
+    assert [standing.behind for standing in found.standings] == [0, 0, 0, 100, 200]
+
+
+def test_a_record_that_one_of_a_moved_partitions_replicas_has_is_lost(cluster: Cluster) -> None:
+    cluster.replica((1, 500, 0), session=3)
+    cluster.replica((1, 500, 0), mark=500, session=5)
+    cluster.replica((1, 400, 0), session=5)
+    cluster.replica((1, 400, 0), session=5)
+    found = cluster.compare(4, 3)
+    assert found.errors == ("transaction 500 was committed, and 1 of 3 copies have it; 2 of 3 must",)

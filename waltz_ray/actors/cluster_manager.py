@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -24,7 +24,8 @@ from typing import Protocol, TypeVar
 from waltz_ray.actors.layers import Layers
 from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
-from waltz_ray.actors.settings import Settings, from_json
+from waltz_ray.actors.mover import Mover
+from waltz_ray.actors.settings import Settings, as_of, from_json
 from waltz_ray.actors.topic_slots import TopicSlots
 from waltz_ray.actors.window import Window
 from waltz_ray.coordination.api import ZooKeeper
@@ -34,6 +35,7 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space
@@ -44,7 +46,9 @@ from waltz_ray.runtime.status import (
     ClusterStatus,
     CursorStatus,
     ManagerStatus,
+    MembershipStatus,
     PartitionAssignment,
+    SetMove,
     ZooKeeperView,
     cursors_behind,
 )
@@ -78,6 +82,7 @@ class _Read:
     cursors: tuple[CursorStatus, ...]
     servers: Mapping[int, Endpoint]
     replicas: Mapping[int, Endpoint]
+    moves: Mapping[int, SetMove]
     at: float
 
 
@@ -88,7 +93,10 @@ class ManagerHost:
         self._zookeeper = zookeeper
         self._store = ClusterStore(zookeeper, cluster)
         self._info = self._store.info()
-        self.settings = from_json(self._info.settings)
+        self._made_with = from_json(self._info.settings)
+        self.settings = as_of(self._made_with, self._info.members)
+        """As of the members that were seen last."""
+        self.members = self._info.members
         self._layer_store = LayerStore(zookeeper, cluster)
         self._kv_actors = self._layer_store.actors("kv")
         self._topic_actors = self._layer_store.actors("topic")
@@ -108,11 +116,17 @@ class ManagerHost:
             self._end_loop()
             raise
         self._pulse = ZooKeeperPulse(zookeeper, f"/{cluster}")
+        self._store.members.watch(self._members_seen)
+
+    def _members_seen(self, members: ClusterMembers) -> None:
+        """A watch calls, in its own thread."""
+        self.members, self.settings = members, as_of(self._made_with, members)
+        self.manager.members_seen(members.servers - members.leaving_servers, members.leaving_servers)
 
     async def _start(self) -> Manager:
         manager = Manager(
             self._store,
-            self.settings.config.servers,
+            frozenset(self.settings.server_ids) - self._info.members.leaving_servers,
             self._ensure,
             f"pid {os.getpid()}",
             self._settle_s,
@@ -134,11 +148,14 @@ class ManagerHost:
             lambda: self._topic_actors,
             self._settle_s,
         )
+        self._mover = Mover(self._store, lambda: manager.machine.leading)
         try:
             await manager.start()
             await layers.start()
             await slots.start()
+            await self._mover.start()
         except BaseException:
+            await self._mover.close()
             await manager.close()
             await layers.close()
             await slots.close()
@@ -168,6 +185,7 @@ class ManagerHost:
         self._closed = True
         self._pulse.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
+        asyncio.run_coroutine_threadsafe(self._mover.close(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self._layers.close(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self._topic_slots.close(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self.manager.close(), self._loop).result()
@@ -203,6 +221,12 @@ class ManagerHost:
             registered_servers=read.servers if read else {},
             announced_replicas=read.replicas if read else {},
             placement=self.settings.placement,
+            members=MembershipStatus(
+                tuple(self.settings.server_ids),
+                tuple(sorted(self.members.draining_servers)),
+                tuple(sorted(self.members.draining_replicas)),
+            ),
+            moves=read.moves if read else {},
             config=self.settings.config,
         )
 
@@ -219,25 +243,35 @@ class ManagerHost:
     def _read_view(self, sparing: bool) -> None:
         self._kv_actors = self._layer_store.actors("kv")
         (assignment, _), spaces = self._store.assignment(), self._store.spaces.table()
-        servers, replicas = self._store.servers(), self._store.replicas()
+        servers, replicas, moves = self._store.servers(), self._store.replicas(), self._read_moves()
         last = self._last_read
         before = {each.partition: each for each in last.partitions} if sparing and last is not None else {}
         if len(before) <= _READ_ALWAYS:
             before = {}
+        moving = moves.keys() | (last.moves.keys() if last is not None else set())  # also who has just arrived
         self._last_read = _Read(
-            partitions=tuple(self._read_partition(assignment, p, before.get(p)) for p in spaces.kept),
+            partitions=tuple(self._read_partition(assignment, p, before.get(p), moving) for p in spaces.kept),
             spaces=tuple(spaces.present()),
             cursors=tuple(all_cursors(self._zookeeper, self._info.name, spaces.present())),
             servers={server_id: server.endpoint for server_id, server in servers.items()},
             replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
+            moves=moves,
             at=time.monotonic(),
         )
 
+    def _read_moves(self) -> dict[int, SetMove]:
+        waits = self._mover.waits
+        return {
+            p: SetMove(tuple(sorted(wanted)), waits.get(p, ""))
+            for p, wanted in sorted(self._store.moves.read().wanted.items())
+        }
+
     def _read_partition(
-        self, assignment: Assignment, partition: int, before: PartitionAssignment | None
+        self, assignment: Assignment, partition: int, before: PartitionAssignment | None, moving: Container[int]
     ) -> PartitionAssignment:
         owner = assignment.owner(partition)
-        if before is not None and before.generation == assignment.generation(partition) and before.members:
+        stands = partition not in moving and before is not None and before.members
+        if before is not None and stands and before.generation == assignment.generation(partition):
             return before
         try:
             record, _ = self._store.roster(partition)
@@ -246,7 +280,8 @@ class ManagerHost:
         last = record.last_published_session
         members = tuple(r for r, e in record.replicas.items() if e.session_id == last >= 0 and e.closing_mark is None)
         server_id = owner.server_id if owner else None
-        return PartitionAssignment(partition, server_id, assignment.generation(partition), record.session_id, members)
+        generation, replicas = assignment.generation(partition), tuple(sorted(record.replicas))
+        return PartitionAssignment(partition, server_id, generation, record.session_id, members, replicas)
 
 
 class ClusterManager:
@@ -262,8 +297,7 @@ class ClusterManager:
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
-        self._replicas = {r: replica_name(r) for r in self._host.settings.placement}
-        self._servers = {s: server_name(s) for s in range(self._host.settings.config.servers)}
+        self._replica_name, self._server_name = replica_name, server_name
         self._pulse = pulse_of(cluster, [*self._replicas.values(), *self._servers.values()])
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
@@ -271,6 +305,15 @@ class ClusterManager:
         gauges, http = CursorGauges(cluster), self._host.settings.config.http
         self._window = Window(lambda: self._seen(sparing=True), lambda view: gauges.cursors(view.cursors), http)
         self._window.open()
+
+    @property
+    def _replicas(self) -> dict[int, str]:
+        """Those that belong to the cluster by now, each with its actor's name."""
+        return {r: self._replica_name(r) for r in self._host.settings.placement}
+
+    @property
+    def _servers(self) -> dict[int, str]:
+        return {s: self._server_name(s) for s in self._host.settings.server_ids}
 
     def location(self) -> dict[str, str]:
         """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
@@ -292,6 +335,7 @@ class ClusterManager:
         embedded = not self._host.settings.config.zookeeper
         view = self._host.view(_VIEW_TIMEOUT_S, sparing)
         kv, topics = range(self._host.kv_actors), range(self._host.topic_actors)
+        self._pulse.follow([*self._replicas.values(), *self._servers.values()])
         answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv, topics=topics)
         return replace(
             view,
@@ -302,8 +346,8 @@ class ClusterManager:
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,
-            servers={s: self._with_silence(self._servers[s], answer) for s, answer in answers.servers.items()},
-            replicas={r: self._with_silence(self._replicas[r], answer) for r, answer in answers.replicas.items()},
+            servers={s: self._with_silence(self._server_name(s), answer) for s, answer in answers.servers.items()},
+            replicas={r: self._with_silence(self._replica_name(r), answer) for r, answer in answers.replicas.items()},
             kv=answers.kv,
             topics=answers.topics,
         )

@@ -45,6 +45,7 @@ from waltz_ray.protocol.manager import (
     Registered,
     RemoveRegistration,
     ServersSeen,
+    ServersWanted,
     SettleOver,
     SpacesSeen,
     StartSettling,
@@ -74,20 +75,21 @@ class Manager:
     def __init__(
         self,
         store: ClusterStore,
-        servers: int,
+        servers: int | frozenset[int],
         ensure: Callable[[], None],
         identity: str,
         settle_s: float,
         silent_s: float,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
-        """``servers``: how many should run, with IDs from 0. ``ensure`` makes the actors exist: it is called in a
-        thread every few seconds while this manager leads, may block for a while and may raise. ``identity`` stands in
-        the leader lock, for people. ``settle_s``: how long these servers have to register after an election.
+        """``servers``: which should run, or how many, with IDs from 0. ``ensure`` makes the actors exist: it is called
+        in a thread every few seconds while this manager leads, may block for a while and may raise. ``identity`` stands
+        in the leader lock, for people. ``settle_s``: how long these servers have to register after an election.
         ``silent_s``: who answers nothing for so long loses its partitions to those that do; 0: nobody does.
         ``on_fatal`` is called when the process must end; the default logs the message and ends it.
         """
-        self.machine = ManagerMachine(store.spaces.table(), frozenset(range(servers)))
+        expected = servers if isinstance(servers, frozenset) else frozenset(range(servers))
+        self.machine = ManagerMachine(store.spaces.table(), expected)
         self.probes: dict[int, asyncio.Task[None]] = {}
         """Who is probed, by server ID."""
         self.supervision_error = ""
@@ -173,6 +175,10 @@ class Manager:
     def _on_servers(self, servers: dict[int, ServerDescriptor]) -> None:
         seen = {s: Registered(server.endpoint, tuple(server.preferred)) for s, server in servers.items()}
         self._from_thread(ServersSeen(seen))
+
+    def members_seen(self, expected: frozenset[int], draining: frozenset[int]) -> None:
+        """Other servers are to run, or to be drained, than was known; from any thread."""
+        self._from_thread(ServersWanted(expected, draining))
 
     # ---- what is done about it --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
+from waltz_ray.actors.copy_pace import CopyPace
 from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaOrders
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
@@ -106,6 +107,7 @@ class Host(Protocol):
     incarnation: str  # of this process
     links: dict[int, ReplicaOrders]
     turns: Turns
+    copying: CopyPace
     watchdog: Watchdog
     measures: Measures
     now_ms: Callable[[], int]  # the wall clock
@@ -346,9 +348,13 @@ class PartitionDriver(Driver[Event, Effect]):
     async def _read_range(self, order: ReadRange) -> None:
         limit = self._answer_limit(min(order.max_bytes, BULK_READ_BYTES))
         request = Read(self.partition_id, order.session_id, order.first_id, order.end_id, limit)
+        running = self.machine.session
+        if running is not None and running.session_id == order.session_id:  # else everybody waits for this copy
+            await self._host.copying.wait()
         try:
             link = self._host.links[order.source_id]
             batch = await link.read(request)
+            self._host.copying.copied(batch.size_bytes, self._loop.time())
             if not batch.times:  # the copy is as old as its source
                 known = await link.times(ReadTimes(self.partition_id, order.session_id, batch.first_id, batch.end_id))
                 batch.times = times_within(known.times, batch.first_id, batch.end_id)

@@ -15,6 +15,7 @@ from waltz_ray import compat
 from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
+from waltz_ray.actors.set_follower import SetFollower
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
@@ -98,6 +99,7 @@ class PartitionServer:
         store = await asyncio.to_thread(connect)
         server = Server(self._server_id, store, self._config)
         await server.start()
+        await SetFollower(server).start()
         assert self._client is not None
         self._pulse = ZooKeeperPulse(self._client, f"/{self._cluster}")
         self._server = server

@@ -46,17 +46,24 @@ class ActorPulse:
 
     def silent_s(self, name: str) -> float:
         """Seconds since the actor's last answer, or since this began."""
-        return self._clock() - self._answered[name]
+        return self._clock() - self._answered.get(name, self._clock())
+
+    def follow(self, names: Iterable[str]) -> None:
+        """These are the actors from now on; one that is new counts as having answered just now."""
+        before, now = self._answered, self._clock()
+        wanted = {name: before.get(name, now) for name in names}
+        if wanted.keys() != before.keys():
+            self._answered = wanted
 
     def beat(self, wait_s: float = _WAIT_S) -> None:
-        for name in self._answered:
+        for name in self._answered.copy():
             if name not in self._calls and (call := self._send(name)) is not None:
                 self._calls[name] = call
         if not self._calls:
             return
         for name, answered in self._ended(self._calls, wait_s).items():
             del self._calls[name]
-            if answered:
+            if answered and name in self._answered:
                 self._answered[name] = self._clock()
 
     def _run(self) -> None:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from waltz_ray.actors.client_connection import ClientConnection
+from waltz_ray.actors.copy_pace import CopyPace
 from waltz_ray.actors.partition_driver import Drivers, PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink, ReplicaOrders
 from waltz_ray.actors.retention import Retention
@@ -81,10 +82,11 @@ class Server:
         self.partitions = self.info.partitions
         """Those that are known here: of a growth it hears with the first assignment that names them."""
         self.outgoing = Outgoing()
-        self.links: dict[int, ReplicaOrders] = {}
+        self.links: dict[int, ReplicaOrders] = _Links(self.new_link)
         self.watchdog = Watchdog()
         self.measures = Measures()
         self.turns = Turns(self.outgoing)
+        self.copying = CopyPace(config.copy_bytes_per_s)
         self.assigned: dict[int, int] = {}  # partition -> generation
         self._trim_marks: dict[int, int] = {}
         self.endpoint: Endpoint | None = None
@@ -100,7 +102,8 @@ class Server:
         interval_ms = config.retention_interval_ms
         self._retention = Retention(self, interval_ms / 1000) if interval_ms else None
         self._registration: EphemeralNode | None = None
-        self._watches: list[Any] = []
+        self.watches: list[Any] = []
+        """Those that end with it."""
 
     # ---- life -------------------------------------------------------------------------------------------
 
@@ -111,14 +114,14 @@ class Server:
             self.links[replica_id] = self.new_link(replica_id)
 
         def register() -> None:
-            self._watches.append(self.store.watch_replicas(self._from_thread(self._on_replicas)))
+            self.watches.append(self.store.watch_replicas(self.from_thread(self.on_replicas)))
             preferred = self.store.preferred(self.server_id)
             self._registration = self.store.register_server(self.server_id, endpoint, preferred)
-            self._watches.append(self.store.watch_servers(self._from_thread(self._on_servers)))
+            self.watches.append(self.store.watch_servers(self.from_thread(self._on_servers)))
             if self._retention is not None:
-                self._watches.append(self.store.spaces.watch(self._from_thread(self._retention.follow)))
-            self._watches.append(self.store.trims.watch(self._from_thread(self._on_trim_marks)))
-            self._watches.append(self.store.watch_assignment(self._from_thread(self._on_assignment)))
+                self.watches.append(self.store.spaces.watch(self.from_thread(self._retention.follow)))
+            self.watches.append(self.store.trims.watch(self.from_thread(self._on_trim_marks)))
+            self.watches.append(self.store.watch_assignment(self.from_thread(self._on_assignment)))
 
         await self.in_thread(register)
         if self._retention is not None:
@@ -144,7 +147,7 @@ class Server:
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""
         registration, self._registration = self._registration, None
-        watches, self._watches = self._watches, []
+        watches, self.watches = self.watches, []
 
         def leave() -> None:
             for watch in watches:
@@ -165,14 +168,20 @@ class Server:
         await asyncio.gather(*(link.close() for link in self.links.values()))
         self._threads.shutdown(wait=True)
 
-    def _from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
-        """kazoo's callbacks come in its own threads."""
+    def from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
+        """The same call, to be made from kazoo's threads, in which its callbacks come."""
 
         def forward(*arguments: object) -> None:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(call, *arguments)
 
         return forward
+
+    def drop_link(self, replica_id: int) -> None:
+        """The replica was removed: nobody is looked for there any more."""
+        link = self.links.pop(replica_id, None)
+        if link is not None:
+            self.spawn(link.close())
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Run a blocking ZooKeeper call off the loop."""
@@ -191,7 +200,8 @@ class Server:
 
     # ---- what ZooKeeper says ----------------------------------------------------------------------------
 
-    def _on_replicas(self, replicas: dict[int, AnnouncedReplica]) -> None:
+    def on_replicas(self, replicas: dict[int, AnnouncedReplica]) -> None:
+        """These listen there now."""
         for replica_id, announced in replicas.items():
             self.links[replica_id].move_to(announced.endpoint)
 
@@ -262,6 +272,19 @@ class Server:
             partitions={p: _served(self.drivers[p]) for p in sorted(self.assigned)},
             measures=self.measures.view(),
         )
+
+
+class _Links(dict[int, ReplicaOrders]):
+    """Links to replicas. One that has come since the server was started is linked to by whoever hears of it first:
+    a partition's roster, or its announcement."""
+
+    def __init__(self, new_link: Callable[[int], ReplicaOrders]) -> None:
+        super().__init__()
+        self._new_link = new_link
+
+    def __missing__(self, replica_id: int) -> ReplicaOrders:
+        link = self[replica_id] = self._new_link(replica_id)
+        return link
 
 
 def _end_process(message: str) -> None:

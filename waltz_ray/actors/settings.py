@@ -1,32 +1,59 @@
 """The cluster's configuration as it is kept in ZooKeeper (``ClusterInfo.settings``): plain JSON, and back.
 
 Kept there once, at the first bring-up: the manager and its successors start everything from this, whatever a later
-``waltz up`` was given.
+``waltz up`` was given. Which replicas and servers there are by now, the cluster's membership says (``as_of``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
 from waltz_ray.errors import CoordinationError
+from waltz_ray.protocol.cluster_members import ClusterMembers
 
-__all__ = ["Settings", "from_json", "to_json"]
+__all__ = ["Settings", "as_of", "from_json", "to_json"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``placement``: replica -> the Ray resource that ties it to its node (``protocol.placement.place_replicas``)."""
+    """``placement``: replica -> the Ray resource that ties it to its node (``protocol.placement.place_replicas``).
+    ``servers``: those that are to run, and ``gone``: the names of actors that are not to run any more; None: as many
+    servers as ``config`` has, which is what is stored."""
 
     config: ClusterConfig
     placement: Mapping[int, str]
+    servers: frozenset[int] | None = None
+    gone: tuple[str, ...] = ()
+
+    @property
+    def server_ids(self) -> list[int]:
+        """In rising order."""
+        return sorted(range(self.config.servers) if self.servers is None else self.servers)
 
 
 def to_json(settings: Settings) -> dict[str, Any]:
     placement = {str(replica_id): resource for replica_id, resource in settings.placement.items()}
     return {"config": asdict(settings.config), "placement": placement}
+
+
+def as_of(settings: Settings, members: ClusterMembers) -> Settings:
+    """With the replicas and servers that belong to the cluster by now."""
+    came_and_went = members.next_replica > len(settings.placement)
+    placement = {r: members.resources.get(r) or settings.placement[r] for r in sorted(members.places)}
+    config = replace(
+        settings.config,
+        replicas=max(1, len(placement)),
+        servers=max(1, len(members.servers)),
+        replication=members.replication if came_and_went else settings.config.replication,
+    )
+    gone = (
+        *(f"replica/{r}" for r in range(members.next_replica) if r not in members.places),
+        *(f"server/{s}" for s in range(members.next_server) if s not in members.servers),
+    )
+    return replace(settings, config=config, placement=placement, servers=members.servers, gone=gone)
 
 
 def from_json(values: Mapping[str, Any]) -> Settings:

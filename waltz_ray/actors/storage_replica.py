@@ -45,18 +45,20 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
 from waltz_ray.actors.measured_disk import MeasuredDisk
 from waltz_ray.actors.metrics import Gauges
+from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
 from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.snapshot import snapshot_nodes
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
     ControlFileMissing,
@@ -79,6 +81,7 @@ from waltz_ray.protocol.messages.replica import (
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
+from waltz_ray.storage.cluster_memory import write_memory
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
@@ -120,7 +123,8 @@ class ReplicaHost:
         self._cluster_store: ClusterStore | None = None
         self._spaces_changed = threading.Event()  # since ``_follow`` has looked
         self._table: SpaceTable | None = None  # as it was then
-        self._has_all = True  # of the partitions, and so has everybody
+        self._remembered: Mapping[str, object] = {}  # of the cluster, on the disk
+        self._sets = OwnSets(replica_id, True, self._look_at_spaces)
         self._trim_marks: dict[int, int] = {}
         self._full = FullDisk()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
@@ -149,7 +153,7 @@ class ReplicaHost:
             endpoint=endpoint.endpoint if endpoint else None,
             disk_use_bytes=_measured(store.disk_use_bytes) if store else None,
             disk_free_bytes=_measured(lambda: self._disk.free_bytes(self._directory)) if store else None,
-            partitions=_held(store, self._has_all) if store else {},
+            partitions=_held(store, self._sets) if store else {},
             traffic=endpoint.statistics() if endpoint else None,
             scrub=upkeep.status() if upkeep else None,
             sync=self._measured.syncs(),
@@ -261,8 +265,27 @@ class ReplicaHost:
             self._spaces_changed.clear()
             self._table, (assignment, _) = store.spaces.table(), store.assignment()
             service.follow(self._table, assignment)
+            self._sets.follow(store, service)
+            self._remember(store)
+        self._sets.follow(store, service)
         if self._table is not None:
             service.retain(self._table, self._trim_marks)
+
+    def _remember(self, store: ClusterStore) -> None:
+        """Write down what ZooKeeper says of the cluster, for the day on which it says nothing any more."""
+        self._sets.look(store)
+        sets = {str(p): list(replicas) for p, replicas in sorted(self._sets.known.items())}
+        nodes = snapshot_nodes(store.zookeeper, self._cluster)
+        memory = {"name": self._cluster, "cluster_key": str(store.info().cluster_key), "sets": sets, "nodes": nodes}
+        if memory == self._remembered:
+            return
+        try:
+            write_memory(self._disk, self._directory, {**memory, "seen_ms": _now_ms()})
+            self._remembered = memory
+        except (
+            OSError
+        ) as error:  # a full disk, or one that is gone: that is told elsewhere, and others remember it, too
+            log.warning("replica %d: what it knows of the cluster was not written down: %s", self._replica_id, error)
 
     def _look_at_marks(self, marks: dict[int, int]) -> None:
         """A watch calls: nothing is done in its thread."""
@@ -291,6 +314,7 @@ class ReplicaHost:
             cluster_store.announce_replica(self._replica_id, self._endpoint.endpoint, self._incarnation)
             cluster_store.spaces.watch(self._look_at_spaces)
             cluster_store.trims.watch(self._look_at_marks)
+            cluster_store.moves.watch(self._sets.seen)
             cluster_store.watch_assignment(self._look_at_spaces)  # what a server has is not removed
         except BaseException:
             client.close()
@@ -314,7 +338,8 @@ class ReplicaHost:
         try:
             disk = self._handles.disk
             info = cluster_store.info()
-            self._has_all = info.replication == len(info.replica_ids)
+            has_all = info.replication == len(info.replica_ids)
+            self._sets = OwnSets(self._replica_id, has_all, self._look_at_spaces)
             self._store = open_storage(disk, self._directory, cluster_store, self._replica_id, self._config)
             for partition_id in self._store.served_ids:
                 try:
@@ -379,10 +404,11 @@ def _measured(measure: Callable[[], int]) -> int | None:
         return None
 
 
-def _held(store: ReplicaStore, has_all: bool) -> dict[int, StoredPartition]:
-    """The partitions; where others have some of them, those on which a session was ever opened here."""
-    found = {partition_id: _stored(store, partition_id) for partition_id in store.served_ids}
-    return {p: stored for p, stored in found.items() if has_all or stored.damaged or stored.session != NO_SESSION}
+def _held(store: ReplicaStore, sets: OwnSets) -> dict[int, StoredPartition]:
+    """The partitions; where others have some of them, those on which a session was ever opened here, and which were not
+    moved away since."""
+    found = {p: _stored(store, p) for p in store.served_ids if p not in sets.left}
+    return {p: stored for p, stored in found.items() if sets.has_all or stored.damaged or stored.session != NO_SESSION}
 
 
 def _stored(store: ReplicaStore, partition_id: int) -> StoredPartition:

@@ -110,7 +110,7 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     for replica_id, resource in sorted(settings.placement.items()):
         arguments = (config.name, zookeeper, replica_id, config.directory, config.storage)
         ensure_actor(StorageReplica, replica_name(replica_id), namespace, arguments, threads=4, resource=resource)
-    for server_id in range(config.servers):
+    for server_id in settings.server_ids:
         arguments_of_server = (config.name, zookeeper, server_id, config.server)
         ensure_actor(PartitionServer, server_name(server_id), namespace, arguments_of_server, threads=None)
     for actor_id in range(config.kv.actors):
@@ -143,11 +143,14 @@ class RaySupervisor:
         self._starts: dict[str, Any] = {}  # actor -> the call that has no answer yet
 
     def ensure(self, settings: Settings) -> None:
-        """All of them exist, and servers and layers have been told to start. Raises what one of these answered."""
+        """All of them exist, and nobody who was removed; servers and layers have been told to start. Raises what one of
+        these answered."""
         ensure_data_plane(settings, self._zookeeper)
+        for name in settings.gone:
+            end_actor(settings.config.name, name)
         config = settings.config
         of_layers = (*map(kv_name, range(config.kv.actors)), *map(topic_name, range(config.topics.actors)))
-        names = [*map(server_name, range(config.servers)), *of_layers]
+        names = [*map(server_name, settings.server_ids), *of_layers]
         failures = [
             f"{name.replace('/', ' ')}: {failure}" for name in names if (failure := self._start(settings, name))
         ]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.coordination.api import ZooKeeper, release
-from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.hold_store import HoldStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -34,6 +34,12 @@ class Counters:
     client_id: int
     server_id: int
     generations: Mapping[int, int]
+
+
+def _shape(info: ClusterInfo) -> dict[str, int]:
+    """What replicas and servers that came and went have made of it."""
+    shape = {"replicas": len(info.replica_ids), "servers": max(1, len(info.members.servers))}
+    return shape | ({"replication": info.replication} if info.replication < len(info.replica_ids) else {})
 
 
 class BackupSource(Protocol):
@@ -92,7 +98,7 @@ class RunningCluster:
         self._trims = TrimStore(self._zookeeper, found.name)
         self.cluster, self.cluster_key = found.name, info.cluster_key
         self.replica_count = len(info.replica_ids)
-        self.config: Mapping[str, Any] = dict(info.settings.get("config", {}))
+        self.config: Mapping[str, Any] = {**info.settings.get("config", {}), **_shape(info)}
 
     def spaces(self) -> SpaceTable:
         return self._store.spaces.table()

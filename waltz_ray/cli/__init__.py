@@ -20,10 +20,10 @@ __all__ = ["COMMANDS", "main", "make_app"]
 COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
-    **{"top": "top"},
+    **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic"},
-    **{"backup": "backup", "restore": "backup"},
+    **{"backup": "backup", "restore": "backup", "recover": "recover"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
 }

@@ -74,6 +74,8 @@ def _pages(view: ClusterStatus, joined: str) -> Iterator[Table | Text]:
     yield _partitions(view)
     yield _servers(view)
     yield _replicas(view)
+    if view.moves:
+        yield _moves(view)
     if view.kv:
         yield _kv(view)
     if view.topics:
@@ -125,7 +127,9 @@ def _servers(view: ClusterStatus) -> Table:
     table = table_of("server", "state", "endpoint", "partitions", "connections")
     for server_id, server in view.servers.items():
         partitions = " ".join(map(str, server.partitions)) or "-"
-        table.add_row(str(server_id), server.state, _text(server.endpoint), partitions, _text(server.connections))
+        drained = view.members is not None and server_id in view.members.draining_servers
+        state = f"{server.state}, draining" if drained else str(server.state)
+        table.add_row(str(server_id), state, _text(server.endpoint), partitions, _text(server.connections))
     return table
 
 
@@ -134,9 +138,10 @@ def _replicas(view: ClusterStatus) -> Table:
     table = table_of("replica", *columns)
     for replica_id, replica in view.replicas.items():
         partitions = replica.partitions.values()
+        drained = view.members is not None and replica_id in view.members.draining_replicas
         table.add_row(
             str(replica_id),
-            replica.state,
+            f"{replica.state}, draining" if drained else str(replica.state),
             _text(replica.endpoint),
             " ".join(_text(stored.first_id) for stored in partitions) or "-",
             " ".join(_text(stored.last_id) for stored in partitions) or "-",
@@ -144,6 +149,16 @@ def _replicas(view: ClusterStatus) -> Table:
             size_text(replica.disk_use_bytes),
             _checked(replica.scrub),
         )
+    return table
+
+
+def _moves(view: ClusterStatus) -> Table:
+    """Partitions that are to be on other replicas."""
+    table = table_of("partition", "is on", "is to be on", "waits for")
+    on = {each.partition: each.replicas for each in view.partitions}
+    for p, move in view.moves.items():
+        replicas = [" ".join(map(str, one)) or "-" for one in (on.get(p, ()), move.wanted)]
+        table.add_row(str(p), *replicas, move.waits_for or "its turn")
     return table
 
 

@@ -81,7 +81,10 @@ def _replicas_of(directory: str, found: int) -> tuple[int, int]:
 
     restored = read_restored(directory)
     cluster = restored.config if restored is not None else cluster_file.read(directory)
-    return (found, 0) if cluster is None else (max(found, cluster.replicas), cluster.replication)
+    if cluster is None:
+        return found, 0
+    # Directories of replicas that were removed may still be here.
+    return max(found, cluster.replicas), cluster.replication or cluster.replicas
 
 
 def _of_different_clusters(reports: list[VerifyReport]) -> list[str]:

@@ -9,10 +9,11 @@
         /store                         key and partitions, for the original's tools (original's bytes)
             /partition/<p>, /assignment, /group, /connection   for the same tools, see ``original_nodes.py``
                                        from here on JSON with a "version" field
-            /cluster                   key, replica IDs, settings, and whether initialisation is complete
+            /cluster                   key, replicas and servers, settings, and whether initialisation is complete
             /partitions/<p>            Roster: session, generation, replica entries
             /replicas/<n>              where replica n listens
             /preferred                 preferred partitions of every server that has some
+            /moves                     partitions that are to be on other replicas, see ``move_store.py``
             /spaces, /spaces/<name>    which partitions are whose, see ``space_store.py``
             /trims, /holds/<name>      what may go, and what must stay, see ``hold_store.py``
             /layers, /units, /topics   of layers: ``layer_store.py``, ``unit_store.py``, ``topic_store.py``
@@ -35,7 +36,8 @@ from itertools import islice
 from typing import Any
 
 from waltz_ray.coordination.api import Write, ZooKeeper
-from waltz_ray.errors import ClusterMismatch, CoordinationError, NodeExists, NoNode, VersionConflict
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, NodeExists, NoNode, VersionConflict
+from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.replica_sets import ReplicaPlace, choose_sets, nowhere_in_particular
@@ -48,11 +50,14 @@ __all__ = [
     "NEVER_JOINED",
     "WRITES_AT_ONCE",
     "ClusterInfo",
+    "complete_info",
     "create_nodes",
     "info_json",
+    "info_of",
     "naming",
     "partition_path",
     "read_info",
+    "servers_at_first",
     "to_fields",
     "to_json",
 ]
@@ -67,25 +72,28 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """What is fixed when a cluster is initialised, but for ``partitions``, which is as of the reading and only grows.
-    ``places``: each replica's. ``replication``: on how many of them a partition is made. ``settings`` are the caller's,
-    plain JSON values."""
+    """What is decided when a cluster is initialised. As of the reading, and changed since: ``partitions``, which only
+    grows, and ``members``, who belongs to it. ``settings`` are the caller's, plain JSON values."""
 
     name: str
     partitions: int
     cluster_key: uuid.UUID
-    places: Mapping[int, ReplicaPlace]
-    replication: int
+    members: ClusterMembers
     settings: Mapping[str, Any]
 
     @property
     def replica_ids(self) -> tuple[int, ...]:
         """In rising order."""
-        return tuple(sorted(self.places))
+        return tuple(sorted(self.members.places))
+
+    @property
+    def replication(self) -> int:
+        """On how many replicas a partition is made."""
+        return self.members.replication
 
     def first_rosters(self, partitions: int) -> list[bytes]:
         """What the records of partitions 0 .. ``partitions`` - 1 are made as: who holds each."""
-        sets = islice(choose_sets(self.places, self.replication), partitions)
+        sets = islice(choose_sets(self.members.staying, self.replication), partitions)
         return [Roster.initial(replica_ids).to_json().encode() for replica_ids in sets]
 
 
@@ -120,20 +128,57 @@ def read_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, bool, int]:
     """(info, whether initialisation is complete, node version). NoNode."""
     path = root + "/store/cluster"
     data, version = zookeeper.get(path)
+    return *info_of(path, root[1:], data), version
+
+
+def info_of(path: str, cluster: str, data: bytes) -> tuple[ClusterInfo, bool]:
+    """(info, whether initialisation is complete), of the bytes of ``store/cluster``."""
     fields = to_fields(path, data)
     with naming(path):
-        places = nowhere_in_particular([int(replica_id) for replica_id in fields["replica_ids"]])
-        for replica_id, place in fields.get("places", {}).items():  # written since sets are chosen by them
-            places[int(replica_id)] = ReplicaPlace(str(place["node"]), str(place["zone"]))
+        settings = dict(fields["settings"])
         info = ClusterInfo(
-            root[1:],
+            cluster,
             int(fields["partitions"]),
             uuid.UUID(fields["cluster_key"]),
-            places,
-            int(fields.get("replication", len(places))),  # before that everybody held everything
-            dict(fields["settings"]),
+            _members(fields, settings),
+            settings,
         )
-        return info, bool(fields["complete"]), version
+        return info, bool(fields["complete"])
+
+
+def _members(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> ClusterMembers:
+    """With what there was not in a cluster that was made before replicas and servers came and went."""
+    places = nowhere_in_particular([int(replica_id) for replica_id in fields["replica_ids"]])
+    for replica_id, place in fields.get("places", {}).items():  # written since sets are chosen by them
+        places[int(replica_id)] = ReplicaPlace(str(place["node"]), str(place["zone"]))
+    draining = fields.get("draining", {"replicas": [], "servers": []})
+    following = fields.get("next", {"replica": 0, "server": 0})
+    return ClusterMembers(
+        places,
+        int(fields.get("replication", len(places))),  # before that everybody held everything
+        frozenset(map(int, fields.get("servers", servers_at_first(settings)))),
+        {int(replica_id): str(resource) for replica_id, resource in fields.get("resources", {}).items()},
+        frozenset(map(int, draining["replicas"])),
+        frozenset(map(int, draining["servers"])),
+        int(following["replica"]),
+        int(following["server"]),
+    )
+
+
+def servers_at_first(settings: Mapping[str, Any]) -> frozenset[int]:
+    """The servers that a cluster with these settings is made with."""
+    return frozenset(range(int(settings.get("config", {}).get("servers", 0))))
+
+
+def complete_info(zookeeper: ZooKeeper, root: str) -> tuple[ClusterInfo, int]:
+    """(info, node version). ClusterNotFound if there is no such cluster, or its initialisation was never completed."""
+    try:
+        info, complete, version = read_info(zookeeper, root)
+    except NoNode as error:
+        raise ClusterNotFound(f"ZooKeeper has no cluster {root[1:]!r}; start it or check the name") from error
+    if not complete:
+        raise ClusterNotFound(f"cluster {root[1:]!r} is only half initialised; initialise it again")
+    return info, version
 
 
 def create_nodes(
@@ -166,6 +211,7 @@ def create_nodes(
 
 def info_json(info: ClusterInfo, complete: bool) -> bytes:
     """The bytes of ``store/cluster``."""
+    members = info.members
     return to_json(
         {
             "complete": complete,
@@ -173,7 +219,11 @@ def info_json(info: ClusterInfo, complete: bool) -> bytes:
             "cluster_key": str(info.cluster_key),
             "replica_ids": list(info.replica_ids),
             "replication": info.replication,
-            "places": {str(r): {"node": at.node, "zone": at.zone} for r, at in sorted(info.places.items())},
+            "places": {str(r): {"node": at.node, "zone": at.zone} for r, at in sorted(members.places.items())},
+            "resources": {str(r): resource for r, resource in sorted(members.resources.items())},
+            "servers": sorted(members.servers),
+            "draining": {"replicas": sorted(members.draining_replicas), "servers": sorted(members.draining_servers)},
+            "next": {"replica": members.next_replica, "server": members.next_server},
             "settings": dict(info.settings),
         }
     )

@@ -16,26 +16,30 @@ from waltz_ray.coordination.cluster_nodes import (
     NEVER_JOINED,
     WRITES_AT_ONCE,
     ClusterInfo,
+    complete_info,
     create_nodes,
     naming,
     partition_path,
     read_info,
+    servers_at_first,
     to_fields,
     to_json,
 )
 from waltz_ray.coordination.leadership import Leadership
+from waltz_ray.coordination.member_store import MemberStore
+from waltz_ray.coordination.move_store import MoveStore
 from waltz_ray.coordination.seeding import Seed, seed_nodes
 from waltz_ray.coordination.space_store import SpaceStore, first_space_nodes
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import (
     ClusterMismatch,
-    ClusterNotFound,
     CoordinationError,
     InvalidInput,
     NodeExists,
     NoNode,
     VersionConflict,
 )
+from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.replica_sets import ReplicaPlace, nowhere_in_particular
@@ -74,13 +78,15 @@ class ClusterStore:
     def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
         if not cluster or "/" in cluster or cluster in (".", "..", "zookeeper") or not cluster.isprintable():
             raise InvalidInput(f"{cluster!r} cannot name a cluster: it must be one ZooKeeper path part")
-        self._zookeeper = zookeeper
+        self.zookeeper = self._zookeeper = zookeeper
         self.cluster = cluster
         self._root = "/" + cluster
         self._servers = self._root + "/serverDescriptors"
         self._info: ClusterInfo | None = None
         self.spaces = SpaceStore(zookeeper, cluster)
         self.trims = TrimStore(zookeeper, cluster)
+        self.members = MemberStore(zookeeper, cluster)
+        self.moves = MoveStore(zookeeper, cluster)
 
     # -- the cluster ---------------------------------------------------------------------------------
 
@@ -104,7 +110,8 @@ class ClusterStore:
         if not 0 < held <= len(replicas):
             raise InvalidInput(f"a partition cannot be on {replication} replicas, there are {len(replicas)}")
         at = {**nowhere_in_particular(sorted(replicas)), **(places or {})}
-        wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), at, held, dict(settings or {}))
+        members = ClusterMembers(at, held, servers_at_first(settings or {}))
+        wanted = ClusterInfo(self.cluster, partitions, uuid.uuid4(), members, dict(settings or {}))
         most = most_partitions(held)
         if partitions > most:
             raise InvalidInput(
@@ -128,8 +135,11 @@ class ClusterStore:
             self.cluster,
             seed.spaces.partitions,
             seed.cluster_key,
-            {**nowhere_in_particular(sorted(replicas)), **(places or {})},
-            replication or len(replicas),
+            ClusterMembers(
+                {**nowhere_in_particular(sorted(replicas)), **(places or {})},
+                replication or len(replicas),
+                servers_at_first(settings),
+            ),
             dict(settings),
         )
         info = create_nodes(self._zookeeper, self._root, wanted, seed_nodes(seed, replicas))
@@ -143,15 +153,7 @@ class ClusterStore:
     def info(self) -> ClusterInfo:
         """ClusterNotFound if there is no such cluster, or its initialisation was never completed."""
         if self._info is None:
-            try:
-                info, complete, _ = read_info(self._zookeeper, self._root)
-            except NoNode as error:
-                raise ClusterNotFound(
-                    f"ZooKeeper has no cluster {self.cluster!r}; start it or check the name"
-                ) from error
-            if not complete:
-                raise ClusterNotFound(f"cluster {self.cluster!r} is only half initialised; initialise it again")
-            self._info = info
+            self._info = complete_info(self._zookeeper, self._root)[0]
         return self._info
 
     def partitions(self) -> int:
@@ -370,8 +372,9 @@ class ClusterStore:
 
     def announce_replica(self, replica_id: int, endpoint: Endpoint, incarnation: str) -> None:
         """Say where a replica listens; stays after its death, the next start overwrites it."""
-        if replica_id not in self.info().replica_ids:
-            raise InvalidInput(f"cluster {self.cluster!r} has no replica {replica_id}: {list(self.info().replica_ids)}")
+        there = sorted(self.members.read().places)
+        if replica_id not in there:
+            raise InvalidInput(f"cluster {self.cluster!r} has no replica {replica_id}: {there}")
         path = self._replica_path(replica_id)
         data = to_json({"host": endpoint.host, "port": endpoint.port, "incarnation": incarnation})
         try:
@@ -383,23 +386,25 @@ class ClusterStore:
     def replicas(self) -> dict[int, AnnouncedReplica]:
         """What was announced last of each replica that has ever started."""
         found = {}
-        for replica_id in self.info().replica_ids:
+        for replica_id in sorted(map(int, self._zookeeper.children(self._root + "/store/replicas"))):
             path = self._replica_path(replica_id)
             try:
                 fields = to_fields(path, self._zookeeper.get(path)[0])
             except NoNode:
-                continue  # never started yet
+                continue  # removed since it was listed
             with naming(path):
                 endpoint = Endpoint(str(fields["host"]), int(fields["port"]))
                 found[replica_id] = AnnouncedReplica(endpoint, str(fields["incarnation"]))
         return found
 
     def watch_replicas(self, callback: Callable[[dict[int, AnnouncedReplica]], None]) -> Watches:
-        """``callback`` now and whenever a replica announces itself."""
-        paths = [self._replica_path(replica_id) for replica_id in self.info().replica_ids]
-        return Watches(
-            [self._zookeeper.watch_data(path, lambda data, version: callback(self.replicas())) for path in paths]
-        )
+        """``callback`` now and whenever a replica announces itself that belonged to the cluster when this was made."""
+        return Watches([self.watch_replica(replica_id, callback) for replica_id in self.info().replica_ids])
+
+    def watch_replica(self, replica_id: int, callback: Callable[[dict[int, AnnouncedReplica]], None]) -> Watch:
+        """``callback`` with all that are announced, now and whenever this one announces itself."""
+        path = self._replica_path(replica_id)
+        return self._zookeeper.watch_data(path, lambda data, version: callback(self.replicas()))
 
     def _replica_path(self, replica_id: int) -> str:
         return f"{self._root}/store/replicas/{replica_id}"

@@ -26,14 +26,14 @@ from waltz_ray.coordination.api import Watch, Write, ZooKeeper
 from waltz_ray.coordination.cluster_nodes import (
     WRITES_AT_ONCE,
     ClusterInfo,
+    complete_info,
     info_json,
     naming,
     partition_path,
-    read_info,
     to_fields,
     to_json,
 )
-from waltz_ray.errors import ClusterNotFound, InvalidInput, NodeExists, NoNode, SpaceGone, VersionConflict
+from waltz_ray.errors import InvalidInput, NodeExists, NoNode, SpaceGone, VersionConflict
 from waltz_ray.protocol.spaces import (
     DEFAULT_SPACE,
     Space,
@@ -244,13 +244,7 @@ class SpaceStore:
         return _of_node(path, data), version
 
     def _info(self) -> tuple[ClusterInfo, int]:
-        try:
-            info, complete, version = read_info(self._zookeeper, self._root)
-        except NoNode as error:
-            raise ClusterNotFound(f"ZooKeeper has no cluster {self._cluster!r}; start it or check the name") from error
-        if not complete:
-            raise ClusterNotFound(f"cluster {self._cluster!r} is only half initialised; initialise it again")
-        return info, version
+        return complete_info(self._zookeeper, self._root)
 
 
 def _to_node(space: Space) -> bytes:

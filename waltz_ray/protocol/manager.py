@@ -12,6 +12,7 @@ Rules:
   protect the log and a living server registers again.
 - A server that answers nothing may be alive, and keeps its registration as long as its ZooKeeper session does. It is
   given nothing as long as another one answers; if none does, it is more likely us, and nothing moves.
+- A server that is drained is given nothing, as long as another one answers; so what it has moves, in one step.
 - Right after an election the servers that should run get ``settle`` time to register: a cluster that starts must
   not give everything to whoever comes first and move it again a second later.
 - New partitions are placed when everything that they need in ZooKeeper is there: whoever leads makes it, also what a
@@ -45,6 +46,7 @@ __all__ = [
     "FinishSpaces",
     "LeadershipLost",
     "ManagerMachine",
+    "ServersWanted",
     "PartitionsMade",
     "Probe",
     "ReadAssignment",
@@ -146,6 +148,14 @@ class SpacesSeen:
 
 
 @value()
+class ServersWanted:
+    """The servers that should run, and those that are to have nothing any more, though they may still be there."""
+
+    expected: frozenset[int]
+    draining: frozenset[int]
+
+
+@value()
 class PartitionsMade:
     """FinishSpaces is done: ZooKeeper has all that so many partitions need."""
 
@@ -169,6 +179,7 @@ Event = (
     | EndpointSilent
     | EndpointWell
     | SpacesSeen
+    | ServersWanted
     | PartitionsMade
     | FinishFailed
 )
@@ -245,10 +256,12 @@ Effect = (
 
 @dataclass
 class ManagerMachine:
-    """``table``: the spaces of the cluster; ``expected``: the IDs of the servers that should run."""
+    """``table``: the spaces of the cluster; ``expected``: the IDs of the servers that should run; ``draining``: who
+    is about to be removed, or was."""
 
     table: SpaceTable
     expected: frozenset[int]
+    draining: frozenset[int] = frozenset()
     made: int = 0  # partitions that have all they need in ZooKeeper
     finishing: bool = False
     awaited: set[str] = field(default_factory=set)  # spaces whose sessions are waited for
@@ -301,6 +314,8 @@ class ManagerMachine:
             case SpacesSeen(table):
                 self.table = table
                 self.awaited &= {space.name for space in table.making}
+            case ServersWanted(expected, draining):
+                self.expected, self.draining = expected, draining
             case PartitionsMade(partitions):
                 self.made, self.finishing = max(self.made, partitions), False
             case FinishFailed():
@@ -365,7 +380,8 @@ class ManagerMachine:
         if not self.settled and not self.expected <= live.keys():
             return []
         self.settled = True
-        infos = {s: ServerInfo(server.preferred) for s, server in live.items()}
+        staying = {s: server for s, server in live.items() if s not in self.draining} or live
+        infos = {s: ServerInfo(server.preferred) for s, server in staying.items()}
         wanted = assign(self.made, infos, self.assignment, self.table.gone & frozenset(range(self.made)))
         if wanted == self.assignment:
             return []

@@ -276,10 +276,11 @@ def _idle_servers(view: ClusterStatus) -> list[Finding]:
     if not any(len(server.partitions) > 1 for server in serving.values()):
         return []
     remedy = "the manager gives it some within seconds: look again; if not, see why the manager does not"
+    drained = () if view.members is None else view.members.draining_servers
     return [
         Finding(f"server {number}", "has no partition while others have several", remedy)
         for number, server in serving.items()
-        if not server.partitions
+        if not server.partitions and number not in drained
     ]
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "TopicActorStatus",
     "LinkStatus",
     "ManagerStatus",
+    "MembershipStatus",
     "PartitionAssignment",
     "ProcessStatus",
     "Readiness",
@@ -44,6 +45,7 @@ __all__ = [
     "ServedPartition",
     "ServerMeasures",
     "ServerStatus",
+    "SetMove",
     "StoredPartition",
     "ZooKeeperStatus",
     "ZooKeeperView",
@@ -399,7 +401,8 @@ class ManagerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAssignment:
-    """What ZooKeeper says of a partition: which server has it (None: nobody), and who was in its last session.
+    """What ZooKeeper says of a partition: which server has it (None: nobody), who was in its last session, and on which
+    replicas it is.
 
     Before ZooKeeper was read for the first time nobody has it and its session is -1. ``session`` None: it was asked of
     a server that has none open (``ClusterStatus``, without the manager).
@@ -410,6 +413,24 @@ class PartitionAssignment:
     generation: int = 0
     session: int | None = -1
     members: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetMove:
+    """Of a partition that is to be on other replicas: on which, and what it waits for just now ("": for its turn)."""
+
+    wanted: tuple[int, ...]
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipStatus:
+    """The servers that are to run, and who is drained."""
+
+    servers: tuple[int, ...] = ()
+    draining_servers: tuple[int, ...] = ()
+    draining_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,6 +488,8 @@ class ClusterStatus:
     kv: Mapping[int, KvActorStatus] = field(default_factory=dict)
     topics: Mapping[int, TopicActorStatus] = field(default_factory=dict)
     placement: Mapping[int, str] = field(default_factory=dict)
+    members: MembershipStatus | None = None
+    moves: Mapping[int, SetMove] = field(default_factory=dict)
     config: ClusterConfig | None = None
     at_ms: int | None = None
 

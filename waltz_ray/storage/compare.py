@@ -115,9 +115,16 @@ class PartitionComparison:
 
 
 def compare_copies(
-    disk: Disk, partition_id: int, copies: Sequence[CopyOf], replicas: int, elsewhere: int, running: bool = False
+    disk: Disk,
+    partition_id: int,
+    copies: Sequence[CopyOf],
+    replicas: int,
+    elsewhere: int,
+    running: bool = False,
+    at_least: int | None = None,
 ) -> PartitionComparison:
     """``replicas``: how many hold the partition; ``elsewhere``: so many of them may not be seen here and hold anything.
+    ``at_least``: how many held it at any time (None: as many), so that a quorum of these has what was ever committed.
 
     ``running``: the copies were read one after the other while records came in, so that a mark in one may be above the
     end of another that was read before it.
@@ -134,10 +141,11 @@ def compare_copies(
     committed_id = max(marked_id, held[quorum - 1] if len(held) >= quorum else -1)
     errors = _contradictions(copies, forks)
     holders = _holders(copies, forks, marked_id)
-    if not running and marked_id >= 0 and holders + elsewhere < quorum:
+    fewest = replicas if at_least is None else at_least
+    if not running and marked_id >= 0 and holders + elsewhere < fewest // 2 + 1:
         errors.append(
             f"transaction {marked_id} was committed, and {holders} of {len(copies)} copies have it; "
-            f"{quorum} of {replicas} must"
+            f"{fewest // 2 + 1} of {fewest} must"
         )
     standings = tuple(_standing(copy, copies, forks, committed_id) for copy in copies)
     return PartitionComparison(partition_id, committed_id, standings, tuple(errors))

@@ -127,6 +127,23 @@ class ReplicaService:
             self._connections.pop(partition_id, None)
             self._owners.pop(partition_id, None)
 
+    def vacate(self, partition_id: int, published_session: int) -> bool:
+        """Give up the records of a partition that was moved to other replicas; the fence stays.
+
+        ``published_session``: the last one, in which this replica has no part. False, and nothing is changed, if it is
+        not later than all that were opened here: whoever opened those may still write.
+        """
+        with self.guard(partition_id):
+            if partition_id in self.store.removed:
+                return True
+            log = self.store.partition(partition_id)
+            if log.fence_lost is None:
+                if log.session_id >= published_session:
+                    return False
+                if log.last_id != NO_TRANSACTION or log.damaged is not None:
+                    log.begin_at(log.session_id, 0)
+            return True
+
     def handle(self, requests: Sequence[ReplicaRequest], connection: object = None) -> list[ReplicaReply]:
         """Do one turn of ``connection`` (any object that names it; by default all calls are one connection).
 

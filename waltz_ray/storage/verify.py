@@ -127,19 +127,36 @@ def compare_reports(
     """The copies of every partition beside each other. There are ``replicas`` in all, ``replication`` of which (0: all)
     hold a partition; those that are not here may hold anything.
 
-    What was found good is compared. A copy whose control file cannot be read is like one that is not here.
+    What was found good is compared. A copy whose control file cannot be read is like one that is not here. A partition
+    may be on other replicas than it was, and on more than ``replication``: on whom it is now is told from the sessions
+    (``_holders``).
     """
     partitions = sorted({partition_id for report in reports for partition_id in report.partitions})
     running = any(report.running for report in reports)
-    held_by = replication or replicas
+    held_by = min(replication or replicas, replicas)
     compared = []
     for partition_id in partitions:
         copies = [_copy(report, partition_id) for report in reports if partition_id in report.partitions]
         elsewhere = min(held_by, replicas - len(copies))
         if held_by < replicas:
-            copies = [copy for copy in copies if not copy.never_used]
-        compared.append(compare_copies(disk, partition_id, copies, held_by, elsewhere, running))
+            copies = _holders([copy for copy in copies if not copy.never_used], held_by)
+        size = max(held_by, len(copies))
+        compared.append(compare_copies(disk, partition_id, copies, size, elsewhere, running, held_by))
     return compared
+
+
+def _holders(copies: list[CopyOf], held_by: int) -> list[CopyOf]:
+    """The copies that count, of those that were ever opened: what a partition has left behind where it was is none.
+
+    Whoever is in the set, and was there, has opened the newest session. If these are fewer than a set has, others of it
+    are away, and nobody can tell them from those that it was moved off; but what was moved away is given up: empty.
+    """
+    newest = max((copy.session_id for copy in copies), default=-1)
+    now = [copy for copy in copies if copy.session_id == newest]
+    if len(now) >= held_by:
+        return now
+    filled = [copy for copy in copies if copy.session_id == newest or copy.digest.end_id]
+    return filled if len(filled) >= held_by else copies
 
 
 def _copy(report: VerifyReport, partition_id: int) -> CopyOf:

@@ -69,7 +69,7 @@ class MemoryServer(Server):
     async def end(self) -> None:
         """End as a killed process does: nothing is said to anybody, and what is left of it can do nothing."""
         self.drop_connections()
-        for watch in self._watches:
+        for watch in self.watches:
             watch.cancel()
         for task in self._tasks:
             task.cancel()

@@ -39,6 +39,7 @@ __all__ = [
     "PartitionReady",
     "ReadFeed",
     "ReadRoster",
+    "RosterChanged",
     "RosterRead",
     "SendFeed",
     "SendMessage",
@@ -77,6 +78,11 @@ class TrimMarkRaised:
     """Records below ``first_id`` may be gone from now on, says ZooKeeper, on any replica."""
 
     first_id: int
+
+
+@value()
+class RosterChanged:
+    """Another set of replicas was recorded for this partition: its server does not notice by itself."""
 
 
 @value()
@@ -179,6 +185,7 @@ PartitionEvent = (
     Assigned
     | Unassigned
     | TrimMarkRaised
+    | RosterChanged
     | RosterRead
     | MountReceived
     | UnmountReceived

@@ -37,6 +37,7 @@ from waltz_ray.protocol.partition.events import (
     FeedResumed,
     FlushReceived,
     MountReceived,
+    RosterChanged,
     RosterRead,
     SendMessage,
     SessionConfirmed,
@@ -227,6 +228,9 @@ class Partition:
     def _on_unassigned(self, event: Unassigned) -> None:
         self._obey(self.reign.drop(event.reason))
 
+    def _on_roster_changed(self, event: RosterChanged) -> None:
+        self._obey(self.reign.look_at_the_roster())
+
     def _on_roster_read(self, event: RosterRead) -> None:
         self._obey(self.reign.roster_read(event.roster, event.version))
 
@@ -250,7 +254,7 @@ class Partition:
 
     def _on_link_changed(self, event: ReplicaLost | ReplicaAvailable) -> None:
         if isinstance(event, ReplicaLost) and event.lost_files:
-            self._obey(self.reign.files_are_lost())
+            self._obey(self.reign.look_at_the_roster())
         self._on_session_event(event)
         self._effects += self.mounts.confirm()  # the round under way may have lost an answer
 
@@ -407,6 +411,7 @@ class Partition:
         Assigned: _on_assigned,
         Unassigned: _on_unassigned,
         TrimMarkRaised: _on_trim_mark,
+        RosterChanged: _on_roster_changed,
         RosterRead: _on_roster_read,
         RosterWritten: _on_roster_written,
         RosterConflict: _on_roster_conflict,

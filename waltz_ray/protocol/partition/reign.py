@@ -268,8 +268,8 @@ class Reign:
         start = None if session is None else session.low_water_mark
         return start is not None and high_water_mark - start >= self._state.config.checkpoint_interval
 
-    def files_are_lost(self) -> list[Ruling]:
-        """A replica has lost its files: has an operator declared it replaced meanwhile?"""
+    def look_at_the_roster(self) -> list[Ruling]:
+        """The set has changed; or a replica has lost its files: has an operator declared it replaced meanwhile?"""
         return [ReadRoster()] if self._state.stage in (Stage.OPEN, Stage.OPENING) else []
 
     def _retry_later(self) -> list[Ruling]:

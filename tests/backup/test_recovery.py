@@ -1,0 +1,205 @@
+"""What ``waltz recover`` makes of replicas' directories, without the processes: read, decided, cut, planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.storage.helpers import records
+from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
+from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
+from waltz_ray.errors import ClusterMismatch, Corruption, InvalidInput, StorageError, StorageLocked
+from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry
+from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory, write_memory
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.store import ReplicaStore
+
+CONFIG = StorageConfig(preallocate_bytes=0, segment_size_bytes=4_000)
+
+
+class Disks:
+    """Replicas' directories of a cluster of two partitions, and one in a space of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zookeeper = MemoryZooKeeperServer().client()
+        self.store = ClusterStore(self.zookeeper, "c")
+        self.key = self.store.initialize(2, range(3), {"config": {"servers": 2}}).cluster_key
+        self.store.spaces.create("orders", 1)
+        self.store.spaces.finish(3)
+        self.store.set_preferred(1, [0])
+        self.directories: list[str] = []
+
+    def replica(self, number: int, *logs: tuple[int, int, int], mark: int = -1, session: int = 5) -> None:
+        """``logs``: by partition (count of records, tag of those from 10 on, session)."""
+        directory = str(self.path / f"replica-{number}")
+        store = ReplicaStore.create(OsDisk(), directory, self.key, 3, CONFIG)
+        for p, (count, tag, of_session) in enumerate(logs):
+            log = store.partition(p)
+            log.open_session(of_session)
+            log.append(of_session, records(0, min(10, count), 0, p))
+            if count > 10:
+                log.append(of_session, records(10, count - 10, tag, p))
+            log.sync()
+            if mark >= 0:
+                log.set_low_water_mark(of_session, mark, mark)
+        store.close()
+        self.directories.append(directory)
+
+    def remember(self, seen_ms: int = 1_000, number: int = 0, sets: dict[str, list[int]] | None = None) -> None:
+        nodes = snapshot_nodes(self.zookeeper, "c")
+        fields = {"name": "c", "cluster_key": str(self.key), "sets": sets or {}, "nodes": nodes, "seen_ms": seen_ms}
+        write_memory(OsDisk(), self.directories[number], fields)
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Disks:
+    disks = Disks(tmp_path)
+    disks.replica(0, (30, 1, 5), (20, 0, 4))
+    disks.replica(1, (25, 1, 5), (20, 0, 4))
+    disks.replica(2, (40, 2, 3), (15, 0, 4))
+    disks.remember()
+    return disks
+
+
+def test_everything_is_planted_as_it_was_and_only_what_was_never_committed_is_cut(disks: Disks) -> None:
+    """Replica 2 has a tail of a session before, and is alone with it; what is behind 24 is on one disk only."""
+    plan = plan_recovery(disks.directories)
+    assert plan.undecided == {}
+    assert {p: verdict.x for p, verdict in plan.decided.items()} == {0: 24, 1: 19, 2: -1}
+    assert plan.decided[0].keep == {0: 24, 1: 24, 2: 9}
+    assert not (disks.path / RECOVERED).exists(), "only planned"
+    apply_recovery(plan, str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    new = MemoryZooKeeperServer().client()
+    info = plant_recovered(new, "c", *recovered)
+    store = ClusterStore(new, "c")
+    assert (info.cluster_key, store.partitions()) == (disks.key, 3)
+    assert [space.name for space in store.spaces.table().present()] == ["log", "orders"]
+    assert store.preferred(1) == (0,)
+    roster, _ = store.roster(0)
+    session = 5 + SESSION_MARGIN
+    member = ReplicaEntry(session, UNRESOLVED)
+    assert roster.replicas == {0: member, 1: member, 2: ReplicaEntry(session, 9)}
+    assert roster.published_quorum == 2
+    assert store.assignment()[0].generation(0) == roster.generation > 1000
+    assert store.next_client_id() > 100_000
+    for directory, last_id in zip(disks.directories, (24, 24, 9), strict=True):
+        opened = ReplicaStore.open(OsDisk(), directory, disks.key, CONFIG)
+        assert (opened.partition(0).last_id, opened.partition(0).session_id) == (last_id, session)
+        opened.close()
+    forget_recovered(str(disks.path))
+    assert read_recovered(str(disks.path)) is None
+
+
+def test_planned_again_it_comes_to_the_same_and_to_higher_sessions(disks: Disks) -> None:
+    first = plan_recovery(disks.directories)
+    apply_recovery(first, str(disks.path))
+    again = plan_recovery(disks.directories)
+    assert {p: each.x for p, each in again.decided.items()} == {p: each.x for p, each in first.decided.items()}
+    assert again.decided[0].roster.session_id == first.decided[0].roster.session_id + SESSION_MARGIN
+
+
+def test_one_disk_of_three_is_no_quorum(disks: Disks) -> None:
+    plan = plan_recovery(disks.directories[:1])
+    assert plan.undecided.keys() == {0, 1, 2}
+    with pytest.raises(InvalidInput, match="3 partitions are undecided; nothing was changed"):
+        apply_recovery(plan, str(disks.path))
+    accepted = plan_recovery(disks.directories[:1], accept_loss=True)
+    assert [accepted.decided[p].lost for p in range(3)] == [((30, None),), ((20, None),), ((0, None),)]
+
+
+def test_two_disks_that_differ_and_may_both_be_right_are_undecided(disks: Disks) -> None:
+    plan = plan_recovery([disks.directories[0], disks.directories[2]])
+    assert "replicas 0 and 2 differ from transaction 10 on" in plan.undecided[0]
+    assert isinstance(plan.verdicts[0], Undecided)
+    assert plan.decided[1].x == 19, "what only one of the two has may be on the third"
+
+
+def test_a_copy_that_is_damaged_does_not_count(disks: Disks) -> None:
+    segment = sorted((disks.path / "replica-1" / "1").glob("*.seg"))[0]
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 1
+    segment.write_bytes(data)
+    index = segment.with_suffix(".idx")
+    assert index.exists()
+    plan = plan_recovery(disks.directories)
+    assert 1 in plan.decided, "the two others are a quorum"
+    assert plan.decided[1].x == 19
+
+
+def test_the_newest_memory_counts_and_says_on_which_replicas_a_partition_is(disks: Disks) -> None:
+    disks.store.moves.want({1: (0, 1, 2)})
+    disks.remember(2_000, 2, {"0": [0, 1, 2], "1": [0, 1, 4]})
+    plan = plan_recovery(disks.directories)
+    assert plan.remembered_by == disks.directories[2]
+    assert plan.decided[1].keep == {0: 19, 1: 19, 2: 14}, "it was on its way: each of the sets has a quorum here"
+    alone = plan_recovery([disks.directories[0], disks.directories[2]])
+    assert "is on replicas 0, 1, 4, and only 0" in alone.undecided[1]
+
+
+def test_what_cannot_be_recovered_from_says_why(disks: Disks, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="whose name is replica-<number>"):
+        plan_recovery([str(tmp_path)])
+    with pytest.raises(InvalidInput, match="each replica is named once"):
+        plan_recovery([disks.directories[0]] * 2)
+    held = ReplicaStore.open(OsDisk(), disks.directories[1], disks.key, CONFIG)
+    with pytest.raises(StorageLocked):
+        plan_recovery(disks.directories)
+    held.close()
+    os.remove(f"{disks.directories[0]}/{MEMORY_FILE}")
+    with pytest.raises(InvalidInput, match="none of these replicas remembers its cluster"):
+        plan_recovery(disks.directories)
+    Path(disks.directories[0], MEMORY_FILE).write_text("{")
+    assert read_memory(OsDisk(), disks.directories[0]) is None
+    stranger = str(tmp_path / "other" / "replica-7")
+    ReplicaStore.create(OsDisk(), stranger, uuid.uuid4(), 1, CONFIG).close()
+    with pytest.raises(InvalidInput, match="replicas of different clusters"):
+        plan_recovery([*disks.directories, stranger])
+    shutil.rmtree(tmp_path / "other")
+
+
+def test_a_zookeeper_that_has_data_and_one_that_has_another_cluster_are_left_alone(disks: Disks) -> None:
+    (disks.path / "zookeeper" / "version-2").mkdir(parents=True)
+    (disks.path / "zookeeper" / "version-2" / "log.1").write_bytes(b"")
+    plan = plan_recovery(disks.directories)
+    with pytest.raises(InvalidInput, match="ZooKeeper's data is still there"):
+        apply_recovery(plan, str(disks.path))
+    shutil.rmtree(disks.path / "zookeeper")
+    apply_recovery(plan, str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    other = MemoryZooKeeperServer().client()
+    ClusterStore(other, "c").initialize(2, range(3), {})
+    with pytest.raises(ClusterMismatch):
+        plant_recovered(other, "c", *recovered)
+    path = disks.path / RECOVERED
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 9}))
+    with pytest.raises(StorageError, match="make it again with: waltz recover"):
+        read_recovered(str(disks.path))
+
+
+def test_a_space_that_nobody_remembers_is_told(disks: Disks) -> None:
+    for directory in disks.directories:
+        store = ReplicaStore.open(OsDisk(), directory, disks.key, CONFIG)
+        store.grow(5)
+        store.close()
+    with pytest.raises(InvalidInput, match=r"have 5 partitions, and .* knows of 3: a space was added"):
+        plan_recovery(disks.directories)
+
+
+def test_corruption_of_a_control_file_is_not_hidden(disks: Disks) -> None:
+    control = next(Path(disks.directories[2]).glob("*.ctl"))
+    control.write_bytes(b"x" * 64)
+    with pytest.raises(Corruption):
+        plan_recovery(disks.directories)

@@ -1,0 +1,317 @@
+"""``waltz recover``: a cluster of which only the replicas' disks are left gets its nodes in ZooKeeper again.
+
+1. *Plan.* Each directory is opened as its replica would open it, and nothing else is changed. Of every partition it is
+   decided what its log is (``protocol/disaster.py``), from the copies, compared record by record, and from what the
+   replicas remember of the cluster (``storage/cluster_memory.py``).
+2. *Apply.* What was never committed is cut, under a session number above all that any disk remembers; then
+   ``waltz-recovered.json`` is written into the cluster's directory. A crash leaves some logs cut: planned again, it
+   comes to the same, for nothing was cut that may have been committed.
+3. *Up.* ``waltz up`` finds no cluster in ZooKeeper, makes the nodes of that file, and renames it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
+from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
+from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.roster import Roster
+from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory
+from waltz_ray.storage.control_file import read_control_image
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.partition_log import PartitionLog
+from waltz_ray.storage.store import ReplicaStore
+
+__all__ = ["RECOVERED", "RecoveryPlan", "apply_recovery", "forget_recovered", "plan_recovery", "read_recovered"]
+
+RECOVERED = "waltz-recovered.json"
+_USED = "waltz-recovered.used.json"
+_KIND, _VERSION = "waltz cluster recovered from its replicas", 1
+
+_GENERATION_MARGIN = 1_000
+_CLIENT_ID_MARGIN = 100_000
+_SERVER_ID_MARGIN = 1_000
+"""So many more than the records show may have been given out to who has never appended."""
+
+_READ_BYTES = 1 << 20
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """``verdicts``: of every partition that is there. ``unread``: copies that do not count, and why, for people."""
+
+    name: str
+    cluster_key: uuid.UUID
+    remembered_by: str
+    nodes: Mapping[str, str]
+    directories: Mapping[int, str]
+    verdicts: Mapping[int, Belief | Undecided]
+    unread: tuple[str, ...]
+    generations: Mapping[int, int]
+    trim_marks: Mapping[int, int]
+    last_client_id: int
+
+    @property
+    def undecided(self) -> dict[int, str]:
+        return {p: verdict.why for p, verdict in self.verdicts.items() if isinstance(verdict, Undecided)}
+
+    @property
+    def decided(self) -> dict[int, Belief]:
+        return {p: verdict for p, verdict in self.verdicts.items() if isinstance(verdict, Belief)}
+
+
+def plan_recovery(
+    directories: Sequence[str], accept_loss: bool = False, progress: Progress = lambda text: None
+) -> RecoveryPlan:
+    """What would be made of these replicas' directories. InvalidInput if they are not those of one cluster, or remember
+    none; StorageLocked while one of them runs."""
+    disk = OsDisk()
+    numbers = {_number_of(directory): directory for directory in directories}
+    if len(numbers) < len(directories):
+        raise InvalidInput("each replica is named once")
+    name, key, newest, memories = _remembered(disk, numbers)
+    nodes: dict[str, str] = memories[newest]["nodes"]
+    with _opened(disk, numbers, key) as stores:
+        info = info_in(nodes, name)
+        slots = max(len(store.partition_ids) for store in stores.values())
+        if slots > info.partitions:
+            raise InvalidInput(
+                f"the replicas have {slots} partitions, and {numbers[newest]}/{MEMORY_FILE} knows of "
+                f"{info.partitions}: a space was added just before ZooKeeper was lost; nobody remembers it"
+            )
+        reader = _Reader(stores, progress)
+        sets = _sets_of(memories, newest, nodes, info.replica_ids)
+        verdicts = {p: reader.verdict(p, sets(p), accept_loss) for p in range(info.partitions) if p not in reader.gone}
+        return RecoveryPlan(
+            name,
+            key,
+            numbers[newest],
+            nodes,
+            numbers,
+            verdicts,
+            tuple(reader.unread),
+            {p: generation + _GENERATION_MARGIN for p, generation in reader.generations.items()},
+            {p: first_id for p, first_id in reader.first_ids.items() if first_id},
+            reader.client_id + _CLIENT_ID_MARGIN,
+        )
+
+
+def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda text: None) -> None:
+    """Cut what was never committed, and leave ``waltz up --dir INTO`` what it needs. InvalidInput if something is
+    undecided, or ZooKeeper's data is there."""
+    if plan.undecided:
+        raise InvalidInput(f"{len(plan.undecided)} partitions are undecided; nothing was changed")
+    left = next((Path(into) / "zookeeper").rglob("log.*"), None)
+    if left is not None:
+        raise InvalidInput(
+            f"ZooKeeper's data is still there ({left}): bring the cluster up with it, or, if it is damaged, move it "
+            "away; nothing was changed"
+        )
+    with _opened(OsDisk(), plan.directories, plan.cluster_key) as stores:
+        for p, verdict in plan.decided.items():
+            progress(f"partition {p}")
+            for r, end in verdict.keep.items():
+                log = stores[r].partition(p)
+                log.open_session(verdict.roster.session_id)
+                if log.last_id > end:
+                    log.truncate(verdict.roster.session_id, end)
+    _write(into, plan)
+
+
+# ---- the file between -----------------------------------------------------------------------------------------------
+
+
+def _write(into: str, plan: RecoveryPlan) -> None:
+    rosters = {
+        str(p): json.loads(replace(verdict.roster, generation=plan.generations.get(p, 0)).to_json())
+        for p, verdict in plan.decided.items()
+    }
+    fields = {
+        "version": _VERSION,
+        "kind": _KIND,
+        "name": plan.name,
+        "cluster_key": str(plan.cluster_key),
+        "nodes": dict(plan.nodes),
+        "rosters": rosters,
+        "generations": {str(p): generation for p, generation in sorted(plan.generations.items())},
+        "trim_marks": {str(p): mark for p, mark in sorted(plan.trim_marks.items())},
+        "last_client_id": plan.last_client_id,
+        "last_server_id": _SERVER_ID_MARGIN,
+    }
+    path = Path(into) / RECOVERED
+    temporary = path.with_suffix(".new")
+    try:
+        with open(temporary, "w") as file:
+            file.write(json.dumps(fields, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
+
+
+def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
+    """(the cluster's key, its nodes) of what was recovered and not brought up yet; None: nothing was. StorageError."""
+    path = Path(directory) / RECOVERED
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        if (fields.get("kind"), fields.get("version")) != (_KIND, _VERSION):
+            raise ValueError(f"it is no {_KIND} of version {_VERSION}")
+        nodes = RecoveredNodes(
+            fields["nodes"],
+            {int(p): Roster.from_json(json.dumps(roster)) for p, roster in fields["rosters"].items()},
+            {int(p): int(generation) for p, generation in fields["generations"].items()},
+            {int(p): int(mark) for p, mark in fields["trim_marks"].items()},
+            (int(fields["last_client_id"]), int(fields["last_server_id"])),
+        )
+        return uuid.UUID(fields["cluster_key"]), nodes
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{path} is damaged ({error}); make it again with: waltz recover") from error
+
+
+def forget_recovered(directory: str) -> None:
+    """ZooKeeper has the cluster: nothing begins from the file any more. Idempotent."""
+    path = Path(directory) / RECOVERED
+    if path.exists():
+        path.replace(Path(directory) / _USED)
+
+
+# ---- what the directories have --------------------------------------------------------------------------------------
+
+
+def _number_of(directory: str) -> int:
+    name = Path(directory).resolve().name
+    number = name.removeprefix("replica-")
+    if name == number or not number.isdecimal():
+        raise InvalidInput(f"{directory} is not a replica's directory, whose name is replica-<number>")
+    return int(number)
+
+
+def _remembered(disk: OsDisk, numbers: Mapping[int, str]) -> tuple[str, uuid.UUID, int, dict[int, dict[str, Any]]]:
+    """(the cluster's name, its key, the replica that knows most recently, what each remembers)."""
+    keys = {r: read_control_image(disk, directory).cluster_key for r, directory in numbers.items()}
+    if len(set(keys.values())) != 1:
+        listed = ", ".join(f"{numbers[r]} {key}" for r, key in sorted(keys.items()))
+        raise InvalidInput(f"these are replicas of different clusters: {listed or 'none was given'}")
+    key = next(iter(keys.values()))
+    found = {r: read_memory(disk, directory) for r, directory in numbers.items()}
+    memories = {r: each for r, each in found.items() if each is not None and each["cluster_key"] == str(key)}
+    if not memories:
+        raise InvalidInput(
+            f"none of these replicas remembers its cluster (there is no {MEMORY_FILE}): without it nobody knows the "
+            "cluster's name, spaces and sets"
+        )
+    newest = max(memories, key=lambda r: int(memories[r]["seen_ms"]))
+    return str(memories[newest]["name"]), key, newest, memories
+
+
+def _sets_of(
+    memories: Mapping[int, Mapping[str, Any]], newest: int, nodes: Mapping[str, str], replica_ids: tuple[int, ...]
+) -> Callable[[int], list[frozenset[int]]]:
+    """Partition -> the sets that it may be on, as the replica remembers that has seen it last."""
+    by_age = sorted(memories, key=lambda r: (r != newest, -int(memories[r]["seen_ms"])))
+    wanted = json.loads(nodes["/store/moves"])["wanted"] if "/store/moves" in nodes else {}
+
+    def sets(p: int) -> list[frozenset[int]]:
+        seen = next((memories[r]["sets"][str(p)] for r in by_age if str(p) in memories[r]["sets"]), replica_ids)
+        return possible_sets(seen, wanted.get(str(p), seen))
+
+    return sets
+
+
+@contextmanager
+def _opened(disk: OsDisk, numbers: Mapping[int, str], key: uuid.UUID) -> Iterator[dict[int, ReplicaStore]]:
+    with ExitStack() as held:
+        stores = {}
+        for r, directory in numbers.items():
+            stores[r] = ReplicaStore.open(disk, str(Path(directory).resolve()), key, StorageConfig())
+            held.callback(stores[r].close)
+        yield stores
+
+
+class _Reader:
+    """Reads every copy once to learn what was given out, and each pair to see where they differ."""
+
+    def __init__(self, stores: Mapping[int, ReplicaStore], progress: Progress) -> None:
+        self._stores, self._progress = stores, progress
+        self.gone = frozenset().union(*(store.removed for store in stores.values()))
+        self.unread: list[str] = []
+        self.generations: dict[int, int] = {}
+        self.first_ids: dict[int, int] = {}
+        self.client_id = 0
+
+    def verdict(self, p: int, sets: list[frozenset[int]], accept_loss: bool) -> Belief | Undecided:
+        self._progress(f"reading partition {p}")
+        logs = {}
+        for r, store in self._stores.items():
+            if p not in store.partition_ids:
+                continue
+            log = store.partition(p)
+            why = str(log.fence_lost or log.damaged or "") or self._scanned(p, log)
+            if why:
+                self.unread.append(f"partition {p} of replica {r} does not count: {why}")
+            else:
+                logs[r] = log
+        facts = [
+            CopyFacts(r, log.session_id, log.low_water_mark, log.local_low_water_mark, log.last_id)
+            for r, log in logs.items()
+        ]
+        differences = {}
+        for one, other in combinations(sorted(logs), 2):
+            at = _first_difference(logs[one], logs[other])
+            if at is not None:
+                differences[one, other] = at
+        return decide(facts, differences, sets, accept_loss)
+
+    def _scanned(self, p: int, log: PartitionLog) -> str:
+        """ "" if all of it can be read."""
+        try:
+            for batch in _batches(log, log.first_id, log.last_id + 1):
+                self.client_id = max(self.client_id, int(batch.fields["client_id"].max()))
+                highest = int(batch.fields["generation"].max())
+                self.generations[p] = max(self.generations.get(p, 0), highest)
+        except (Corruption, WaltzError) as error:
+            return str(error)
+        self.first_ids[p] = max(self.first_ids.get(p, 0), log.first_id)
+        return ""
+
+
+def _batches(log: PartitionLog, first_id: int, end_id: int) -> Iterator[RecordBatch]:
+    while first_id < end_id:
+        batch = log.read(first_id, end_id, _READ_BYTES)
+        yield batch
+        first_id = batch.end_id
+
+
+def _first_difference(one: PartitionLog, other: PartitionLog) -> int | None:
+    """The first ID of which both have a record, not with the same bytes."""
+    first_id, end_id = max(one.first_id, other.first_id), min(one.last_id, other.last_id) + 1
+    while first_id < end_id:
+        mine, its = (log.read(first_id, end_id, _READ_BYTES) for log in (one, other))
+        for number, (left, right) in enumerate(zip(_records(mine), _records(its), strict=False)):
+            if left != right:
+                return first_id + number
+        first_id = min(mine.end_id, its.end_id)
+    return None
+
+
+def _records(batch: RecordBatch) -> list[bytes]:
+    data = bytes(batch.records)
+    return [data[begin:end] for begin, end in pairwise(batch.offsets.tolist())]

@@ -1,0 +1,313 @@
+"""The replicas and servers of a running cluster, for applications and the command line: added, drained, removed; and
+where partitions are to be.
+
+What is wanted is recorded in ZooKeeper, and the cluster's manager carries it out: a program that ends while it waits
+has lost nothing but the sight of it. Asked again, everything goes on from where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from waltz_ray.actors.settings import as_of, from_json
+from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady
+from waltz_ray.finding import cluster_file
+from waltz_ray.handle import ClusterHandle
+from waltz_ray.protocol import set_plans
+from waltz_ray.protocol.cluster_members import ClusterMembers
+from waltz_ray.protocol.placement import NodeView, place_replicas
+from waltz_ray.protocol.replica_sets import locate
+from waltz_ray.protocol.set_moves import SetReached, next_step
+
+__all__ = ["Members", "ReplicaRow", "ServerRow"]
+
+Progress = Callable[[str], None]
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    """``partitions``: those that are on it. ``coming`` and ``going``: those that are to be, and not any more."""
+
+    replica: int
+    node: str
+    zone: str
+    draining: bool
+    partitions: tuple[int, ...]
+    coming: tuple[int, ...]
+    going: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ServerRow:
+    """``registered``: it is alive, as far as ZooKeeper knows. ``preferred``: partitions that it gets if it can."""
+
+    server: int
+    registered: bool
+    draining: bool
+    partitions: tuple[int, ...]
+    preferred: tuple[int, ...]
+
+
+class Members(ClusterHandle):
+    """``with Members("demo") as members: members.drain_replica(2)``. For several threads.
+
+    Found as by ``waltz_ray.connect``. What waits tells ``progress`` lines for people; PartitionNotReady after
+    ``timeout`` seconds, and it goes on being done.
+    """
+
+    # ---- looking
+
+    @property
+    def membership(self) -> ClusterMembers:
+        """Who belongs to the cluster now."""
+        return self._store.members.read()
+
+    def sets(self) -> dict[int, frozenset[int]]:
+        """On which replicas each partition is now."""
+        found = {}
+        for p in self._store.spaces.table().kept:
+            try:
+                found[p] = frozenset(self._store.roster(p)[0].replicas)
+            except NoNode:
+                continue  # its space is being made
+        return found
+
+    def replicas(self) -> list[ReplicaRow]:
+        """In rising order."""
+        members, sets, moves = self.membership, self.sets(), self._store.moves.read()
+        wanted = {p: moves.wanted.get(p, one) for p, one in sets.items()}
+        return [
+            ReplicaRow(
+                r,
+                place.node,
+                place.zone,
+                r in members.draining_replicas,
+                tuple(p for p, one in sets.items() if r in one),
+                tuple(p for p, one in wanted.items() if r in one - sets[p]),
+                tuple(p for p, one in sets.items() if r in one - wanted[p]),
+            )
+            for r, place in sorted(members.places.items())
+        ]
+
+    def servers(self) -> list[ServerRow]:
+        """In rising order."""
+        members, registered, (assignment, _) = self.membership, self._store.servers(), self._store.assignment()
+        return [
+            ServerRow(
+                s,
+                s in registered,
+                s in members.draining_servers,
+                tuple(assignment.partitions_of(s)),
+                self._store.preferred(s),
+            )
+            for s in sorted(members.servers)
+        ]
+
+    # ---- replicas
+
+    def add_replica(self, nodes: list[NodeView]) -> int:
+        """One more, which has no partition yet: its number. ``nodes``: the Ray cluster's, alive.
+
+        ConfigError, saying how to start a node for it, if none of several offers its disk. InvalidInput.
+        """
+        number = -1
+
+        def added(members: ClusterMembers) -> ClusterMembers:
+            nonlocal number
+            number = members.next_replica
+            placement = place_replicas((number,), nodes)
+            return members.with_replica(placement[number], locate(placement, nodes)[number])
+
+        self._changed(self._store.members.change(added))
+        return number
+
+    def drain_replica(self, number: int) -> dict[int, frozenset[int]]:
+        """Have all its partitions moved away, and give it no others: the sets that are wanted instead.
+
+        InvalidInput, and nothing is changed, if too few replicas would be left.
+        """
+        with self._planning(f"replica drain {number}"):
+            largest = max(map(len, self._wanted().values()), default=0)
+            members = self._store.members.change(lambda members: members.draining_replica(number, largest))
+            plan = set_plans.moved_off(self._wanted(), members.staying)
+            self._want(plan)
+            return plan
+
+    def keep_replica(self, number: int) -> None:
+        """It is not to be drained after all. What has not moved yet stays."""
+        with self._planning(f"replica drain {number} --cancel"):
+            self._store.members.change(lambda members: members.keeping_replica(number))
+            wanted, sets = self._store.moves.read().wanted, self.sets()
+            self._want({p: sets[p] for p in wanted if number in sets.get(p, ()) and number not in wanted[p]})
+
+    def remove_replica(self, number: int) -> None:
+        """It belongs to the cluster no more; its files stay where they are. InvalidInput unless it has no partition."""
+        with self._planning(f"replica remove {number}"):
+            held = sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
+            self._changed(self._store.members.change(lambda members: members.without_replica(number, held)))
+            self._store.members.forget_replica(number)
+
+    # ---- servers
+
+    def add_server(self) -> int:
+        """One more, which is given partitions as soon as it is there: its number."""
+        number = -1
+
+        def added(members: ClusterMembers) -> ClusterMembers:
+            nonlocal number
+            number = members.next_server
+            return members.with_server()
+
+        self._changed(self._store.members.change(added))
+        return number
+
+    def drain_server(self, number: int) -> None:
+        """Have its partitions served by others. InvalidInput for the last one."""
+        self._store.members.change(lambda members: members.draining_server(number))
+
+    def keep_server(self, number: int) -> None:
+        """It is not to be drained after all."""
+        self._store.members.change(lambda members: members.keeping_server(number))
+
+    def remove_server(self, number: int) -> None:
+        """It belongs to the cluster no more, and no partition prefers it. InvalidInput unless it has none."""
+        served = len(self._store.assignment()[0].partitions_of(number))
+        self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
+        if self._store.preferred(number):
+            self._store.set_preferred(number, ())
+
+    # ---- partitions
+
+    def prefer(self, partitions: Sequence[int], server: int) -> None:
+        """These partitions are to be served by this server whenever it is there; they move at once. InvalidInput."""
+        members = self.membership
+        members.check_server(server)
+        if server in members.draining_servers:
+            raise InvalidInput(f"server {server} is drained, and is given nothing")
+        self._check_partitions(partitions)
+        moved = set(partitions)
+        for other in sorted(members.servers - {server}):
+            before = self._store.preferred(other)
+            if moved & set(before):
+                self._store.set_preferred(other, [p for p in before if p not in moved])
+        mine = self._store.preferred(server)
+        self._store.set_preferred(server, [*mine, *(p for p in partitions if p not in mine)])
+
+    def move(self, partitions: Sequence[int], replicas: Sequence[int]) -> dict[int, frozenset[int]]:
+        """These partitions are to be on exactly these replicas: what is wanted of them now. InvalidInput."""
+        with self._planning("move"):
+            members = self.membership
+            one = set_plans.checked_set(replicas, members.staying, members.replication)
+            self._check_partitions(partitions)
+            plan = dict.fromkeys(partitions, one)
+            self._want(plan)
+            return plan
+
+    def rebalanced(self) -> dict[int, frozenset[int]]:
+        """The sets that ``rebalance`` would have instead of those that there are, or are wanted; nothing is changed."""
+        return set_plans.balanced(self._wanted(), self.membership.staying)
+
+    def rebalance(self) -> dict[int, frozenset[int]]:
+        """Have partitions spread over zones and nodes, and evenly over replicas: the sets that are wanted instead."""
+        with self._planning("rebalance"):
+            plan = self.rebalanced()
+            self._want(plan)
+            return plan
+
+    # ---- waiting
+
+    def waits_for(self, partitions: Iterable[int]) -> dict[int, str]:
+        """Of those that are not yet where they should be, what each waits for."""
+        moves, found = self._store.moves.read(), {}
+        for p in partitions:
+            if p not in moves.wanted:
+                continue
+            step = next_step(self._store.roster(p)[0], moves.wanted[p], moves.changed_in(p))
+            found[p] = "it is there" if isinstance(step, SetReached) else step.why
+        return found
+
+    def wait_until_moved(self, partitions: Iterable[int], progress: Progress, timeout: float) -> None:
+        """Until these partitions are where they are wanted."""
+        waiting = sorted(partitions)
+
+        def left() -> str:
+            waits = self.waits_for(waiting)
+            if not waits:
+                return ""
+            p = min(waits)
+            return f"{len(waiting) - len(waits)} of {len(waiting)} partitions are moved; partition {p}: {waits[p]}"
+
+        self._wait(left, progress, timeout)
+
+    def wait_until_served(self, partitions: Iterable[int], server: int, progress: Progress, timeout: float) -> None:
+        """Until these partitions are this server's, and open there."""
+        waiting = sorted(partitions)
+
+        def left() -> str:
+            assignment, _ = self._store.assignment()
+            for p in waiting:
+                owner = assignment.owner(p)
+                if owner is None or owner.server_id != server:
+                    return f"partition {p} is not assigned to server {server} yet"
+                roster = self._store.roster(p)[0]
+                if roster.generation < owner.generation or roster.session_id != roster.last_published_session:
+                    return f"partition {p} is being opened by server {server}"
+            return ""
+
+        self._wait(left, progress, timeout)
+
+    def wait_until_server_has_none(self, number: int, progress: Progress, timeout: float) -> None:
+        """Until no partition is assigned to this server."""
+
+        def left() -> str:
+            has = self._store.assignment()[0].partitions_of(number)
+            return f"server {number} still has {len(has)} partitions" if has else ""
+
+        self._wait(left, progress, timeout)
+
+    def _wait(self, left: Callable[[], str], progress: Progress, timeout: float) -> None:
+        deadline, told = time.monotonic() + timeout, ""
+        while text := left():
+            if text != told:
+                progress(text)
+                told = text
+            if time.monotonic() > deadline:
+                raise PartitionNotReady(
+                    f"not done after {timeout:g} s: {text}; the manager goes on with it, see waltz status: the same "
+                    "command again waits longer"
+                )
+            time.sleep(_POLL_S)
+
+    # ---- common
+
+    def _changed(self, members: ClusterMembers) -> None:
+        """``cluster.json``, where it is at hand, says what there is for those who cannot ask ZooKeeper."""
+        known = cluster_file.read(self._found.directory) if self._found.directory else None
+        if known is not None:
+            now = as_of(from_json(self._store.info().settings), members).config
+            cluster_file.write(replace(known, replicas=now.replicas, servers=now.servers, replication=now.replication))
+
+    def _planning(self, what: str) -> AbstractContextManager[None]:
+        """Two plans at a time would not know of each other."""
+        return self._store.admin_lock(f"{what}, pid {os.getpid()}")
+
+    def _wanted(self) -> dict[int, frozenset[int]]:
+        """On which replicas each partition is to be."""
+        wanted = self._store.moves.read().wanted
+        return {p: wanted.get(p, one) for p, one in self.sets().items()}
+
+    def _want(self, plan: dict[int, frozenset[int]]) -> None:
+        if plan:
+            self._store.moves.want(plan)
+
+    def _check_partitions(self, partitions: Sequence[int]) -> None:
+        there = set(self._store.spaces.table().kept)
+        for p in partitions:
+            if p not in there:
+                raise InvalidInput(f"cluster {self.cluster!r} has no partition {p}; waltz status lists them")
