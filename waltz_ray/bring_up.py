@@ -6,7 +6,8 @@ Every step is idempotent, so a bring-up that crashed anywhere is simply run agai
    ``cluster.json`` names it before anything else is started on it.
 2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``.
 3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
-4. The manager, which makes everything else; then waiting until every partition is ready.
+4. The cluster's secret, in a file (``security.secret_file``), if there is none yet.
+5. The manager, which makes everything else; then waiting until every partition is ready.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ from waltz_ray.runtime.status import (
     Readiness,
     TopicActorStatus,
 )
+from waltz_ray.security.secret_file import make_secret
 
 __all__ = [
     "Cluster",
@@ -145,8 +147,10 @@ class _Attempt:
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             self._note(self._with_zookeeper())
-            self._note(replace(self._known, key=str(_initialise(self._known, self._config).cluster_key)))
+            info = _initialise(self._known, self._config)
+            self._note(replace(self._known, key=str(info.cluster_key)))
             self._initialised = True
+            make_secret(from_json(info.settings).config.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
         known = self._known
@@ -533,4 +537,7 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     if recorded is not None and wanted.http.port not in (0, recorded.http.port):
         port = recorded.http.port or "any free one"
         found.append(f"the HTTP port was decided at the first start ({port}): {wanted.http.port} is not used")
+    if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
+        path = recorded.secret_path
+        found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")
     return found

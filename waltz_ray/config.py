@@ -491,6 +491,15 @@ class ClusterConfig:
     """How many of the replicas hold each partition: 3 or 5, or 0 = all of them; fixed for the life of the cluster. More
     replicas than that are more disks and more room; what a partition commits depends on its own replicas only."""
 
+    secret_file: str = ""
+    """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
+    runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
+
+    @property
+    def secret_path(self) -> str:
+        """Where the cluster's secret is, on every node."""
+        return self.secret_file or f"{self.directory}/cluster.secret"
+
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)
         _require(self, "replicas", 1, 99)
@@ -500,6 +509,8 @@ class ClusterConfig:
                 f"ClusterConfig.replication must be 3, 5 or 0 (all), and not more than there are replicas "
                 f"({self.replicas}), not {self.replication!r}"
             )
+        if self.secret_file and not self.secret_file.startswith("/"):
+            raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"

@@ -59,7 +59,7 @@ class Side(GreetedStream):
     """Sends what it gets back, if it is to; keeps it."""
 
     def __init__(self, echoes: bool) -> None:
-        super().__init__(MAGIC_REPLICA, (1,), 1 << 24, "test", Outgoing())
+        super().__init__(MAGIC_REPLICA, (2,), 1 << 24, "test", Outgoing())
         self.got: asyncio.Future[bytes] = self._loop.create_future()
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._echoes = echoes
@@ -87,7 +87,7 @@ def test_a_stream_through_tls(certificate: Certificate) -> None:
         port = server.port
         side = await connect(lambda: Side(False), HOST, port, 20, client_context(certificate.path))
         await side.ready
-        side.send_bytes(encode_frame(MAGIC_REPLICA, 1, PAYLOAD))
+        side.send_bytes(encode_frame(MAGIC_REPLICA, 2, PAYLOAD))
         assert await side.got == PAYLOAD
         side.abort("done")
         server.close()
@@ -111,7 +111,7 @@ def port(certificate: Certificate) -> Iterator[int]:
     """Of a blocking listener that echoes and takes only clients it can believe."""
 
     def serve(connection: socket.socket, peer: str) -> None:
-        stream = BlockingStream(connection, peer, MAGIC_REPLICA, (1,), 1 << 24, "test")
+        stream = BlockingStream(connection, peer, MAGIC_REPLICA, (2,), 1 << 24, "test")
         assert stream.greet(20)
         while payloads := stream.turn(1 << 24):
             for payload in payloads:
@@ -126,7 +126,7 @@ def port(certificate: Certificate) -> Iterator[int]:
 
 
 def opened(port: int, tls: ssl.SSLContext) -> BlockingStream:
-    return BlockingStream.open(HOST, port, MAGIC_REPLICA, (1,), 1 << 24, "test", 20, tls)
+    return BlockingStream.open(HOST, port, MAGIC_REPLICA, (2,), 1 << 24, "test", 20, tls)
 
 
 def test_blocking_through_tls(port: int, certificate: Certificate) -> None:
@@ -145,6 +145,6 @@ def test_a_client_that_cannot_be_believed_is_refused(port: int, certificate: Cer
 def test_a_plain_client_is_refused(port: int, certificate: Certificate) -> None:
     with (
         pytest.raises(OSError, match=f"{HOST}:{port}"),
-        BlockingStream.open(HOST, port, MAGIC_REPLICA, (1,), 1 << 24, "test", 20) as stream,
+        BlockingStream.open(HOST, port, MAGIC_REPLICA, (2,), 1 << 24, "test", 20) as stream,
     ):
         stream.receive()

@@ -41,6 +41,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import ActorState, Readiness, ReplicaProgress, ServedPartition, ServerStatus
 from waltz_ray.runtime.watchdog import Watchdog
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.znodes import ServerDescriptor
 
 __all__ = ["MOST_LAGS", "Server"]
@@ -67,11 +68,14 @@ class Server:
         config: ServerConfig,
         on_fatal: Callable[[str], None] | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
+        keyring: Keyring | None = None,
     ) -> None:
         """``on_fatal`` is called when the process must end; the default logs the message and ends it. ``now_ms`` is the
-        wall clock, in milliseconds since 1970."""
+        wall clock, in milliseconds since 1970. ``keyring`` proves to replicas that this is a server of their cluster;
+        None: it has no links to replicas of that kind."""
         self.now_ms = now_ms
         self.fatal = on_fatal or _end_process
+        self._keyring = keyring
         self.server_id = server_id
         self.incarnation = uuid.uuid4().hex
         self.store = store
@@ -138,8 +142,10 @@ class Server:
 
     def new_link(self, replica_id: int) -> ReplicaOrders:
         """To a replica, wherever it will announce itself."""
+        if self._keyring is None:
+            raise ConfigError(f"server {self.server_id} has no secret of the cluster, so no replica would believe it")
         key = self.info.cluster_key
-        return ReplicaLink(replica_id, key, self.config, self.drivers, self.outgoing, self.queue)
+        return ReplicaLink(replica_id, key, self.config, self.drivers, self.outgoing, self.queue, self._keyring)
 
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""

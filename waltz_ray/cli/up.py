@@ -58,6 +58,12 @@ def up(
         int,
         typer.Option(min=0, max=65535, help="The manager's HTTP port, for ever. \\[default: any free one]"),
     ] = 0,
+    secret_file: Annotated[
+        str,
+        typer.Option(
+            help="Where the cluster's secret lies on every node, for ever; made here. \\[default: DIR/cluster.secret]"
+        ),
+    ] = "",
     address: Annotated[
         str,
         typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
@@ -86,6 +92,7 @@ def up(
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
         http=HttpConfig(port=http_port),
+        secret_file=secret_file,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:
