@@ -5,6 +5,7 @@ Every step is idempotent, so a bring-up that crashed anywhere is simply run agai
 1. Ray: the one at ``address``, or the one this directory already has, or a new one of ours (``local_ray``).
    ``cluster.json`` names it before anything else is started on it.
 2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``.
+   What would listen where strangers reach it is refused, unless somebody has said that it may.
 3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
 4. The cluster's secret, in a file (``security.secret_file``), if there is none yet.
 5. The manager, which makes everything else; then waiting until every partition is ready.
@@ -67,6 +68,7 @@ from waltz_ray.runtime.status import (
     Readiness,
     TopicActorStatus,
 )
+from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
 
 __all__ = [
@@ -146,11 +148,17 @@ class _Attempt:
         with interruptible():  # Ray has put a handler of its own in place
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
+            if not self._known.key:
+                check_addresses(self._config, _addresses(), self._config.insecure)
             self._note(self._with_zookeeper())
             info = _initialise(self._known, self._config)
             self._note(replace(self._known, key=str(info.cluster_key)))
             self._initialised = True
-            make_secret(from_json(info.settings).config.secret_path)
+            recorded = from_json(info.settings).config
+            wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
+            for config in (recorded, wanted):
+                check_addresses(config, _addresses(), self._config.insecure or recorded.insecure)
+            make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
         known = self._known
@@ -433,6 +441,11 @@ def _initialise_restored(
     _same(known, info)
     forget_restored(known.directory)
     return info
+
+
+def _addresses() -> list[str]:
+    """Of the nodes that Ray has now."""
+    return [node.address for node in alive_nodes()]
 
 
 def _same(known: ClusterFile, info: ClusterInfo) -> None:

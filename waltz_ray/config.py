@@ -495,6 +495,10 @@ class ClusterConfig:
     """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
     runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
 
+    insecure: bool = False
+    """Whether ports that ask nobody who he is may listen on other addresses than loopback: for networks that only the
+    cluster and its applications reach. It is looked at by each ``waltz up``."""
+
     @property
     def secret_path(self) -> str:
         """Where the cluster's secret is, on every node."""
@@ -509,6 +513,8 @@ class ClusterConfig:
                 f"ClusterConfig.replication must be 3, 5 or 0 (all), and not more than there are replicas "
                 f"({self.replicas}), not {self.replication!r}"
             )
+        if not isinstance(self.insecure, bool):
+            raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")
         if self.secret_file and not self.secret_file.startswith("/"):
             raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):

@@ -64,6 +64,10 @@ def up(
             help="Where the cluster's secret lies on every node, for ever; made here. \\[default: DIR/cluster.secret]"
         ),
     ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on other addresses than loopback: the network is closed to strangers."),
+    ] = False,
     address: Annotated[
         str,
         typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
@@ -93,6 +97,7 @@ def up(
         topics=TopicConfig(actors=topics or 0),
         http=HttpConfig(port=http_port),
         secret_file=secret_file,
+        insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:

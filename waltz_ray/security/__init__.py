@@ -3,5 +3,6 @@
 | module | what |
 |---|---|
 | ``secret_file`` | the file: made once, read by every process that needs it, read again when it has changed |
+| ``addresses`` | what would listen beyond loopback, and is refused unless somebody has said that it may |
 | ``handshakes`` | the two sides of a connection to a replica: ``Doorkeeper`` there, ``Keyring`` of who opens it |
 """
