@@ -542,6 +542,10 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
     ]
 
 
+def _tls(config: ClusterConfig) -> tuple[str, str, str]:
+    return config.server.tls_certificate, config.server.tls_key, config.server.tls_clients
+
+
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
     if status.manager.http_error:
@@ -550,6 +554,11 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     if recorded is not None and wanted.http.port not in (0, recorded.http.port):
         port = recorded.http.port or "any free one"
         found.append(f"the HTTP port was decided at the first start ({port}): {wanted.http.port} is not used")
+    if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
+        found.append(
+            f"TLS was decided at the first start ({recorded.server.tls_certificate or 'none'}): "
+            f"{wanted.server.tls_certificate} is not used"
+        )
     if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
         path = recorded.secret_path
         found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")

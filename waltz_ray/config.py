@@ -156,6 +156,17 @@ class ServerConfig:
     port: int = 0
     """Port to listen on; 0 = any free one."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it the port takes TLS beside plain connections, and tells them apart by
+    their first byte. Read again when it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
+    tls_clients: str = ""
+    """Path of a PEM file with the authorities of clients: who comes with TLS has to have a certificate of one of them.
+    Empty = it needs none."""
+
     connections: int = 1024
     """Connections of clients at one time; one more is closed at once. A client has two to each server it uses."""
 
@@ -188,6 +199,12 @@ class ServerConfig:
         _require(self, "connections_per_peer", 1, 1_000_000)
         _require(self, "hello_timeout_ms", 10, 600_000)
         _require(self, "client_stall_ms", 10, 3_600_000)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("ServerConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.tls_clients and not self.tls_certificate:
+            raise ConfigError(
+                "ServerConfig.tls_clients says whose clients to take with TLS, which needs tls_certificate"
+            )
 
     def catch_up_bytes(self, partitions: int) -> int:
         """How much each of ``partitions`` may send or read at a time to bring a replica up.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import shutil
 import socket
 import ssl
@@ -14,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from waltz_ray.net import listener
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.net.connector import connect
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import BlockingListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
-from waltz_ray.net.tls import client_context, server_context
+from waltz_ray.net.tls import ServerTls, client_context, server_context
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 
 HOST = "127.0.0.1"
@@ -148,3 +151,96 @@ def test_a_plain_client_is_refused(port: int, certificate: Certificate) -> None:
         BlockingStream.open(HOST, port, MAGIC_REPLICA, (2,), 1 << 24, "test", 20) as stream,
     ):
         stream.receive()
+
+
+# ---- one port for both ---------------------------------------------------------------------------------------------
+
+
+class Hears(asyncio.Protocol):
+    """Says what it has heard, and whether it was encrypted."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        encrypted = self._transport.get_extra_info("ssl_object") is not None
+        self._transport.write((b"tls " if encrypted else b"plain ") + data)
+
+
+async def said(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
+    writer.write(data)
+    answer = await reader.read(100)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return answer
+
+
+@pytest.mark.filterwarnings("ignore:unclosed transport <asyncio.sslproto:ResourceWarning")
+def test_the_first_byte_tells_tls_from_plain(certificate: Certificate) -> None:
+    async def run() -> None:
+        tls = server_context(certificate.path, certificate.key)
+        server = await listen("test", Hears, HOST, 0, tls, plain=True)
+        assert await said(server.port, b"H") == b"plain H"
+        assert await said(server.port, b"H", client_context(certificate.path)) == b"tls H"
+        assert await said(server.port, b"\x15") == b"plain \x15"
+        server.close()
+        only = await listen("test", Hears, HOST, 0, tls)
+        assert not (await said(only.port, b"Hello, who is there?")).startswith((b"plain", b"tls"))
+        only.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_who_says_nothing_is_closed_and_who_waits_longest_goes_first(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        server = await listen("test", Hears, HOST, 0, server_context(certificate.path, certificate.key), plain=True)
+        monkeypatch.setattr(listener, "_HANDSHAKE_S", 0.05)
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        assert await reader.read(1) == b""
+        writer.close()
+        assert "its first byte has not come for 0.05 s" in caplog.text
+        monkeypatch.setattr(listener, "_HANDSHAKE_S", 20.0)
+        monkeypatch.setattr(listener, "_BEGINNING", 3)
+        silent = [await asyncio.open_connection(HOST, server.port) for _ in range(10)]
+        assert await silent[0][0].read(1) == b""
+        assert await said(server.port, b"H") == b"plain H", "there is room for who speaks"
+        assert len(server._beginning) <= 3
+        for _, each in silent:
+            each.close()
+        server.close()
+        for task in list(server._beginning):
+            task.cancel()
+        await asyncio.gather(*list(server._beginning), return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_files_that_have_changed_are_read_again(
+    certificate: Certificate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    for source, target in ((certificate.path, path), (certificate.key, key)):
+        shutil.copy(source, target)
+    tls = ServerTls(str(path), str(key))
+    first = tls()
+    assert tls() is first
+    other = made(tmp_path / "other") if (tmp_path / "other").mkdir() is None else certificate
+    shutil.copy(other.path, path)
+    assert tls() is first, "the key is still the old one's"
+    assert tls() is first
+    assert len([r for r in caplog.records if "what was read before stays in use" in r.getMessage()]) == 1
+    shutil.copy(other.key, key)
+    second = tls()
+    assert second is not first
+    assert tls() is second
+    path.unlink()
+    assert tls() is second
+    with pytest.raises(OSError):
+        ServerTls(str(path), str(key))

@@ -31,6 +31,7 @@ from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import Assigned, TrimMarkRaised, Unassigned
 from waltz_ray.protocol.partition.machine import Partition
@@ -129,16 +130,31 @@ class Server:
             self.spawn(self._retention.keep_looking())
 
     async def listen(self) -> Endpoint:
-        """Where clients find it from now on. ConfigError if the port is in use."""
-        host = self.config.host or "127.0.0.1"
+        """Where clients find it from now on. ConfigError if the port is in use, or files for TLS cannot be used."""
+        host, name = self.config.host or "127.0.0.1", f"server {self.server_id}"
+        tls = self._tls()
         try:
-            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
+            self._listener = await listen(name, self.new_connection, host, self.config.port, tls, plain=True)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
                 "choose another port, or 0 for any free one"
             ) from error
         return Endpoint(host, self._listener.port)
+
+    def _tls(self) -> ServerTls | None:
+        """ConfigError if its files cannot be used."""
+        config = self.config
+        if not config.tls_certificate:
+            return None
+        try:
+            return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None)
+        except OSError as error:  # which ssl.SSLError is
+            files = ", ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
+            raise ConfigError(
+                f"server {self.server_id} cannot use its files for TLS ({files}): {error.strerror or error}; they have "
+                "to be PEM files, on every node"
+            ) from error
 
     def new_link(self, replica_id: int) -> ReplicaOrders:
         """To a replica, wherever it will announce itself."""

@@ -83,7 +83,7 @@ def stranger(magic: int) -> str:
     if magic == _TLS_HANDSHAKE:
         return (
             "it is a TLS client, and this port speaks the plain protocol: connect without TLS, or put something in "
-            "front that ends TLS (docs/wire.md)"
+            "front that ends TLS; the servers of a cluster may have a certificate (docs/security.md)"
         )
     return "is this the right port?"
 
