@@ -468,9 +468,18 @@ class HttpConfig:
     connections: int = 64
     """Connections at one time; one more is closed at once."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file where the manager runs; with it the port takes TLS beside plain connections. Read again when
+    it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("HttpConfig.tls_certificate and tls_key go together: give both, or none")
         _require(self, "port", 0, 65_535)
         _require(self, "interval_ms", 100, 60_000)
         _require(self, "connections", 1, 100_000)

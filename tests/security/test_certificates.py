@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from waltz_ray.cli import main
 from waltz_ray.errors import InvalidInput
@@ -25,8 +26,9 @@ def peer_names(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str
     def serve() -> None:
         try:
             with server.wrap_socket(there, server_side=True) as accepted:
-                found = accepted.getpeercert() or {}
-                names.extend(value for part in found.get("subject", ()) for key, value in part if key == "commonName")  # type: ignore[union-attr, misc]
+                raw = accepted.getpeercert(binary_form=True)
+                if raw is not None:
+                    names.append(x509.load_der_x509_certificate(raw).subject.rfc4514_string().removeprefix("CN="))
                 accepted.sendall(b"x")
         except OSError:
             there.close()

@@ -65,7 +65,8 @@ def up(
         ),
     ] = "",
     tls_certificate: Annotated[
-        str, typer.Option(help="PEM file on every node: servers take TLS, too, for ever. See waltz certs make.")
+        str,
+        typer.Option(help="PEM file on every node: servers and HTTP take TLS, too, for ever. See certs make."),
     ] = "",
     tls_key: Annotated[str, typer.Option(help="Its key.")] = "",
     tls_clients: Annotated[
@@ -103,7 +104,7 @@ def up(
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
         server=ServerConfig(tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
-        http=HttpConfig(port=http_port),
+        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
         secret_file=secret_file,
         insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),

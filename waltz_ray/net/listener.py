@@ -92,13 +92,15 @@ class LoopListener:
         self._loop.add_reader(listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept nothing more; what has been accepted stays. Idempotent."""
+        """Accept nothing more; connections that have begun stay. Idempotent."""
         if self._socket.fileno() < 0:
             return
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        for task in list(self._beginning):
+            task.cancel()
 
     def _accept(self) -> None:
         for _ in range(_A_TURN):
@@ -144,7 +146,12 @@ class LoopListener:
         """Whether the first byte is that of a TLS client; it stays where it is. TimeoutError if none comes."""
         came: asyncio.Future[None] = self._loop.create_future()
         handle = connection.fileno()
-        self._loop.add_reader(handle, lambda: came.done() or came.set_result(None))
+
+        def arrived() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        self._loop.add_reader(handle, arrived)
         try:
             async with compat.timeout(_HANDSHAKE_S):
                 await came
