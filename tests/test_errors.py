@@ -13,6 +13,7 @@ from waltz_ray import errors
 from waltz_ray.errors import (
     AppendFailed,
     AppendTimeout,
+    AuthenticationFailed,
     BadPayload,
     BelowTheLog,
     ClientAhead,
@@ -56,6 +57,7 @@ from waltz_ray.errors import (
     ProjectionFailed,
     RayNotRunning,
     ReplicaRefused,
+    SecretUnusable,
     SegmentRotten,
     SpaceGone,
     SpaceNotFound,
@@ -103,6 +105,7 @@ NEVER = {
     *(InvalidInput, ConfigError, BadPayload),  # would be refused again
     *(WireError, ForeignStorage, ClusterMismatch, NodeDamaged, ControlFileMissing),  # for a person
     *(Corruption, PartitionDamaged),  # for a person, too
+    *(AuthenticationFailed, SecretUnusable),  # until a person has put the right secret there
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     *(SyncFailed, InvariantBroken),  # the process ends
     ProjectionFailed,  # the same record, or a disk for a person

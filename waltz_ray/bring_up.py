@@ -5,8 +5,10 @@ Every step is idempotent, so a bring-up that crashed anywhere is simply run agai
 1. Ray: the one at ``address``, or the one this directory already has, or a new one of ours (``local_ray``).
    ``cluster.json`` names it before anything else is started on it.
 2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``.
+   What would listen where strangers reach it is refused, unless somebody has said that it may.
 3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
-4. The manager, which makes everything else; then waiting until every partition is ready.
+4. The cluster's secret, in a file (``security.secret_file``), if there is none yet.
+5. The manager, which makes everything else; then waiting until every partition is ready.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ from waltz_ray.runtime.status import (
     Readiness,
     TopicActorStatus,
 )
+from waltz_ray.security.addresses import check_addresses
+from waltz_ray.security.secret_file import make_secret
 
 __all__ = [
     "Cluster",
@@ -146,9 +150,17 @@ class _Attempt:
         with interruptible():  # Ray has put a handler of its own in place
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
+            if not self._known.key:
+                check_addresses(self._config, _addresses(), self._config.insecure)
             self._note(self._with_zookeeper())
-            self._note(_as_recorded(self._known, _initialise(self._known, self._config)))
+            info = _initialise(self._known, self._config)
+            self._note(_as_recorded(self._known, info))
             self._initialised = True
+            recorded = from_json(info.settings).config
+            wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
+            for config in (recorded, wanted):
+                check_addresses(config, _addresses(), self._config.insecure or recorded.insecure)
+            make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
         known = self._known
@@ -438,6 +450,11 @@ def _initialise_restored(
     return info
 
 
+def _addresses() -> list[str]:
+    """Of the nodes that Ray has now."""
+    return [node.address for node in alive_nodes()]
+
+
 def _same(known: ClusterFile, info: ClusterInfo) -> None:
     if known.key and known.key != str(info.cluster_key):
         raise ClusterMismatch(
@@ -543,6 +560,10 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
     ]
 
 
+def _tls(config: ClusterConfig) -> tuple[str, str, str]:
+    return config.server.tls_certificate, config.server.tls_key, config.server.tls_clients
+
+
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
     if status.manager.http_error:
@@ -551,4 +572,12 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     if recorded is not None and wanted.http.port not in (0, recorded.http.port):
         port = recorded.http.port or "any free one"
         found.append(f"the HTTP port was decided at the first start ({port}): {wanted.http.port} is not used")
+    if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
+        found.append(
+            f"TLS was decided at the first start ({recorded.server.tls_certificate or 'none'}): "
+            f"{wanted.server.tls_certificate} is not used"
+        )
+    if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
+        path = recorded.secret_path
+        found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")
     return found

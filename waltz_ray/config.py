@@ -168,6 +168,17 @@ class ServerConfig:
     port: int = 0
     """Port to listen on; 0 = any free one."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it the port takes TLS beside plain connections, and tells them apart by
+    their first byte. Read again when it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
+    tls_clients: str = ""
+    """Path of a PEM file with the authorities of clients: who comes with TLS has to have a certificate of one of them.
+    Empty = it needs none."""
+
     connections: int = 1024
     """Connections of clients at one time; one more is closed at once. A client has two to each server it uses."""
 
@@ -201,6 +212,12 @@ class ServerConfig:
         _require(self, "connections_per_peer", 1, 1_000_000)
         _require(self, "hello_timeout_ms", 10, 600_000)
         _require(self, "client_stall_ms", 10, 3_600_000)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("ServerConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.tls_clients and not self.tls_certificate:
+            raise ConfigError(
+                "ServerConfig.tls_clients says whose clients to take with TLS, which needs tls_certificate"
+            )
 
     def catch_up_bytes(self, partitions: int) -> int:
         """How much each of ``partitions`` may send or read at a time to bring a replica up.
@@ -464,9 +481,18 @@ class HttpConfig:
     connections: int = 64
     """Connections at one time; one more is closed at once."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file where the manager runs; with it the port takes TLS beside plain connections. Read again when
+    it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("HttpConfig.tls_certificate and tls_key go together: give both, or none")
         _require(self, "port", 0, 65_535)
         _require(self, "interval_ms", 100, 60_000)
         _require(self, "connections", 1, 100_000)
@@ -504,6 +530,19 @@ class ClusterConfig:
     """How many of the replicas hold each partition: 3 or 5, or 0 = all of them; fixed for the life of the cluster. More
     replicas than that are more disks and more room; what a partition commits depends on its own replicas only."""
 
+    secret_file: str = ""
+    """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
+    runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
+
+    insecure: bool = False
+    """Whether ports that ask nobody who he is may listen on other addresses than loopback: for networks that only the
+    cluster and its applications reach. It is looked at by each ``waltz up``."""
+
+    @property
+    def secret_path(self) -> str:
+        """Where the cluster's secret is, on every node."""
+        return self.secret_file or f"{self.directory}/cluster.secret"
+
     def __post_init__(self) -> None:
         _require(self, "partitions", 1, 100_000)
         _require(self, "replicas", 1, 99)
@@ -513,6 +552,10 @@ class ClusterConfig:
                 f"ClusterConfig.replication must be 3, 5 or 0 (all), and not more than there are replicas "
                 f"({self.replicas}), not {self.replication!r}"
             )
+        if not isinstance(self.insecure, bool):
+            raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")
+        if self.secret_file and not self.secret_file.startswith("/"):
+            raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"

@@ -5,7 +5,9 @@
     WaltzError
     ├── InvalidInput                 what the caller gave cannot be used
     │   └── ConfigError              a configuration field is unknown or out of range
+    │       └── SecretUnusable       the file with the cluster's secret is not there, or not as it has to be
     ├── WireError                    the peer sent bytes that are not our protocol; the connection is closed
+    │   ├── AuthenticationFailed     one of two sides has not proved who it is
     │   └── BadPayload               one command or reply of a port makes no sense; the connection goes on
     ├── StorageError
     │   ├── ForeignStorage           the directory belongs to another cluster
@@ -76,6 +78,7 @@ if TYPE_CHECKING:  # every command imports this module, and few need a loop
 __all__ = [
     "AppendFailed",
     "AppendTimeout",
+    "AuthenticationFailed",
     "BadPayload",
     "BelowTheLog",
     "ClientAhead",
@@ -119,6 +122,7 @@ __all__ = [
     "ProjectionFailed",
     "RayNotRunning",
     "ReplicaRefused",
+    "SecretUnusable",
     "SegmentRotten",
     "SpaceGone",
     "SpaceNotFound",
@@ -150,6 +154,14 @@ class ConfigError(InvalidInput):
 
 class WireError(WaltzError):
     """The peer sent bytes that are not our protocol. The connection is closed, nothing is half-done."""
+
+
+class AuthenticationFailed(WireError):
+    """One of the two sides has not proved who it is. Nothing was said before, and the connection is closed."""
+
+
+class SecretUnusable(ConfigError):
+    """The file with the cluster's secret is not there, or not as it has to be."""
 
 
 class BadPayload(WireError):

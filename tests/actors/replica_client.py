@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.security.keys import keyring, prove_over
+from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import ReplicaMessage
 from waltz_ray.wire.framing import MAGIC_REPLICA, Frame, FrameDecoder, Hello, encode_frame, encode_hello
@@ -25,15 +27,17 @@ def frame_of(message: ReplicaMessage) -> bytes:
 
 
 class ReplicaPeer:
-    """One connection; HELLO is exchanged unless ``hello=False``."""
+    """One connection to replica ``replica_id``; HELLO is exchanged and ``role`` proved unless ``hello=False``."""
 
-    def __init__(self, endpoint: Endpoint, hello: bool = True) -> None:
+    def __init__(self, endpoint: Endpoint, hello: bool = True, replica_id: int = 0, role: Role = Role.SERVER) -> None:
         self.socket = socket.create_connection(endpoint, timeout=20)
         self._decoder = FrameDecoder(64 * 1024 * 1024)
         self._frames: list[Frame] = []
         if hello:
             self.socket.sendall(encode_hello(Hello(REPLICA_VERSIONS, "test")))
-        assert self.next_frame().magic == ord("H")
+            prove_over(self.socket, keyring(role).open(replica_id))
+        else:
+            assert self.next_frame().magic == ord("H")
 
     def send(self, *messages: ReplicaMessage) -> None:
         """All of them in one piece."""
@@ -70,8 +74,10 @@ class ReplicaPeer:
 
 
 @contextmanager
-def connected(endpoint: Endpoint, hello: bool = True) -> Iterator[ReplicaPeer]:
-    peer = ReplicaPeer(endpoint, hello)
+def connected(
+    endpoint: Endpoint, hello: bool = True, replica_id: int = 0, role: Role = Role.SERVER
+) -> Iterator[ReplicaPeer]:
+    peer = ReplicaPeer(endpoint, hello, replica_id, role)
     try:
         yield peer
     finally:

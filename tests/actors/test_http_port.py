@@ -7,11 +7,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
 from waltz_ray.actors.http_port import HttpLimits, HttpPort
+from waltz_ray.net.tls import ServerTls, client_context
+from waltz_ray.security.certificates import make_certificates
 from waltz_ray.wire.http import HttpRequest, HttpResponse
 
 LIMITS = HttpLimits(connections=8, connections_per_peer=6, request_ms=300, untaken_ms=300)
@@ -114,3 +117,18 @@ def test_who_does_not_take_the_answer_is_cut_off(port: HttpPort, caplog: pytest.
 def test_a_port_that_is_taken_is_an_error(port: HttpPort) -> None:
     with pytest.raises(OSError, match="in use"):
         HttpPort("127.0.0.1", port.endpoint.port, answer)
+
+
+def test_it_takes_tls_beside_plain_connections(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], [], 2)
+    tls = ServerTls(str(tmp_path / "server.pem"), str(tmp_path / "server.key"))
+    port = HttpPort("127.0.0.1", 0, answer, LIMITS, tls)
+    silent = connect(port)
+    try:
+        assert get(port, "/plain").endswith(b"/plain")
+        url = f"https://{port.endpoint}/encrypted"
+        with urlopen(url, timeout=10, context=client_context(str(tmp_path / "authority.pem"))) as told:
+            assert told.read() == b"/encrypted"
+    finally:
+        port.close()
+        silent.close()

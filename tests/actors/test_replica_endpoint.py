@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
+from tests.security.keys import doorkeeper
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.net.blocking import TurnBuffer
@@ -63,7 +64,12 @@ class Rig:
         self.fatal: list[str] = []
         self.ended = threading.Event()
         self.endpoint = ReplicaEndpoint(
-            self.service.handle, name="replica/7", max_frame_bytes=8 << 20, buffer_bytes=4096, on_fatal=self._fatal
+            self.service.handle,
+            doorkeeper(),
+            name="replica/7",
+            max_frame_bytes=8 << 20,
+            buffer_bytes=4096,
+            on_fatal=self._fatal,
         )
         self.endpoint.start()
 
@@ -116,7 +122,7 @@ def test_a_frame_larger_than_the_buffer_arrives_whole(rig: Rig, peer: ReplicaPee
 
 def test_frames_cut_at_every_byte() -> None:
     messages: list[ReplicaRequest] = [State(1, 2), append(0, 50), Close(1, 2)]
-    stream = b"".join(map(frame_of, messages)) + frame_header(MAGIC_REPLICA, 1, 0)
+    stream = b"".join(map(frame_of, messages)) + frame_header(MAGIC_REPLICA, 2, 0)
     for step in (1, 2, 3, 7, 11, 64):
         buffer = TurnBuffer(1 << 20, 16)
         payloads: list[bytes] = []
@@ -128,13 +134,13 @@ def test_frames_cut_at_every_byte() -> None:
                 room[:taken] = piece[position : position + taken]
                 buffer.received(taken)
                 position += taken
-                payloads.extend(map(bytes, buffer.frames(MAGIC_REPLICA, 1, 1 << 30)))
+                payloads.extend(map(bytes, buffer.frames(MAGIC_REPLICA, 2, 1 << 30)))
         buffer.eof()
         assert [payload[0] for payload in payloads] == [3, 5, 13], f"step {step}"
 
 
 def test_keep_alives_are_no_requests(rig: Rig, peer: ReplicaPeer) -> None:
-    peer.socket.sendall(frame_header(MAGIC_REPLICA, 1, 0) * 3)
+    peer.socket.sendall(frame_header(MAGIC_REPLICA, 2, 0) * 3)
     assert isinstance(peer.ask(State(3, 9)), StateReply)
     assert rig.endpoint.statistics().requests == 1
 
@@ -142,10 +148,10 @@ def test_keep_alives_are_no_requests(rig: Rig, peer: ReplicaPeer) -> None:
 BROKEN: dict[str, Callable[[], bytes]] = {
     "wrong magic": lambda: encode_frame(0x4C, 5, b"x"),
     "wrong version": lambda: frame_header(MAGIC_REPLICA, 9, 4),
-    "over the limit": lambda: frame_header(MAGIC_REPLICA, 1, (8 << 20) + 1),
+    "over the limit": lambda: frame_header(MAGIC_REPLICA, 2, (8 << 20) + 1),
     "negative length": lambda: bytes([MAGIC_REPLICA]) + b"\0\1\xff\xff\xff\xff",
-    "unknown type": lambda: encode_frame(MAGIC_REPLICA, 1, b"\x63" + bytes(12)),
-    "cut short": lambda: encode_frame(MAGIC_REPLICA, 1, b"\x05\0\0"),
+    "unknown type": lambda: encode_frame(MAGIC_REPLICA, 2, b"\x63" + bytes(12)),
+    "cut short": lambda: encode_frame(MAGIC_REPLICA, 2, b"\x05\0\0"),
     "a reply": lambda: frame_of(Closed(1, 2)),
 }
 
@@ -173,10 +179,12 @@ def test_no_common_version_closes(rig: Rig, caplog: pytest.LogCaptureFixture) ->
     assert "77" in caplog.text
 
 
-def test_requests_right_behind_hello_are_served(rig: Rig) -> None:
+def test_requests_right_behind_hello_are_not_served(rig: Rig) -> None:
     with connected(rig.endpoint.endpoint, hello=False) as eager:
         eager.socket.sendall(encode_hello(Hello(REPLICA_VERSIONS, "eager")) + frame_of(State(3, 9)))
-        assert isinstance(eager.receive(), StateReply)
+        assert eager.is_closed()
+    assert rig.service.turns == []
+    assert rig.endpoint.statistics().refusals == {"unauthenticated": 1}
 
 
 def test_half_a_frame_at_the_end_is_not_handled(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,7 +224,7 @@ def test_big_answers_arrive_whole() -> None:
     def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
         return [Records(1, 2, 0, np.array([len(body)], dtype=np.int32), body) for _ in requests]
 
-    endpoint = ReplicaEndpoint(handle)
+    endpoint = ReplicaEndpoint(handle, doorkeeper())
     try:
         with connected(endpoint.start()) as peer:
             peer.send(State(1, 2), State(1, 2))
@@ -229,8 +237,8 @@ def test_big_answers_arrive_whole() -> None:
 
 
 def test_stop_before_start_and_with_open_connections() -> None:
-    ReplicaEndpoint(Recorder().handle).stop()
-    endpoint = ReplicaEndpoint(Recorder().handle)
+    ReplicaEndpoint(Recorder().handle, doorkeeper()).stop()
+    endpoint = ReplicaEndpoint(Recorder().handle, doorkeeper())
     with connected(endpoint.start()) as peer:
         peer.ask(Close(0, uuid.uuid4().int & 0xFF))
         endpoint.stop()
@@ -239,8 +247,8 @@ def test_stop_before_start_and_with_open_connections() -> None:
 
 def test_the_limit_is_named() -> None:
     buffer = TurnBuffer(100, 64)
-    header = frame_header(MAGIC_REPLICA, 1, 101)
+    header = frame_header(MAGIC_REPLICA, 2, 101)
     buffer.room()[: len(header)] = header
     buffer.received(len(header))
     with pytest.raises(WireError, match=r"101 bytes.*limit is 100"):
-        buffer.frames(MAGIC_REPLICA, 1, 1 << 30)
+        buffer.frames(MAGIC_REPLICA, 2, 1 << 30)

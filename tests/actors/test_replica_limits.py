@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
+from tests.security.keys import doorkeeper
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.net import listener
 from waltz_ray.net.blocking import BlockingStream, TurnBuffer
+from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.messages.replica import (
     Read,
     Records,
@@ -59,7 +61,7 @@ def made(fatal: Fatal) -> Iterator[Made]:
     endpoints: list[ReplicaEndpoint] = []
 
     def make(**options: Any) -> ReplicaEndpoint:
-        endpoints.append(ReplicaEndpoint(answer, name="replica/7", on_fatal=fatal, **options))
+        endpoints.append(ReplicaEndpoint(answer, doorkeeper(), name="replica/7", on_fatal=fatal, **options))
         return endpoints[-1]
 
     yield make
@@ -106,10 +108,12 @@ def test_an_answer_is_handed_over_before_the_next_read_is_begun() -> None:
         events.append(f"read {len(requests)}")
         return answer(requests, connection)
 
-    endpoint = ReplicaEndpoint(handle)
+    endpoint = ReplicaEndpoint(handle, doorkeeper())
     reads = b"".join(frame_of(Read(1, 2, 0, 9, 1)) for _ in range(200))
     script: Any = Script(encode_hello(Hello(REPLICA_VERSIONS, "reader")) + reads, events)
-    endpoint._converse(BlockingStream(script, "reader", MAGIC_REPLICA, REPLICA_VERSIONS, 1 << 20, "replica"), script)
+    stream = BlockingStream(script, "reader", MAGIC_REPLICA, REPLICA_VERSIONS, 1 << 20, "replica")
+    assert stream.greet(20)
+    endpoint._converse(stream, script, Role.READER)
     endpoint.stop()
     assert events == ["read 1", "sent 1"] * 200
 
@@ -117,10 +121,10 @@ def test_an_answer_is_handed_over_before_the_next_read_is_begun() -> None:
 def test_a_buffer_is_small_until_it_is_needed_and_small_again_afterwards() -> None:
     buffer = TurnBuffer(64 << 20, 4 << 20)
     assert len(buffer.room()) < 8192, "an idle connection"
-    header = frame_header(MAGIC_REPLICA, 1, 60 << 20)
+    header = frame_header(MAGIC_REPLICA, 2, 60 << 20)
     buffer.room()[: len(header)] = header
     buffer.received(len(header))
-    assert buffer.frames(MAGIC_REPLICA, 1, MANY) == []
+    assert buffer.frames(MAGIC_REPLICA, 2, MANY) == []
     assert len(buffer.room()) < 8192, "announced, not sent"
     missing, largest = 60 << 20, 0
     while missing:
@@ -130,7 +134,7 @@ def test_a_buffer_is_small_until_it_is_needed_and_small_again_afterwards() -> No
         buffer.received(taken)
         missing -= taken
         assert largest <= max(8192, 2 * ((60 << 20) - missing))
-        payloads = buffer.frames(MAGIC_REPLICA, 1, MANY)
+        payloads = buffer.frames(MAGIC_REPLICA, 2, MANY)
     assert [len(payload) for payload in payloads] == [60 << 20]
     buffer.room()
     assert len(buffer._buffer) == 4 << 20

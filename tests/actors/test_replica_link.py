@@ -10,31 +10,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.actors.listening import Listening
+from tests.security.keys import SECRET, SilentReplica, keyring
 from waltz_ray import compat
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.protocol.authentication import Role, Secret
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
-from waltz_ray.wire.framing import Hello, encode_hello
-from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
+from waltz_ray.security.handshakes import Keyring
 
 LAG_BYTES = 1024 * 1024
-
-
-class Deaf(asyncio.Protocol):
-    """Says HELLO and reads no more."""
-
-    def __init__(self, transports: list[asyncio.Transport]) -> None:
-        self._transports = transports
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(encode_hello(Hello(REPLICA_VERSIONS, "deaf replica")))
-        transport.pause_reading()
-        self._transports.append(transport)
 
 
 async def _until(heard: asyncio.Queue[SessionEvent | SessionConfirmed], kind: type[SessionEvent]) -> SessionEvent:
@@ -47,13 +35,18 @@ async def _until(heard: asyncio.Queue[SessionEvent | SessionConfirmed], kind: ty
 def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        transports: list[asyncio.Transport] = []
-        listener = await loop.create_server(lambda: Deaf(transports), "127.0.0.1", 0)
+        replicas: list[SilentReplica] = []
+
+        def accept() -> SilentReplica:
+            replicas.append(SilentReplica(deaf=True))
+            return replicas[-1]
+
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
         heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
         queue = Pool(1 << 40)
         config = ServerConfig(replica_lag_bytes=LAG_BYTES)
         drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
-        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), queue)
+        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), queue, keyring())
         link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
         await _until(heard, ReplicaAvailable)
         unsent, piece = 0, bytes(LAG_BYTES)
@@ -70,12 +63,50 @@ def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
         assert isinstance(lost, ReplicaLost)
         assert "behind" in lost.reason
         await link.close()
-        for transport in transports:
-            transport.abort()
+        for replica in replicas:
+            replica.abort("the test is over")
         listener.close()
         await listener.wait_closed()
 
     asyncio.run(run())
+
+
+def test_a_replica_that_denies_a_server_is_asked_again_with_pauses(caplog: pytest.LogCaptureFixture) -> None:
+    """Not in a circle, and without a line each time; when the secrets are equal again the link works."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        replicas: list[SilentReplica] = []
+
+        def accept() -> SilentReplica:
+            replicas.append(SilentReplica(deaf=True))
+            return replicas[-1]
+
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        right, mine = SECRET, [Secret(bytes(32))]
+        keys = Keyring(lambda: mine[0].credential(Role.SERVER))
+        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keys)
+        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
+        begun = loop.time()
+        while loop.time() - begun < 1.0:
+            await asyncio.sleep(0.01)  # what is counted is attempts in a time
+        assert 2 <= len(replicas) <= 20
+        assert not link.up
+        assert heard.empty()
+        assert "compare their secret files" in link._down_because
+        mine[0] = right
+        await _until(heard, ReplicaAvailable)
+        await link.close()
+        for replica in replicas:
+            replica.abort("the test is over")
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(run())
+    told = [record.getMessage() for record in caplog.records if record.name == "waltz_ray.actors.replica_link"]
+    assert len([line for line in told if "compare their secret files" in line]) == 1, told
 
 
 def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +125,9 @@ def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypa
             raise TimeoutError from None
 
     async def run() -> None:
-        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), Listening(lambda _, event: None, 0), Outgoing(), Pool(1))
+        link = ReplicaLink(
+            0, uuid.uuid4(), ServerConfig(), Listening(lambda _, event: None, 0), Outgoing(), Pool(1), keyring()
+        )
         await asyncio.sleep(0)  # it waits
         await link.close()
 

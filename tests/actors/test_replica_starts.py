@@ -12,6 +12,7 @@ import pytest
 
 from tests.actors.replica_client import connected
 from tests.actors.test_storage_replica import CONFIG, Rig, batch, join_session, until
+from tests.security.keys import secret_in
 from waltz_ray.actors import storage_replica
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.storage_replica import ReplicaHost
@@ -105,6 +106,22 @@ def with_records(rig: Rig) -> str:
     store.sync([1])
     store.close()
     return directory
+
+
+def test_a_replica_without_the_secret_says_so_and_serves_when_it_has_come(rig: Rig) -> None:
+    """Nobody is believed without it, and nothing is made before."""
+    path = rig.directory / "elsewhere.secret"
+    host = ReplicaHost(rig.cluster, rig.zookeeper, 0, str(rig.directory), CONFIG, "127.0.0.1", str(path))
+    try:
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert f"the cluster's secret {path} cannot be read (No such file or directory)" in host.status().reason
+        assert os.listdir(rig.directory) == []
+        secret_in(rig.directory)
+        (rig.directory / "cluster.secret").rename(path)
+        host._wake.set()
+        until(lambda: host.health() is ActorState.SERVING, "it serves")
+    finally:
+        host.shutdown()
 
 
 @pytest.mark.parametrize(

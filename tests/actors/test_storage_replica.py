@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import connected
+from tests.security.keys import secret_in
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
@@ -112,7 +113,15 @@ class Rig:
         self.info = self.store.initialize(2, [0, 1], {}, replication)
 
     def host(self, replica_id: int = 0, config: StorageConfig = CONFIG) -> ReplicaHost:
-        return ReplicaHost(self.cluster, self.zookeeper, replica_id, str(self.directory), config, "127.0.0.1")
+        return ReplicaHost(
+            self.cluster,
+            self.zookeeper,
+            replica_id,
+            str(self.directory),
+            config,
+            "127.0.0.1",
+            secret_in(self.directory).path,
+        )
 
 
 @pytest.fixture
@@ -273,12 +282,14 @@ CHILD = """
 import sys
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
-host = ReplicaHost(sys.argv[1], sys.argv[2], 0, sys.argv[3], StorageConfig(), "127.0.0.1")
+secret = f"{sys.argv[3]}/cluster.secret"
+host = ReplicaHost(sys.argv[1], sys.argv[2], 0, sys.argv[3], StorageConfig(), "127.0.0.1", secret)
 sys.stdin.read()
 """
 
 
 def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
+    secret_in(tmp_path)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, rig.cluster, rig.zookeeper, str(tmp_path)], stdin=subprocess.PIPE
     )
@@ -308,13 +319,13 @@ def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_a_replica_waits_for_zookeeper(tmp_path: Path) -> None:
-    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), CONFIG, "127.0.0.1")
+    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), CONFIG, "127.0.0.1", secret_in(tmp_path).path)
     try:
         until(lambda: "127.0.0.1:1" in host.status().reason, "the reason names ZooKeeper's address")
         assert host.health() is ActorState.STARTING
     finally:
         host.shutdown()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["cluster.secret"]
 
 
 def test_rot_is_repaired_from_the_peer_that_zookeeper_names(rig: Rig) -> None:
@@ -325,7 +336,7 @@ def test_rot_is_repaired_from_the_peer_that_zookeeper_names(rig: Rig) -> None:
     try:
         for number, host in enumerate(hosts):
             until(lambda host=host: host.health() is ActorState.SERVING, "both serve")  # type: ignore[misc]
-            with connected(rig.store.replicas()[number].endpoint) as peer:
+            with connected(rig.store.replicas()[number].endpoint, replica_id=number) as peer:
                 peer.ask(Open(1, 7, rig.info.cluster_key))
                 assert peer.ask(Append(1, 7, 0, records.lengths, records.records)) == Appended(1, 7, 99)
                 assert peer.ask(SetLowWaterMark(1, 7, 99, 99)) == LowWaterMarkSet(1, 7)

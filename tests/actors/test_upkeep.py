@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.security.keys import doorkeeper, keyring
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.helpers import DIRECTORY, KEY, SMALL, contents, data_of, records
 from tests.storage.test_repair import Away, Peer, rotten_store
@@ -21,6 +22,7 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import CoordinationError, PeerUnavailable, SegmentRotten
+from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import Append, Appended
 from waltz_ray.runtime.status import ScrubStatus
@@ -46,7 +48,7 @@ def on_disk(directory: Path, mark: int = RECORDS - 1) -> ReplicaStore:
 
 @contextmanager
 def serving(store: ReplicaStore) -> Iterator[Endpoint]:
-    endpoint = ReplicaEndpoint(ReplicaService(store).handle, name="peer")
+    endpoint = ReplicaEndpoint(ReplicaService(store).handle, doorkeeper(2), name="peer")
     endpoint.start()
     try:
         yield endpoint.endpoint
@@ -57,7 +59,7 @@ def serving(store: ReplicaStore) -> Iterator[Endpoint]:
 
 @contextmanager
 def kept_up(store: ReplicaStore, where: Callable[[], dict[int, Endpoint]]) -> Iterator[UpkeepThread]:
-    thread = UpkeepThread(store, FAST, 0, where)
+    thread = UpkeepThread(store, FAST, 0, where, keyring(Role.READER))
     try:
         yield thread
     finally:
@@ -125,7 +127,7 @@ def test_a_peer_that_knows_less_does_not_repair(tmp_path: Path) -> None:
 
 
 def test_a_peer_says_why_it_cannot() -> None:
-    peer = PeerReplica(3, Endpoint("127.0.0.1", 1), "test")
+    peer = PeerReplica(3, Endpoint("127.0.0.1", 1), "test", keyring(Role.READER))
     with pytest.raises(PeerUnavailable, match=r"127\.0\.0\.1:1"):
         peer.read(0, 0, 5, 100)
 

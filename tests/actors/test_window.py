@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -21,9 +22,11 @@ from waltz_ray.actors.http_pages import STALE_S, HttpPages
 from waltz_ray.actors.http_port import HttpPort
 from waltz_ray.actors.window import Window
 from waltz_ray.config import HttpConfig
+from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.spaces import Space, SpaceState
 from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import ActorState, ClusterStatus, CursorStatus, EndpointStatistics
+from waltz_ray.security.certificates import make_certificates
 from waltz_ray.wire.http import HttpRequest, HttpResponse
 
 
@@ -246,3 +249,22 @@ def test_without_a_port_it_looks_all_the_same() -> None:
     until(lambda: len(seen) > 1)
     assert (window.endpoint, window.error) == (None, "")
     window.close()
+
+
+def test_the_port_takes_tls_and_files_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], [], 2)
+    config = HttpConfig(tls_certificate=str(tmp_path / "server.pem"), tls_key=str(tmp_path / "server.key"))
+    (tmp_path / "server.key").rename(tmp_path / "later.key")
+    window = Window(lambda: CLUSTER, lambda view: None, replace(config, interval_ms=100))
+    window.open()
+    try:
+        until(lambda: window.error)
+        assert f"with {tmp_path}/server.pem and {tmp_path}/server.key: No such file or directory" in window.error
+        assert window.endpoint is None
+        (tmp_path / "later.key").rename(tmp_path / "server.key")
+        until(lambda: window.endpoint is not None)
+        context = client_context(str(tmp_path / "authority.pem"))
+        with urlopen(f"https://{window.endpoint}/healthz", timeout=10, context=context) as told:
+            assert told.read() == b"ok\n"
+    finally:
+        window.close()

@@ -15,12 +15,14 @@ import pytest
 import waltz_ray
 from tests.actors.replica_client import ReplicaPeer, connected
 from tests.cluster.harness import Cluster
+from tests.security.keys import keyring
 from waltz_ray.client.ray.dataset import FeedDatasource
 from waltz_ray.client.readers.locations import Locations, ReplicaView, where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import Marks, Reading, checked_header, plan_reading, positions_of
 from waltz_ray.client.readers.replica_reader import ReplicaReader, proven_mark
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
+from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     Append,
@@ -32,6 +34,8 @@ from waltz_ray.protocol.messages.replica import (
 )
 from waltz_ray.protocol.records import build_records
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
+
+READER = keyring(Role.READER)
 
 PARTITIONS = 2
 Make = Callable[..., Cluster]
@@ -168,7 +172,10 @@ def test_dead_replicas_and_servers_are_passed_over(make: Make) -> None:
     cluster.wait_members(1, {1, 2})
     cluster.stop_server(1)
     assert rows_of(reading) == expected
-    with Locations(cluster.zookeeper, cluster.name) as locations, ReplicaReader(locations.replicas, 0.3) as reader:
+    with (
+        Locations(cluster.zookeeper, cluster.name) as locations,
+        ReplicaReader(locations.replicas, READER, 0.3) as reader,
+    ):
         assert [reader.committed_mark(p) for p in range(PARTITIONS)] == [5999, 9]
         cluster.stop_replica(1)
         with pytest.raises(DataUnavailable, match=r"no quorum of session .* proves what is committed; replica"):
@@ -187,10 +194,10 @@ def test_a_replica_that_is_no_member_tells_only_what_is_below_its_low_water_mark
         real = locations.replicas(0)
         assert real.members == {0, 1, 2}
         outsiders = real._replace(members=frozenset())
-        with ReplicaReader(lambda partition: real, 0.2) as reader:
+        with ReplicaReader(lambda partition: real, READER, 0.2) as reader:
             assert [len(batch) for batch in reader.read_range(0, 5000, 5010, 1 << 20)] == [10]
         with (
-            ReplicaReader(lambda partition: outsiders, 0.2) as reader,
+            ReplicaReader(lambda partition: outsiders, READER, 0.2) as reader,
             pytest.raises(DataUnavailable, match=r"records \[5000, 0\) were asked for"),
         ):
             list(reader.read_range(0, 5000, 5010, 1 << 20))
@@ -198,7 +205,7 @@ def test_a_replica_that_is_no_member_tells_only_what_is_below_its_low_water_mark
 
 def opened(cluster: Cluster, replica_id: int, session_id: int, stack: ExitStack) -> ReplicaPeer:
     """A connection that has opened ``session_id`` of partition 0, as a server's."""
-    peer = stack.enter_context(connected(cluster.endpoints[replica_id].endpoint))
+    peer = stack.enter_context(connected(cluster.endpoints[replica_id].endpoint, replica_id=replica_id))
     joined = cluster.store.roster(0)[0].last_published_session
     assert isinstance(peer.ask(Open(0, session_id, cluster.info.cluster_key, joined)), StateReply)
     return peer
@@ -213,7 +220,7 @@ def test_a_server_that_died_between_fencing_and_publishing_leaves_the_log_readab
     with (
         ExitStack() as stack,
         Locations(cluster.zookeeper, cluster.name) as locations,
-        ReplicaReader(locations.replicas, 0.3) as reader,
+        ReplicaReader(locations.replicas, READER, 0.3) as reader,
     ):
         for replica_id in range(3):
             opened(cluster, replica_id, session_id, stack)
@@ -241,11 +248,14 @@ def test_a_tail_that_was_never_committed_is_not_read(make: Make) -> None:
     cluster.store.set_roster(0, Roster(session_id, record.generation, entries), version)
     for replica_id in (0, 1):
         cluster.stop_replica(replica_id)
-    with Locations(cluster.zookeeper, cluster.name) as locations, ReplicaReader(locations.replicas, 0.3) as reader:
+    with (
+        Locations(cluster.zookeeper, cluster.name) as locations,
+        ReplicaReader(locations.replicas, READER, 0.3) as reader,
+    ):
         with pytest.raises(DataUnavailable, match="transaction 5000 could not be read"):
             list(reader.read_range(0, 5000, 5010, 1 << 20))
         claimed = locations.replicas(0)._replace(members=frozenset({2}))
-    with ReplicaReader(lambda partition: claimed, 0.3) as reader:
+    with ReplicaReader(lambda partition: claimed, READER, 0.3) as reader:
         [batch] = reader.read_range(0, 5000, 5010, 1 << 20)
         assert bytes(batch.data(0)) == b"dirty", "without the rule it would be read"
 

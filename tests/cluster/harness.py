@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.security.keys import secret_in
 from waltz_ray.actors.mover import Mover
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.server import Server
@@ -28,6 +29,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import VersionConflict
 from waltz_ray.protocol.placement import ServerInfo, assign
 from waltz_ray.runtime.status import ServedPartition
+from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
@@ -70,7 +72,9 @@ class Cluster:
         self._disk = disk
         self._client = KazooZooKeeper(zookeeper)
         self.store = ClusterStore(self._client, self.name)
-        self.info = self.store.initialize(partitions, list(range(replicas)), {}, replication)
+        self.secret = secret_in(directory)
+        settings = {"config": {"directory": str(directory)}}
+        self.info = self.store.initialize(partitions, list(range(replicas)), settings, replication)
         self.endpoints: dict[int, ReplicaEndpoint] = {}
         self.stores: dict[int, ReplicaStore] = {}
         self.servers: dict[int, Server] = {}
@@ -131,7 +135,8 @@ class Cluster:
             store = ReplicaStore.create(disk, path, self.info.cluster_key, self.info.partitions, self._storage)
         else:
             store = ReplicaStore.open(disk, path, self.info.cluster_key, self._storage)
-        endpoint = ReplicaEndpoint(ReplicaService(store).handle, name=f"replica-{replica_id}")
+        doorkeeper = Doorkeeper(self.secret.secret, replica_id)
+        endpoint = ReplicaEndpoint(ReplicaService(store).handle, doorkeeper, name=f"replica-{replica_id}")
         self.stores[replica_id], self.endpoints[replica_id] = store, endpoint
         self.store.announce_replica(replica_id, endpoint.start(), uuid.uuid4().hex)
 
@@ -146,7 +151,8 @@ class Cluster:
         store = ClusterStore(client, self.name)
 
         async def start() -> Server:
-            server = Server(server_id, store, self.config, self.ended.append)
+            keyring = Keyring.of_server(self.secret)
+            server = Server(server_id, store, self.config, self.ended.append, keyring=keyring)
             await server.start()
             await SetFollower(server).start()
             return server

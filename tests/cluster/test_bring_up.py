@@ -12,7 +12,7 @@ import pytest
 from waltz_ray import bring_up as bringing_up
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig
-from waltz_ray.errors import ClusterMismatch, PartitionNotReady
+from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
@@ -30,7 +30,9 @@ class SomebodysRay:
         def take_down(known: ClusterFile, progress: Callable[[str], None]) -> None:
             self.taken_down.append(known.address)
 
+        self.nodes = ["127.0.0.1"]
         monkeypatch.setattr(ray_lookup, "join", lambda address: address)
+        monkeypatch.setattr(bringing_up, "_addresses", lambda: self.nodes)
         monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: actors)
         monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: None)
         monkeypatch.setattr(bringing_up, "ensure_actor", lambda *arguments, **options: None)
@@ -71,6 +73,19 @@ def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.M
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert known.address == "h:1"
+
+
+def test_strangers_are_not_let_in_unless_somebody_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been started, not even ZooKeeper, and the next try may be another cluster."""
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    rays.nodes = ["127.0.0.1", "192.0.2.7"]
+    with pytest.raises(
+        ConfigError, match=r"would listen on 192\.0\.2\.7 \(replicas, servers, the embedded ZooKeeper\)"
+    ):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert cluster_file.read(tmp_path) is None
+    with pytest.raises(KeyboardInterrupt):  # where ZooKeeper is asked for
+        bring_up(ClusterConfig("c", str(tmp_path), insecure=True), "h:1")
 
 
 def test_a_port_that_is_not_used_is_warned_of() -> None:

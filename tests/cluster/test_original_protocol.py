@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import FAST, Cluster
+from waltz_ray.config import ServerConfig
 from waltz_ray.connecting import connect as waltz_connect
+from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import LockId, ReqId
 from waltz_ray.protocol.messages.client import ErrorMessage
 from waltz_ray.protocol.messages.original import (
@@ -37,6 +41,7 @@ from waltz_ray.protocol.messages.original import (
     MountState,
     OriginalMessage,
 )
+from waltz_ray.security.certificates import make_certificates
 from waltz_ray.wire.codec import ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import (
     MAGIC_CLIENT,
@@ -57,12 +62,14 @@ class OriginalClient:
 
     made: ClassVar[list[OriginalClient]] = []  # closed after each test, passed or failed
 
-    def __init__(self, cluster: Cluster, version: int) -> None:
+    def __init__(self, cluster: Cluster, version: int, tls: ssl.SSLContext | None = None) -> None:
         endpoint = cluster.servers[1].endpoint
         assert endpoint is not None
         self.version = version
         self.socket = socket.create_connection(endpoint, timeout=20)
         self.made.append(self)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=endpoint.host)
         self._decoder = FrameDecoder(1 << 26)
         self._received: list[ClientMessage] = []
         self.socket.sendall(encode_hello(Hello((version,), "a client of the original")))
@@ -99,15 +106,57 @@ def cluster(tmp_path: Path, zookeeper_server: str) -> Iterator[Cluster]:
             OriginalClient.made.clear()
 
 
-def mounted(cluster: Cluster, version: int, client_id: int = 900, mark: int = -1) -> tuple[OriginalClient, int]:
-    client, generation = OriginalClient(cluster, version), cluster.served(0).generation
+def mounted(
+    cluster: Cluster, version: int, client_id: int = 900, mark: int = -1, tls: ssl.SSLContext | None = None
+) -> tuple[OriginalClient, int]:
+    client, generation = OriginalClient(cluster, version, tls), cluster.served(0).generation
     client.send(MountRequest(ReqId(client_id, generation, 0, 0), mark, 1))
     return client, generation
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certificates")
+    make_certificates(directory, ["127.0.0.1"], ["ann"], 2)
+    return directory
+
+
+def with_tls(certificates: Path, mutual: bool) -> ServerConfig:
+    clients = str(certificates / "authority.pem") if mutual else ""
+    server = certificates / "server.pem"
+    return replace(FAST, tls_certificate=str(server), tls_key=str(server.with_suffix(".key")), tls_clients=clients)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+def test_an_original_client_needs_nothing_in_front_that_ends_tls(
+    tmp_path: Path, zookeeper_server: str, certificates: Path, version: int
+) -> None:
+    """It always speaks TLS; others go on without on the same port. Mutual where that is asked for."""
+    mutual = version % 2 == 1
+    authority, own = str(certificates / "authority.pem"), certificates / "ann.pem"
+    unknown = client_context(authority)
+    known = client_context(authority, str(own), str(own.with_suffix(".key"))) if mutual else unknown
+    with Cluster(tmp_path, zookeeper_server, config=with_tls(certificates, mutual)) as cluster:
+        cluster.wait_members(0, {0, 1, 2})
+        try:
+            check_life(*mounted(cluster, version, tls=known))
+            plain, generation = mounted(cluster, version, client_id=901, mark=1)
+            assert plain.receive() == MountResponse(ReqId(901, generation, 0, 0), MountState.READY)
+            if mutual:
+                with pytest.raises(OSError):
+                    mounted(cluster, version, client_id=902, tls=unknown)[0].receive()
+        finally:
+            for client in OriginalClient.made:
+                client.socket.close()
+            OriginalClient.made.clear()
+
+
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 def test_the_life_of_an_original_client(cluster: Cluster, version: int) -> None:
-    client, generation = mounted(cluster, version)
+    check_life(*mounted(cluster, version))
+
+
+def check_life(client: OriginalClient, generation: int) -> None:
     assert client.receive() == MountResponse(ReqId(900, generation, 0, 0), MountState.READY)
     lock = LockId("account", 5).hash
     requests = [ReqId(900, generation, 0, n) for n in range(1, 4)]

@@ -36,10 +36,6 @@ def user(made: Made) -> User:
     return made()
 
 
-def hello(user: User) -> bytes:
-    return encode_hello(Hello((user.version,), "the test"))
-
-
 def refused(user: User, peer: socket.socket, *words: str) -> None:
     """It lets go, and says who and what."""
     told = user.ended(peer)
@@ -53,14 +49,14 @@ def refused(user: User, peer: socket.socket, *words: str) -> None:
 def test_every_byte_in_a_piece_of_its_own(user: User) -> None:
     peer = user.connected()
     keep_alive = frame_header(user.magic, user.version, 0)
-    for byte in hello(user) + user.frame(1) + keep_alive + user.frame(2):
+    for byte in user.greeting(peer) + user.frame(1) + keep_alive + user.frame(2):
         peer.sendall(bytes([byte]))
     user.handled(peer, 2)
 
 
 def test_many_frames_in_one_piece(user: User) -> None:
     peer = user.connected()
-    peer.sendall(hello(user) + b"".join(map(user.frame, range(1, 301))))
+    peer.sendall(user.greeting(peer) + b"".join(map(user.frame, range(1, 301))))
     user.handled(peer, 300)
 
 
@@ -74,9 +70,9 @@ def test_another_version_or_magic_is_refused(user: User, together: bool, wrong: 
     other = MAGIC_CLIENT if user.magic == MAGIC_REPLICA else MAGIC_REPLICA
     bad = encode_frame(user.magic, 3, b"x") if wrong == "version" else encode_frame(other, 1, b"x")
     if together:
-        peer.sendall(hello(user) + user.frame(1) + bad)
+        peer.sendall(user.greeting(peer) + user.frame(1) + bad)
     else:
-        peer.sendall(hello(user) + user.frame(1))
+        peer.sendall(user.greeting(peer) + user.frame(1))
         user.handled(peer, 1)
         peer.sendall(bad)
     refused(user, peer, wrong)
@@ -98,7 +94,7 @@ def test_something_else_than_hello_is_refused(user: User) -> None:
 def test_an_impossible_length_is_refused_before_it_has_come(user: User, length: int | None) -> None:
     peer = user.connected()
     announced = user.limit + 1 if length is None else length
-    peer.sendall(hello(user) + struct.pack(">Bhi", user.magic, user.version, announced))
+    peer.sendall(user.greeting(peer) + struct.pack(">Bhi", user.magic, user.version, announced))
     refused(user, peer, str(announced))
 
 
@@ -113,7 +109,7 @@ def test_a_long_hello_is_refused(user: User) -> None:
 
 def test_closed_inside_a_frame(user: User) -> None:
     peer = user.connected()
-    peer.sendall(hello(user) + user.frame(1))
+    peer.sendall(user.greeting(peer) + user.frame(1))
     user.handled(peer, 1)
     peer.sendall(user.frame(2)[:-1])
     peer.shutdown(socket.SHUT_WR)
@@ -128,7 +124,7 @@ def test_who_says_nothing_is_not_waited_for(made: Made) -> None:
 
 def test_who_takes_nothing_is_noticed(user: User) -> None:
     peer = user.connected()
-    peer.sendall(hello(user) + user.frame(1))
+    peer.sendall(user.greeting(peer) + user.frame(1))
     user.handled(peer, 1)
     user.unread(peer)
 
@@ -136,7 +132,7 @@ def test_who_takes_nothing_is_noticed(user: User) -> None:
 def test_who_has_vanished_will_be_noticed(user: User) -> None:
     """Half-open: no byte comes any more, not even a reset. The kernel asks from time to time."""
     peer = user.connected()
-    peer.sendall(hello(user) + user.frame(1))
+    peer.sendall(user.greeting(peer) + user.frame(1))
     user.handled(peer, 1)
     tcp = socket.IPPROTO_TCP
     for own in user.sockets():

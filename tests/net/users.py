@@ -18,6 +18,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ import pytest
 from tests.actors.bench_server import bench_server
 from tests.actors.listening import Listening
 from tests.actors.replica_client import frame_of
+from tests.security.keys import doorkeeper, keyring, prove_over
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.actors.server import Server
@@ -38,6 +40,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.errors import WireError
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import PartitionStateRequest, PartitionStateResponse
 from waltz_ray.protocol.messages.original import MountState
@@ -53,7 +56,8 @@ from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAppended, SessionEvent
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, encode_client
-from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_REPLICA, FrameDecoder, encode_frame
+from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_REPLICA, FrameDecoder, Hello, encode_frame, encode_hello
+from waltz_ray.wire.replica_codec import REPLICA_VERSION
 
 __all__ = ["LIMIT", "USERS", "User"]
 
@@ -85,6 +89,21 @@ class User(ABC):
     @abstractmethod
     def frame(self, number: int) -> bytes:
         """A frame that is right here."""
+
+    def greeting(self, peer: socket.socket) -> bytes:
+        """What the peer has to send before its first frame; where more than a HELLO is needed it is done, and ""."""
+        hello = encode_hello(Hello((self.version,), "the test"))
+        if self.magic != MAGIC_REPLICA:
+            return hello
+        peer.sendall(hello)
+        accepts = isinstance(self, Opening)
+        prove_over(peer, doorkeeper(7).accept()[1] if accepts else keyring().open(0))
+        self.until(self.believes)
+        return b""
+
+    def believes(self) -> bool:
+        """Whether it has taken the last thing that was proved to it."""
+        return True
 
     @abstractmethod
     def handled(self, peer: socket.socket, count: int) -> None:
@@ -234,7 +253,7 @@ class ServersClient(Accepting):
 
 
 class Replica(Accepting):
-    magic, version = MAGIC_REPLICA, 1
+    magic, version = MAGIC_REPLICA, REPLICA_VERSION
 
     def __init__(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, first_s: float) -> None:
         super().__init__(caplog, monkeypatch, first_s)
@@ -243,7 +262,9 @@ class Replica(Accepting):
             return [self._records if isinstance(r, Read) else StateReply(1, 2, 0, -1, -1, -1, False) for r in requests]
 
         self._records = Records(1, 2, 0, np.array([1 << 20], dtype=np.int32), bytes(1 << 20))
-        self._endpoint = ReplicaEndpoint(answer, hello_timeout_s=first_s, max_frame_bytes=LIMIT, send_timeout_s=0.1)
+        self._endpoint = ReplicaEndpoint(
+            answer, doorkeeper(), hello_timeout_s=first_s, max_frame_bytes=LIMIT, send_timeout_s=0.1
+        )
         self.endpoint = self._endpoint.start()
         self._closing.append(self._endpoint.stop)
 
@@ -296,17 +317,22 @@ class Opening(User):
 
 
 class Link(Opening):
-    magic, version = MAGIC_REPLICA, 1
+    magic, version = MAGIC_REPLICA, REPLICA_VERSION
 
     def connected(self) -> socket.socket:
         self._loop = _Loop()
         config = ServerConfig(max_frame_bytes=LIMIT, replica_timeout_ms=max(10, int(self.first_s * 1000)))
         drivers = Listening(self._deliver, 0)
-        self._link = self._loop.call(lambda: ReplicaLink(7, uuid.uuid4(), config, drivers, Outgoing(), Pool(1 << 40)))
+        self._link = self._loop.call(
+            lambda: ReplicaLink(7, uuid.uuid4(), config, drivers, Outgoing(), Pool(1 << 40), keyring())
+        )
         self._closing += [self._loop.close, lambda: self._loop.do(self._link.close())]
         self._loop.call(lambda: self._link.move_to(self.endpoint))
         live, _ = self.accepted(), self.accepted()
         return live
+
+    def believes(self) -> bool:
+        return False in self._link._ready
 
     def _deliver(self, partition_id: int, event: SessionEvent | SessionConfirmed) -> None:
         self.count += isinstance(event, ReplicaAppended)
@@ -446,14 +472,16 @@ class Ranges(Reading):
 
 
 class Spark(Reading):
-    magic, version = MAGIC_REPLICA, 1
+    magic, version = MAGIC_REPLICA, REPLICA_VERSION
     limit = 64 << 20
 
     def frame(self, number: int) -> bytes:
         return frame_of(StateReply(1, number, 0, -1, -1, -1, False))
 
     def _read(self) -> None:
-        stream = open_stream(self.endpoint, self.magic, self.version, self.first_s)
+        stream = open_stream(
+            self.endpoint, self.magic, self.version, self.first_s, partial(keyring(Role.READER).open, 7)
+        )
         self.stream = stream
         self._closing.insert(0, stream.close)
         stream.settimeout(PATIENCE_S)

@@ -10,12 +10,16 @@ import pytest
 
 import waltz_ray
 from tests.cluster.harness import FAST, Cluster
+from tests.security.keys import keyring
 from waltz_ray.client.readers.locations import Locations
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.client.readers.reading import Marks, Reading, Source, plan_reading
 from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.errors import Trimmed
+from waltz_ray.protocol.authentication import Role
+
+READER = keyring(Role.READER)
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +85,10 @@ def test_without_zookeeper_a_server_says_where_a_partition_begins(cluster: Clust
 
 def test_another_replica_is_asked_before_a_task_gives_up(cluster: Cluster) -> None:
     """Replica 2 has what is gone elsewhere; when it has dropped it too, the task is told, in an error that pickles."""
-    with Locations(cluster.zookeeper, cluster.name) as locations, ReplicaReader(locations.replicas, 5.0) as reader:
+    with (
+        Locations(cluster.zookeeper, cluster.name) as locations,
+        ReplicaReader(locations.replicas, READER, 5.0) as reader,
+    ):
         assert reader._order(0, locations.replicas(0)) == [0, 1, 2], "the one that has it is asked last"
         batches = [*reader.read_range(0, 3, 30, 1 << 20)]
         assert (batches[0].first_id, batches[-1].end_id) == (3, 30)

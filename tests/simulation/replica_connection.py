@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from tests.security.keys import doorkeeper
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
@@ -38,7 +39,14 @@ class Connection(GreetedStream):
     """One server's stream to the replica."""
 
     def __init__(self, replica: SimReplica) -> None:
-        super().__init__(MAGIC_REPLICA, REPLICA_VERSIONS, 64 * 1024 * 1024, replica.loop.name, Outgoing())
+        super().__init__(
+            MAGIC_REPLICA,
+            REPLICA_VERSIONS,
+            64 * 1024 * 1024,
+            replica.loop.name,
+            Outgoing(),
+            prove=lambda channel: doorkeeper(replica.replica_id).accept(channel)[1],
+        )
         self._replica = replica
         self._waiting: list[ReplicaRequest] = []
         self._in_turn = False

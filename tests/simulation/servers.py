@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.security.keys import keyring
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
 from waltz_ray.actors.manager import Manager
@@ -54,7 +55,7 @@ class SimServer(Process):
 
     async def _start(self, store: ClusterStore) -> None:
         try:
-            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms)
+            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms, keyring())
             await server.start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from random import Random
-from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from tests.actors.listening import Listening
+from tests.security.keys import SilentReplica, keyring
 from tests.simulation.loop import Scheduler, new_loop
 from tests.simulation.network import Network
 from tests.storage.faulty_disk import FaultyDisk
@@ -41,39 +41,25 @@ from waltz_ray.protocol.session_types import (
     WriteRoster,
 )
 from waltz_ray.storage.store import ReplicaStore
-from waltz_ray.wire.framing import Hello as HelloMessage
-from waltz_ray.wire.framing import encode_hello
-from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
 
 KEY = uuid.UUID(int=1)
-
-
-class _Silent(asyncio.Protocol):
-    """A peer that accepts and never says anything, or greets."""
-
-    def __init__(self, greets: bool) -> None:
-        self._greets = greets
-
-    def connection_made(self, transport: Any) -> None:
-        if self._greets:
-            transport.write(encode_hello(HelloMessage(REPLICA_VERSIONS, "replica")))
 
 
 def test_a_replica_that_vanishes_before_its_hello_is_connected_to_again() -> None:
     scheduler = Scheduler(Random(1))
     network = Network(scheduler, Random(2))
     replica, server = new_loop(scheduler, network, "replica"), new_loop(scheduler, network, "server")
-    accepted: list[_Silent] = []
+    accepted: list[asyncio.Protocol] = []
 
-    def accept() -> _Silent:
-        accepted.append(_Silent(greets=len(accepted) >= 2))
+    def accept() -> asyncio.Protocol:
+        accepted.append(SilentReplica() if len(accepted) >= 2 else asyncio.Protocol())
         return accepted[-1]
 
     listener = network.listen(replica, accept, "replica", 0)
     events: list[object] = []
     config = ServerConfig(replica_timeout_ms=500)
     drivers = Listening(lambda _, event: events.append(event), 0)
-    link = server.enter(lambda: ReplicaLink(0, KEY, config, drivers, Outgoing(), Pool(1)))
+    link = server.enter(lambda: ReplicaLink(0, KEY, config, drivers, Outgoing(), Pool(1), keyring()))
     link.move_to(Endpoint(*listener.address))
     scheduler.run(0.4)
     assert not link.up
@@ -123,7 +109,7 @@ def test_a_full_disk_does_not_end_every_session_that_begins() -> None:
 
     async def open_again() -> None:
         drivers = Listening(lambda *told: events.append(told), 7)
-        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1))
+        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
         link._up, link._live = True, mock.Mock()
         link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
         link.open(7, 6, 5, "b/1")
@@ -161,7 +147,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
                 link.open(7, 6, 5, "b/1")
                 link.on_live(Refused(7, 6, 5, RefusalCode.DISK_FULL, 6, 8, "no space left"))
 
-        link = ReplicaLink(3, KEY, ServerConfig(), Listening(told, 7), Outgoing(), Pool(1))
+        link = ReplicaLink(3, KEY, ServerConfig(), Listening(told, 7), Outgoing(), Pool(1), keyring())
         link._up, link._live = True, mock.Mock()
         link.on_live(Refused(7, 5, 5, RefusalCode.DISK_FULL, 5, 8, "no space left"))
         await asyncio.sleep(60)
@@ -189,7 +175,7 @@ def _told_after(refused: Refused) -> list[object]:
 
     async def read() -> None:
         drivers = Listening(lambda *told: events.append(told), 7)
-        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1))
+        link = ReplicaLink(3, KEY, ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
         future = asyncio.get_running_loop().create_future()
         link._reads.append((Read(7, 5, 0, 9, 1000), future))
         link.on_bulk(refused)

@@ -81,7 +81,7 @@ def test_a_stream_may_come_byte_by_byte() -> None:
 @settings(max_examples=100)
 @given(st.lists(st.binary(max_size=3000), max_size=20), st.integers(min_value=1, max_value=5000))
 def test_any_frames_in_any_pieces(payloads: list[bytes], size: int) -> None:
-    stream = b"".join(encode_frame(MAGIC_REPLICA, 1, payload) for payload in payloads)
+    stream = b"".join(encode_frame(MAGIC_REPLICA, 2, payload) for payload in payloads)
     decoder = FrameDecoder(3000)
     frames = [frame for at in range(0, len(stream), size) for frame in decoder.feed(stream[at : at + size])]
     assert [bytes(frame.payload) for frame in frames] == [payload for payload in payloads if payload]
@@ -105,7 +105,7 @@ def test_payloads_outlive_the_buffer_they_came_in(size: int) -> None:
 
 def test_a_large_frame_in_small_pieces_is_put_together() -> None:
     payload = random.Random(1).randbytes(1 << 20)
-    stream = encode_frame(MAGIC_REPLICA, 1, payload) * 2
+    stream = encode_frame(MAGIC_REPLICA, 2, payload) * 2
     decoder = FrameDecoder(1 << 20)
     frames = [frame for at in range(0, len(stream), 65536) for frame in decoder.feed(stream[at : at + 65536])]
     assert [frame.payload == payload for frame in frames] == [True, True]
@@ -118,7 +118,7 @@ def test_a_large_frame_in_small_pieces_is_put_together() -> None:
         ("00", "frame magic 0x00"),
         ("4c 0006 00000001", r"magic 'L' has version 6, this connection speaks \[0, 1, 2, 3, 4, 5\]"),
         ("4c ffff 00000001", "version -1"),
-        ("52 0000 00000001", r"magic 'R' has version 0, this connection speaks \[1\]"),
+        ("52 0000 00000001", r"magic 'R' has version 0, this connection speaks \[2\]"),
         ("48 0001 00000001", "magic 'H' has version 1"),
         ("4c 0005 ffffffff", "impossible length -1"),
         ("4c 0005 80000000", "impossible length -2147483648"),

@@ -128,6 +128,7 @@ def test_refusal_code_numbers_are_frozen() -> None:
         "INVALID_REQUEST": 11,
         "TRIMMED": 12,
         "ROTTEN": 13,
+        "NOT_ALLOWED": 14,
     }
 
 
@@ -156,7 +157,7 @@ def test_append_frame_is_the_frame_of_the_append_and_copies_no_record() -> None:
     parts = append_frame_parts(3, 7, batch)
     assert any(part is batch.records for part in parts)
     (frame,) = FrameDecoder(1000).feed(joined(parts))
-    assert (frame.magic, frame.version) == (MAGIC_REPLICA, 1)
+    assert (frame.magic, frame.version) == (MAGIC_REPLICA, 2)
     assert_same(decode_replica(frame.payload), Append(3, 7, 9, batch.lengths, batch.records))
 
 
@@ -172,9 +173,9 @@ def test_decoded_records_are_a_view_of_the_payload() -> None:
     ("payload", "error"),
     [
         ("", "an empty message"),
-        ("00", "message type 0 is unknown in version 1"),
-        ("04", "message type 4 is unknown in version 1"),
-        ("10", "message type 16 is unknown in version 1"),
+        ("00", "message type 0 is unknown in version 2"),
+        ("04", "message type 4 is unknown in version 2"),
+        ("10", "message type 16 is unknown in version 2"),
         ("03 00000003", r"message type 3 \(State\) is cut short at byte 1: 12 bytes are needed, 4 are left"),
         (f"03 {ADDRESS} 00", r"message type 3 \(State\): 1 bytes are left over"),
         (f"05 {ADDRESS} 0000000000000009 ffffffff", "-1 records do not fit"),

@@ -35,6 +35,7 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.protocol.authentication import Credential, Role
 from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
@@ -52,6 +53,8 @@ from waltz_ray.runtime.status import (
     ZooKeeperView,
     cursors_behind,
 )
+from waltz_ray.security.handshakes import ticket_end_ms
+from waltz_ray.security.secret_file import SecretFile
 
 __all__ = ["ClusterManager", "ManagerHost", "Supervisor"]
 
@@ -297,6 +300,7 @@ class ClusterManager:
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
+        self._secret = SecretFile(self._host.settings.config.secret_path)
         self._replica_name, self._server_name = replica_name, server_name
         self._pulse = pulse_of(cluster, [*self._replicas.values(), *self._servers.values()])
         self._pulse.start()
@@ -318,6 +322,10 @@ class ClusterManager:
     def location(self) -> dict[str, str]:
         """What a client asks for first: the connect string of ZooKeeper, and the key that it has to find there."""
         return {"zookeeper": self._connect_string, "cluster_key": self._key}
+
+    def reading_ticket(self) -> Credential:
+        """For who reads from the replicas, and does not run where the secret lies. SecretUnusable."""
+        return self._secret.secret().credential(Role.READER, ticket_end_ms())
 
     def health(self) -> str:
         return "LEADING" if self._host.leading else "FOLLOWING"

@@ -17,6 +17,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import Patience, Stream
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.http import HttpFramer, HttpRequest, HttpResponse, encode_response
 
@@ -74,7 +75,10 @@ class _HttpConnection(Stream[HttpRequest]):
 class HttpPort:
     """Listens from the beginning. OSError if the port cannot be had. ``answer`` is called in the port's thread."""
 
-    def __init__(self, host: str, port: int, answer: Answer, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, answer: Answer, limits: HttpLimits | None = None, tls: ServerTls | None = None
+    ) -> None:
+        """``tls``: it is taken beside plain connections."""
         self._answer, self._limits = answer, limits or HttpLimits()
         self._limit = ConnectionLimit("http", self._limits.connections, self._limits.connections_per_peer)
         self._loop = asyncio.new_event_loop()
@@ -82,7 +86,7 @@ class HttpPort:
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._thread.start()
         try:
-            starting = listen("http", self._connection, host, port)
+            starting = listen("http", self._connection, host, port, tls, plain=True)
             self._listener: LoopListener = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         except BaseException:
             self._end()
@@ -104,6 +108,7 @@ class HttpPort:
         self._listener.close()
         for connection in list(self._open):
             connection.abort("the port is closed")
+        await asyncio.sleep(0)  # those whose first byte has not come end, too
         while any(not connection.ended for connection in self._open):
             await asyncio.sleep(0)
 

@@ -22,6 +22,8 @@ from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ServerStatus
+from waltz_ray.security.handshakes import Keyring
+from waltz_ray.security.secret_file import SecretFile
 
 __all__ = ["Channel", "PartitionServer"]
 
@@ -34,11 +36,12 @@ _METRICS_INTERVAL_S = 5.0
 class PartitionServer:
     """An async actor. Every method may be called again after a lost answer; none is on the data path but channels."""
 
-    def __init__(self, cluster: str, zookeeper: str, server_id: int, config: ServerConfig) -> None:
+    def __init__(self, cluster: str, zookeeper: str, server_id: int, config: ServerConfig, secret_path: str) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._cluster = cluster
         self._zookeeper = zookeeper
         self._server_id = server_id
+        self._secret = SecretFile(secret_path)
         host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._config = replace(config, host=host)
         self._server: Server | None = None
@@ -97,7 +100,8 @@ class PartitionServer:
 
         take_normal_priority()
         store = await asyncio.to_thread(connect)
-        server = Server(self._server_id, store, self._config)
+        self._secret.secret()  # a server that no replica believes had better say so
+        server = Server(self._server_id, store, self._config, keyring=Keyring.of_server(self._secret))
         await server.start()
         await SetFollower(server).start()
         assert self._client is not None

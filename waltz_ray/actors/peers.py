@@ -1,15 +1,18 @@
-"""Another replica as a source of committed records: ``Read`` of session -1 over R1, one question at a time.
+"""Another replica as a source of committed records: ``Read`` of session -1 over R2, one question at a time.
 
-Nothing is opened there and no fence moves; a replica tells anybody what lies at or below its low-water mark. A
+Nothing is opened there and no fence moves; a replica tells every reader what lies at or below its low-water mark. A
 connection is made when it is needed and given up with the first thing that goes wrong."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from waltz_ray.errors import PeerUnavailable, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import Read, Records
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA
 from waltz_ray.wire.replica_codec import REPLICA_VERSIONS, decode_replica, encode_replica
 
@@ -22,8 +25,9 @@ _MAX_FRAME_BYTES = 64 * 1024 * 1024
 class PeerReplica:
     """Replica ``number`` at ``endpoint``, for one thread. ``greeting``: who asks, for its log."""
 
-    def __init__(self, number: int, endpoint: Endpoint, greeting: str) -> None:
+    def __init__(self, number: int, endpoint: Endpoint, greeting: str, keyring: Keyring) -> None:
         self.name = f"replica {number}"
+        self._prove = partial(keyring.open, number)
         self._endpoint, self._greeting = endpoint, greeting
         self._stream: BlockingStream | None = None
 
@@ -41,7 +45,7 @@ class PeerReplica:
     def _asked(self, request: Read) -> bytes:
         if self._stream is None:
             place = *self._endpoint, MAGIC_REPLICA, REPLICA_VERSIONS, _MAX_FRAME_BYTES
-            self._stream = BlockingStream.open(*place, self._greeting, _ANSWER_S)
+            self._stream = BlockingStream.open(*place, self._greeting, _ANSWER_S, prove=self._prove)
         self._stream.send(*encode_replica(request))
         return self._stream.receive()
 

@@ -7,9 +7,12 @@ syncs, the socket fills: it is the queue of the group commit, and no timer is ne
 Records are views of the receive buffer. That is sound because a turn has written them to the file before the
 buffer is used again; a service that kept a view beyond its call would break it.
 
-What a stranger can cost is bounded (docs/wire.md, "Limits"): connections in all and from one address, the time until
-HELLO; a buffer grows with what arrives, never with what a header announces; the answer to a read has been handed to the
-kernel before the next one is read from the disk.
+Who connects proves that it knows the cluster's secret, and so does the replica, before anything is asked
+(``security.handshakes``); a reader is answered what changes nothing, and all else is refused.
+
+What a stranger can cost is bounded (docs/wire.md, "Limits"): connections in all, from one address, and of those that
+have proved nothing yet; the time until that; a buffer grows with what arrives, never with what a header announces; the
+answer to a read has been handed to the kernel before the next one is read from the disk.
 
 What a failure leaves:
 
@@ -22,6 +25,7 @@ What a failure leaves:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -34,18 +38,25 @@ from dataclasses import replace
 
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.net.blocking import BlockingStream
+from waltz_ray.net.half_open import HalfOpen
+from waltz_ray.net.handshake import Handshake
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import BlockingListener
-from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.authentication import AcceptingHandshake, Role, may_ask
+from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
+    REPLICA_TYPES,
     Append,
     Read,
+    RefusalCode,
     Refused,
     ReplicaReply,
     ReplicaRequest,
 )
 from waltz_ray.runtime.histogram import LATENCY_S, Histogram
+from waltz_ray.runtime.seldom import Seldom
 from waltz_ray.runtime.status import EndpointStatistics
+from waltz_ray.security.handshakes import Doorkeeper
 from waltz_ray.wire.framing import (
     MAGIC_REPLICA,
     frame_header,
@@ -65,6 +76,7 @@ _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 _TURN_BYTES = 2 * 1024 * 1024  # acknowledged by and by, however much has arrived; larger syncs are no faster
 
 _LONG_BYTES = 128 * 1024
+_LOG_EVERY_S = 10.0
 
 Handler = Callable[[Sequence[ReplicaRequest], object], list[ReplicaReply]]
 """Takes one turn's requests and an object that names the connection they came over."""
@@ -75,12 +87,14 @@ class ReplicaEndpoint:
 
     ``handle`` is ``ReplicaService.handle``; it is called from several threads at once. ``on_fatal`` is called with
     a message when the process must end (the default logs it and calls ``os._exit(1)``). A peer has
-    ``hello_timeout_s`` to say HELLO and ``send_timeout_s`` to take something of its answers.
+    ``hello_timeout_s`` to say HELLO and to prove to ``doorkeeper`` who it is, and ``send_timeout_s`` to take something
+    of its answers. ``half_open``: how many may be on their way there at one time.
     """
 
     def __init__(
         self,
         handle: Handler,
+        doorkeeper: Doorkeeper,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -89,11 +103,15 @@ class ReplicaEndpoint:
         buffer_bytes: int = 4 * 1024 * 1024,
         connections: int = 256,
         connections_per_peer: int = 128,
+        half_open: int = 64,
         hello_timeout_s: float = 5.0,
         send_timeout_s: float = 60.0,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._handle = handle
+        self._doorkeeper = doorkeeper
+        self._half_open = HalfOpen(name, half_open)
+        self._denied, self._not_allowed = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self._name = name
         self._max_frame_bytes = max_frame_bytes
         self._buffer_bytes = buffer_bytes
@@ -132,17 +150,67 @@ class ReplicaEndpoint:
             connection, peer, MAGIC_REPLICA, REPLICA_VERSIONS, self._max_frame_bytes, self._name, self._buffer_bytes
         )
         try:
-            self._converse(stream, connection)
+            role = self._admit(stream, connection)
+        except WireError as error:
+            self._deny(str(error))
+            return
+        try:
+            if role is not None:
+                self._converse(stream, connection, role)
         except WireError as error:
             log.warning("%s: connection closed: %s", self._name, error)
 
-    def _converse(self, stream: BlockingStream, connection: object) -> None:
-        if not stream.greet(self._hello_timeout_s):
-            return
-        log.info("%s: %s (%.200r) connected, version %d", self._name, stream.peer, stream.hello.message, stream.version)
+    def _admit(self, stream: BlockingStream, connection: socket.socket) -> Role | None:
+        """What the peer has proved to be; None: it has gone without a word."""
+        machines: list[AcceptingHandshake] = []
+
+        def prove(channel: bytes) -> Handshake:
+            machine, in_bytes = self._doorkeeper.accept(channel)
+            machines.append(machine)
+            return in_bytes
+
+        with self._half_open.waiting(lambda: _shut(connection)):
+            if not stream.greet(self._hello_timeout_s, prove):
+                return None
+        return machines[0].role
+
+    def _deny(self, why: str) -> None:
+        with self._lock:
+            self._refusals["unauthenticated"] += 1
+            count = self._denied.due()
+        if count:
+            log.warning("%s: refused %d connection(s) without a right proof, the last one: %s", self._name, count, why)
+
+    def _converse(self, stream: BlockingStream, connection: object, role: Role) -> None:
+        who = f"{stream.peer} ({stream.hello.message[:200]!r}), a {role.name.lower()}"
+        log.info("%s: %s connected, version %d", self._name, who, stream.version)
         while payloads := stream.turn(_TURN_BYTES):
-            for portion in _portions([_request(payload) for payload in payloads]):
+            requests = [_request(payload) for payload in payloads]
+            if role is not Role.SERVER and not all(may_ask(role, type(request)) for request in requests):
+                self._refuse_some(stream, connection, role, requests)
+                continue
+            for portion in _portions(requests):
                 self._turn(stream, connection, portion)
+
+    def _refuse_some(
+        self, stream: BlockingStream, connection: object, role: Role, requests: list[ReplicaRequest]
+    ) -> None:
+        """One by one, so that the answers are in the order of the requests."""
+        for request in requests:
+            if may_ask(role, type(request)):
+                self._turn(stream, connection, [request])
+                continue
+            with self._lock:
+                self._refusals[RefusalCode.NOT_ALLOWED.name.lower()] += 1
+                count = self._not_allowed.due()
+            what = f"{type(request).__name__} is a server's to ask, and this is a {role.name.lower()}"
+            if count:
+                log.warning("%s: refused %d request(s), the last one of %s: %s", self._name, count, stream.peer, what)
+            number, code = REPLICA_TYPES[type(request)], RefusalCode.NOT_ALLOWED
+            partition_id, session_id = request.partition_id, request.session_id
+            refused = Refused(partition_id, session_id, number, code, NO_SESSION, NO_TRANSACTION, what)
+            for piece in _joined(_frames(stream.version, [refused])):
+                stream.send_all(piece)
 
     def _turn(self, stream: BlockingStream, connection: object, requests: list[ReplicaRequest]) -> None:
         started = time.monotonic()
@@ -177,6 +245,11 @@ class ReplicaEndpoint:
                 records=before.records + records,
                 record_bytes=before.record_bytes + record_bytes,
             )
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may have gone already
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _request(payload: memoryview) -> ReplicaRequest:

@@ -18,9 +18,10 @@ from typing import Protocol
 
 from waltz_ray import compat
 from waltz_ray.config import ServerConfig
-from waltz_ray.errors import BelowTheLog, ReplicaRefused, WireError
+from waltz_ray.errors import AuthenticationFailed, BelowTheLog, ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
+from waltz_ray.net.handshake import Prove
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.ids import Endpoint
@@ -64,6 +65,7 @@ from waltz_ray.protocol.session_types import (
 )
 from waltz_ray.runtime.seldom import Seldom
 from waltz_ray.runtime.status import LinkStatus
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -158,7 +160,13 @@ class _Stream(GreetedStream):
         config = link.config
         patience = Patience(first_ms=config.replica_timeout_ms)
         super().__init__(
-            MAGIC_REPLICA, REPLICA_VERSIONS, config.max_frame_bytes, "waltz_ray server", link.outgoing, patience
+            MAGIC_REPLICA,
+            REPLICA_VERSIONS,
+            config.max_frame_bytes,
+            "waltz_ray server",
+            link.outgoing,
+            patience,
+            prove=link.prove,
         )
         self.link = link
         self.bulk = bulk
@@ -179,6 +187,13 @@ class _Stream(GreetedStream):
         else:
             self.link.on_live(message)
 
+    def on_broken(self, error: WireError) -> None:
+        if not isinstance(error, AuthenticationFailed):
+            super().on_broken(error)
+        elif count := self.link.denied.due():
+            name, place = self.link.replica_id, self.peer
+            log.warning("replica %d at %s: no connection (%d times by now): %s", name, place, count, error)
+
     def on_impatience(self, reason: str) -> None:
         if self.link.silent.due():
             super().on_impatience(reason)
@@ -198,15 +213,17 @@ class ReplicaLink:
         drivers: Mapping[int, Takes],
         outgoing: Outgoing,
         queue: Pool,
+        keyring: Keyring,
     ) -> None:
         """``drivers``: of the server's partitions. ``queue``: what is in flight there; a replica that has not taken
-        this is no slower than the rest."""
+        this is no slower than the rest. ``keyring`` proves to the replica that this is a server of its cluster."""
         self.replica_id = replica_id
         self.config = config
         self.outgoing = outgoing
         self.heard_at = 0.0
         self.refusals: Counter[RefusalCode] = Counter()
-        self.silent = Seldom(_LOG_EVERY_S)
+        self.silent, self.denied = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
+        self.prove: Prove = partial(keyring.open, replica_id)
         self._unknown = Seldom(_LOG_EVERY_S)
         self._full: dict[int, _FullDisk] = {}  # by partition
         self._queue = queue
@@ -214,6 +231,7 @@ class ReplicaLink:
         self._drivers = drivers
         self._endpoint: Endpoint | None = None
         self._changed = asyncio.Event()
+        self._pauses = Backoff(longest_s=1.0, spread=0.0)  # between two attempts, until both streams work
         self._live: _Stream | None = None
         self._bulk: _Stream | None = None
         self._ready: set[bool] = set()
@@ -263,7 +281,7 @@ class ReplicaLink:
 
     async def _keep_connected(self) -> None:
         # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
-        pauses = Backoff(longest_s=1.0, spread=0.0)
+        pauses = self._pauses
         loop = asyncio.get_running_loop()
         while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             self._changed.clear()
@@ -277,7 +295,6 @@ class ReplicaLink:
                             await connect(
                                 partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
                             )
-                    pauses.reset()
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")
                 except OSError as error:
@@ -303,13 +320,16 @@ class ReplicaLink:
         self._ready.add(stream.bulk)
         if len(self._ready) == 2 and not self._up:
             self._up = True
+            self._pauses.reset()
             self.heard_at = asyncio.get_running_loop().time()
             self._tell_all(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def stream_closed(self, stream: _Stream, reason: str) -> None:
         if stream in (self._live, self._bulk):
+            was_up = self._up
             self._disconnect(reason)
-            self._changed.set()  # try again at once: a restarted replica may listen already
+            if was_up:  # else it is one that does not want us, or that we do not want: not in a circle
+                self._changed.set()  # try again at once: a restarted replica may listen already
 
     def _disconnect(self, reason: str) -> None:
         """Both streams go together; every open order ends in ReplicaLost or a failed read."""

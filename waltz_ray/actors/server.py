@@ -32,6 +32,7 @@ from waltz_ray.errors import ConfigError, ReplicaRefused
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import Assigned, TrimMarkRaised, Unassigned
 from waltz_ray.protocol.partition.machine import Partition
@@ -42,6 +43,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import ActorState, Readiness, ReplicaProgress, ServedPartition, ServerStatus
 from waltz_ray.runtime.watchdog import Watchdog
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.znodes import ServerDescriptor
 
 __all__ = ["MOST_LAGS", "Server"]
@@ -68,11 +70,14 @@ class Server:
         config: ServerConfig,
         on_fatal: Callable[[str], None] | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
+        keyring: Keyring | None = None,
     ) -> None:
         """``on_fatal`` is called when the process must end; the default logs the message and ends it. ``now_ms`` is the
-        wall clock, in milliseconds since 1970."""
+        wall clock, in milliseconds since 1970. ``keyring`` proves to replicas that this is a server of their cluster;
+        None: it has no links to replicas of that kind."""
         self.now_ms = now_ms
         self.fatal = on_fatal or _end_process
+        self._keyring = keyring
         self.server_id = server_id
         self.incarnation = uuid.uuid4().hex
         self.store = store
@@ -128,10 +133,11 @@ class Server:
             self.spawn(self._retention.keep_looking())
 
     async def listen(self) -> Endpoint:
-        """Where clients find it from now on. ConfigError if the port is in use."""
-        host = self.config.host or "127.0.0.1"
+        """Where clients find it from now on. ConfigError if the port is in use, or files for TLS cannot be used."""
+        host, name = self.config.host or "127.0.0.1", f"server {self.server_id}"
+        tls = self._tls()
         try:
-            self._listener = await listen(f"server {self.server_id}", self.new_connection, host, self.config.port)
+            self._listener = await listen(name, self.new_connection, host, self.config.port, tls, plain=True)
         except OSError as error:
             raise ConfigError(
                 f"server {self.server_id} cannot listen on {host}:{self.config.port}: {error.strerror}; "
@@ -139,10 +145,26 @@ class Server:
             ) from error
         return Endpoint(host, self._listener.port)
 
+    def _tls(self) -> ServerTls | None:
+        """ConfigError if its files cannot be used."""
+        config = self.config
+        if not config.tls_certificate:
+            return None
+        try:
+            return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None)
+        except OSError as error:  # which ssl.SSLError is
+            files = ", ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
+            raise ConfigError(
+                f"server {self.server_id} cannot use its files for TLS ({files}): {error.strerror or error}; they have "
+                "to be PEM files, on every node"
+            ) from error
+
     def new_link(self, replica_id: int) -> ReplicaOrders:
         """To a replica, wherever it will announce itself."""
+        if self._keyring is None:
+            raise ConfigError(f"server {self.server_id} has no secret of the cluster, so no replica would believe it")
         key = self.info.cluster_key
-        return ReplicaLink(replica_id, key, self.config, self.drivers, self.outgoing, self.queue)
+        return ReplicaLink(replica_id, key, self.config, self.drivers, self.outgoing, self.queue, self._keyring)
 
     async def close(self) -> None:
         """Leave: no new work, partitions dropped (clients are told), registration removed."""

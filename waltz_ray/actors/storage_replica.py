@@ -16,7 +16,7 @@ of it would only be started again. No reason is final, so mounting the right dis
 | reason | state | looks again after |
 |---|---|---|
 | ZooKeeper away, disk full, the predecessor's lock not released yet | STARTING | 0.2 s |
-| no storage, another cluster's, a damaged control file | REFUSED | 2 s |
+| no storage, another cluster's, a damaged control file, no secret of the cluster | REFUSED | 2 s |
 | the disk fails (EIO, EROFS, EACCES, a failed sync ...), or the unforeseen | REFUSED | 0.2 s, doubled up to 5 s |
 
 A store whose sync has failed is never used again, but another start of the same process may be made. What a failed
@@ -67,6 +67,7 @@ from waltz_ray.errors import (
     DiskFull,
     ForeignStorage,
     OutOfResources,
+    SecretUnusable,
     StorageError,
     StorageLocked,
     SyncFailed,
@@ -81,6 +82,8 @@ from waltz_ray.protocol.messages.replica import (
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
+from waltz_ray.security.handshakes import Doorkeeper, Keyring
+from waltz_ray.security.secret_file import SecretFile
 from waltz_ray.storage.cluster_memory import write_memory
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.handles import OwnHandles
@@ -104,8 +107,16 @@ class ReplicaHost:
     """
 
     def __init__(
-        self, cluster: str, zookeeper: str, replica_id: int, directory: str, config: StorageConfig, host: str
+        self,
+        cluster: str,
+        zookeeper: str,
+        replica_id: int,
+        directory: str,
+        config: StorageConfig,
+        host: str,
+        secret_path: str,
     ) -> None:
+        self._secret = SecretFile(secret_path)
         self._cluster, self._zookeeper = cluster, zookeeper
         self._replica_id = replica_id
         self._directory = replica_directory(directory, replica_id)
@@ -233,7 +244,7 @@ class ReplicaHost:
             # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
             self._because(ActorState.STARTING, str(error))
             return _RETRY_S
-        except (ControlFileMissing, ForeignStorage, Corruption) as error:
+        except (ControlFileMissing, ForeignStorage, Corruption, SecretUnusable) as error:
             self._because(ActorState.REFUSED, str(error))
             return _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
         except Exception as error:  # whatever it is: a replica that never looks again is lost for good
@@ -322,7 +333,8 @@ class ReplicaHost:
         self._client, self._cluster_store = client, cluster_store
         assert self._store is not None
         if self._upkeep is None:
-            self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers)
+            keyring = Keyring.of_reader(self._secret)
+            self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers, keyring)
         self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
 
@@ -334,6 +346,7 @@ class ReplicaHost:
 
     def _open(self, cluster_store: ClusterStore) -> None:
         """The storage, recovered before the first server asks, and the endpoint; both or nothing."""
+        self._secret.secret()  # without it nobody could be believed
         self._handles = OwnHandles(self._disk)
         try:
             disk = self._handles.disk
@@ -353,6 +366,7 @@ class ReplicaHost:
 
             self._endpoint = ReplicaEndpoint(
                 handle,
+                Doorkeeper(self._secret.secret, self._replica_id),
                 self._host,
                 name=f"replica/{self._replica_id}",
                 connections=self._config.connections,
@@ -431,14 +445,21 @@ class StorageReplica:
     """The actor; see ``ReplicaHost``. ``host`` = "": this node's Ray address."""
 
     def __init__(
-        self, cluster: str, zookeeper: str, replica_id: int, directory: str, config: StorageConfig, host: str = ""
+        self,
+        cluster: str,
+        zookeeper: str,
+        replica_id: int,
+        directory: str,
+        config: StorageConfig,
+        secret_path: str,
+        host: str = "",
     ) -> None:
         import ray
 
         logging.basicConfig(level=logging.INFO)
         self._node_id = ray.get_runtime_context().get_node_id()
         host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host)
+        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host, secret_path)
 
     def health(self) -> ActorState:
         return self._host.health()

@@ -16,6 +16,7 @@ from waltz_ray.config import StorageConfig
 from waltz_ray.errors import CoordinationError, SyncFailed
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.runtime.status import RottenSegment, ScrubStatus
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.upkeep import Upkeep
 
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class UpkeepThread:
-    """``where`` says where the other replicas listen; it may raise CoordinationError. Runs from the beginning."""
+    """``where`` says where the other replicas listen; it may raise CoordinationError. ``keyring`` proves to them that
+    this may read. Runs from the beginning."""
 
     def __init__(
         self,
@@ -33,10 +35,11 @@ class UpkeepThread:
         config: StorageConfig,
         replica_id: int,
         where: Callable[[], Mapping[int, Endpoint]],
+        keyring: Keyring,
         on_fatal: Callable[[str], None] = end_process,
     ) -> None:
         self._name = f"replica/{replica_id}"
-        self._where, self._on_fatal = where, on_fatal
+        self._where, self._keyring, self._on_fatal = where, keyring, on_fatal
         self._peers: dict[int, tuple[Endpoint, PeerReplica]] = {}
         self._upkeep = Upkeep(store, config, self._sources, time.monotonic)
         self._stopping = threading.Event()
@@ -87,7 +90,8 @@ class UpkeepThread:
                 if before != endpoint:
                     if peer is not None:
                         peer.close()
-                    self._peers[number] = endpoint, PeerReplica(number, endpoint, f"{self._name} repairs")
+                    peer = PeerReplica(number, endpoint, f"{self._name} repairs", self._keyring)
+                    self._peers[number] = endpoint, peer
         except CoordinationError as error:
             log.warning("%s: repairs with the peers it knows: %s", self._name, error)
         return [peer for _, peer in self._peers.values()]

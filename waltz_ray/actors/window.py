@@ -10,6 +10,7 @@ from waltz_ray.actors.cluster_watch import ClusterWatch
 from waltz_ray.actors.http_pages import HttpPages
 from waltz_ray.actors.http_port import HttpLimits, HttpPort
 from waltz_ray.config import HttpConfig
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.runtime.status import ClusterStatus
 
@@ -63,9 +64,11 @@ class Window:
                 return
             limits = HttpLimits(config.connections, max(1, config.connections * 3 // 4))
             try:
-                self._port = HttpPort(config.host, config.port, HttpPages(self._watch).answer, limits)
+                tls = ServerTls(config.tls_certificate, config.tls_key) if config.tls_certificate else None
+                self._port = HttpPort(config.host, config.port, HttpPages(self._watch).answer, limits, tls)
             except OSError as error:
-                told = f"cannot listen for HTTP on {config.host}:{config.port}: {error.strerror}"
+                files = f" with {config.tls_certificate} and {config.tls_key}" if config.tls_certificate else ""
+                told = f"cannot listen for HTTP on {config.host}:{config.port}{files}: {error.strerror or error}"
                 if told != self.error:
                     log.warning("manager: %s; it tries again", told)
                 self.error = told

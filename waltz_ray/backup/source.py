@@ -89,11 +89,13 @@ class RunningCluster:
             self._store = ClusterStore(self._zookeeper, found.name)
             info = self._store.info()
             check_key(found, info)
-            self._marks = Marks(Reading.of(found.zookeeper, found.name, "replica"))
+            reading = Reading.of(found.zookeeper, found.name, "replica")
+            assert reading.keyring is not None
+            self._marks = Marks(reading)
         except BaseException:
             self._zookeeper.close()
             raise
-        self._reader = ReplicaReader(self._marks.locations.replicas)
+        self._reader = ReplicaReader(self._marks.locations.replicas, reading.keyring)
         self._holds = HoldStore(self._zookeeper, found.name)
         self._trims = TrimStore(self._zookeeper, found.name)
         self.cluster, self.cluster_key = found.name, info.cluster_key

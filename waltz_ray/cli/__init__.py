@@ -22,7 +22,7 @@ COMMANDS = {
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
-    **{"kv": "kv", "topic": "topic"},
+    **{"kv": "kv", "topic": "topic", "certs": "certs"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, TopicConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, TopicConfig
 
 if TYPE_CHECKING:
     from waltz_ray.finding.cluster_file import ClusterFile
@@ -58,6 +58,24 @@ def up(
         int,
         typer.Option(min=0, max=65535, help="The manager's HTTP port, for ever. \\[default: any free one]"),
     ] = 0,
+    secret_file: Annotated[
+        str,
+        typer.Option(
+            help="Where the cluster's secret lies on every node, for ever; made here. \\[default: DIR/cluster.secret]"
+        ),
+    ] = "",
+    tls_certificate: Annotated[
+        str,
+        typer.Option(help="PEM file on every node: servers and HTTP take TLS, too, for ever. See certs make."),
+    ] = "",
+    tls_key: Annotated[str, typer.Option(help="Its key.")] = "",
+    tls_clients: Annotated[
+        str, typer.Option(help="PEM file on every node: authorities of which clients with TLS have a certificate.")
+    ] = "",
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on other addresses than loopback: the network is closed to strangers."),
+    ] = False,
     address: Annotated[
         str,
         typer.Option(help="A Ray to run on, host:port or auto. \\[default: $RAY_ADDRESS, else its own]"),
@@ -85,7 +103,10 @@ def up(
         servers=servers if servers is not None else there.servers,
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
-        http=HttpConfig(port=http_port),
+        server=ServerConfig(tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
+        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
+        secret_file=secret_file,
+        insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )
     try:

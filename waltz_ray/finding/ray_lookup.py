@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
+from waltz_ray.protocol.authentication import Credential
 
 __all__ = [
     "MANAGER",
+    "ask_for_ticket",
     "ask_manager",
     "cluster_names",
     "here",
@@ -157,6 +159,16 @@ def ask_manager(cluster: str) -> dict[str, str]:
 
     ClusterNotFound, naming what does run there, if there is no such manager or it is silent.
     """
+    return dict(_asked(cluster, "location"))
+
+
+def ask_for_ticket(cluster: str) -> Credential:
+    """A ticket to read from the cluster's replicas, of its manager. Errors as of ``ask_manager``; SecretUnusable."""
+    ticket: Credential = _asked(cluster, "reading_ticket")
+    return ticket
+
+
+def _asked(cluster: str, method: str) -> Any:
     import ray
 
     try:
@@ -168,13 +180,12 @@ def ask_manager(cluster: str) -> dict[str, str]:
             + (f"running there: {running}" if running else "none does; start one with `waltz up`")
         ) from None
     try:
-        location: Any = ray.get(manager.location.remote(), timeout=_ANSWER_TIMEOUT_S)
+        return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
         raise ClusterNotFound(
             f"the manager of cluster {cluster!r} on the Ray at {here()} does not answer ({type(error).__name__}); "
             f"try again when it has restarted, or give the cluster's zookeeper"
         ) from error
-    return dict(location)
 
 
 def server_handles(cluster: str) -> Callable[[int], Any]:

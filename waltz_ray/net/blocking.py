@@ -10,12 +10,15 @@ import ssl
 import time
 from types import TracebackType
 
-from waltz_ray.errors import WireError
+from waltz_ray.errors import AuthenticationFailed, WireError
 from waltz_ray.net.connector import connect_blocking
+from waltz_ray.net.handshake import Prove, handshake_of
+from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
 from waltz_ray.wire.framing import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     HELLO_VERSION,
+    MAGIC_AUTHENTICATION,
     MAGIC_HELLO,
     MAX_HELLO_BYTES,
     Hello,
@@ -98,7 +101,7 @@ class TurnBuffer:
                 f"expected a frame {chr(magic)!r} version {version}, got magic 0x{found_magic:02x} "
                 f"version {found_version}; {stranger(found_magic)}"
             )
-        most = MAX_HELLO_BYTES if magic == MAGIC_HELLO else self._max_frame_bytes
+        most = MAX_HELLO_BYTES if magic in (MAGIC_HELLO, MAGIC_AUTHENTICATION) else self._max_frame_bytes
         if not 0 <= length <= most:
             raise WireError(f"a frame of {length} bytes is impossible here, the limit is {most}")
 
@@ -146,12 +149,13 @@ class BlockingStream:
         greeting: str,
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
+        prove: Prove | None = None,
     ) -> BlockingStream:
         """A new connection, greeted within ``timeout_s`` seconds once it is made. OSError, WireError."""
         connection = connect_blocking(host, port, timeout_s, tls)
         stream = cls(connection, f"{host}:{port}", magic, versions, max_frame_bytes, greeting)
         try:
-            if not stream.greet(timeout_s):
+            if not stream.greet(timeout_s, prove):
                 raise ConnectionResetError(f"{stream.peer} closed the connection before its HELLO")
             stream.settimeout(timeout_s)
         except BaseException:
@@ -159,27 +163,56 @@ class BlockingStream:
             raise
         return stream
 
-    def greet(self, timeout_s: float) -> bool:
-        """Exchange HELLOs; False if the peer has gone without a word. TimeoutError if it takes too long.
+    def greet(self, timeout_s: float, prove: Prove | None = None) -> bool:
+        """Exchange HELLOs, and what has to be proved; False if the peer has gone without a word.
 
-        The socket's time-out is none afterwards.
+        TimeoutError if it takes too long. The socket's time-out is none afterwards.
         """
         deadline = time.monotonic() + timeout_s
         try:
             self.send_all(encode_hello(Hello(self._versions, self._greeting)))
-            while not (hellos := self._frames(MAGIC_HELLO, HELLO_VERSION, most_bytes=1)):
-                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                if not self._receive():
-                    return False
+            hello = self._first(MAGIC_HELLO, HELLO_VERSION, deadline)
+            if hello is None:
+                return False
+            try:
+                self.hello = decode_hello(hello)
+                self.version = negotiate(self._versions, self.hello.versions)
+            except WireError as error:
+                raise WireError(f"{self.peer}: {error}") from None
+            if prove is not None:
+                self._authenticate(prove, deadline)
         except TimeoutError as error:
-            raise TimeoutError(f"{self.peer}: timed out, no HELLO for {timeout_s:g} s") from error
+            missing = "no HELLO" if self.version < 0 else "it has not proved who it is"
+            raise TimeoutError(f"{self.peer}: timed out, {missing} for {timeout_s:g} s") from error
         self._socket.settimeout(None)
-        try:
-            self.hello = decode_hello(hellos[0])
-            self.version = negotiate(self._versions, self.hello.versions)
-        except WireError as error:
-            raise WireError(f"{self.peer}: {error}") from None
         return True
+
+    def _authenticate(self, prove: Prove, deadline: float) -> None:
+        """WireError if the peer cannot prove what it has to, or says so of this side."""
+        handshake = handshake_of(prove, b"")
+        answer = handshake.begin()
+        while True:
+            if answer is not None:
+                self.send_all(encode_frame(MAGIC_AUTHENTICATION, AUTHENTICATION_VERSION, answer))
+            if handshake.failure:
+                raise AuthenticationFailed(f"{self.peer}: {handshake.failure}")
+            if handshake.done:
+                return
+            payload = self._first(MAGIC_AUTHENTICATION, AUTHENTICATION_VERSION, deadline)
+            if payload is None:
+                raise AuthenticationFailed(f"{self.peer} closed the connection before it was proved who is who")
+            try:
+                answer = handshake.take(payload)
+            except WireError as error:
+                raise AuthenticationFailed(f"{self.peer}: {error}") from None
+
+    def _first(self, magic: int, version: int, deadline: float) -> memoryview | None:
+        """The next payload of those before the first message, until the deadline; None: the peer has closed."""
+        while not (payloads := self._frames(magic, version, most_bytes=1)):
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            if not self._receive():
+                return None
+        return payloads[0]
 
     def settimeout(self, timeout_s: float) -> None:
         """Limit each of the following sends and receives to that many seconds."""

@@ -15,8 +15,10 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from waltz_ray import compat
 from waltz_ray.net.connector import keep_alive
 from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.tls import TLS_HANDSHAKE
 
 __all__ = ["BlockingListener", "LoopListener", "listen"]
 
@@ -26,7 +28,12 @@ _PAUSE_S = 0.1
 _HANDSHAKE_S = 5.0
 _BACKLOG = 128
 _A_TURN = 32  # connections accepted before others have their turn
+_BEGINNING = 256  # connections whose first byte or TLS handshake is awaited
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
+"""A context, or what is asked for one for each connection."""
 
 
 class _Shortage:
@@ -62,9 +69,16 @@ class LoopListener:
     """
 
     def __init__(
-        self, name: str, make: Callable[[], asyncio.Protocol], listening: socket.socket, tls: ssl.SSLContext | None
+        self,
+        name: str,
+        make: Callable[[], asyncio.Protocol],
+        listening: socket.socket,
+        tls: Tls | None,
+        plain: bool = False,
     ) -> None:
-        """``listening``: does not block, and is closed with this."""
+        """``listening``: does not block, and is closed with this. ``plain``: with ``tls``, a client may do without:
+        its first byte tells which it is, so it has to speak first."""
+        self._plain = plain
         self._name = name
         self._make = make
         self._socket = listening
@@ -74,17 +88,19 @@ class LoopListener:
         self._loop = asyncio.get_running_loop()
         self._shortage = _Shortage(name)
         self._pause: asyncio.TimerHandle | None = None
-        self._beginning: set[asyncio.Task[object]] = set()
+        self._beginning: dict[asyncio.Task[object], None] = {}  # the oldest first
         self._loop.add_reader(listening.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept nothing more; what has been accepted stays. Idempotent."""
+        """Accept nothing more; connections that have begun stay. Idempotent."""
         if self._socket.fileno() < 0:
             return
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        for task in list(self._beginning):
+            task.cancel()
 
     def _accept(self) -> None:
         for _ in range(_A_TURN):
@@ -102,36 +118,66 @@ class LoopListener:
                 return
             self._shortage.over()
             connection.setblocking(False)
+            if len(self._beginning) >= _BEGINNING:
+                next(iter(self._beginning)).cancel()  # who is one of ours needs some milliseconds
             task = self._loop.create_task(self._begin(connection))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            self._beginning[task] = None
+            task.add_done_callback(lambda done: self._beginning.pop(done, None))
 
     def _again(self) -> None:
         self._pause = None
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
     async def _begin(self, connection: socket.socket) -> None:
-        timeout_s = None if self._tls is None else _HANDSHAKE_S
         try:
-            await self._loop.connect_accepted_socket(
-                self._make, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
-            )
+            tls = self._tls() if callable(self._tls) else self._tls
+            if tls is not None and self._plain and not await self._is_tls(connection):
+                tls = None
+            timeout_s = None if tls is None else _HANDSHAKE_S
+            await self._loop.connect_accepted_socket(self._make, connection, ssl=tls, ssl_handshake_timeout=timeout_s)
         except (OSError, MemoryError) as error:
             connection.close()
             log.info("%s: a connection was lost before it began: %s", self._name, error)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+    async def _is_tls(self, connection: socket.socket) -> bool:
+        """Whether the first byte is that of a TLS client; it stays where it is. TimeoutError if none comes."""
+        came: asyncio.Future[None] = self._loop.create_future()
+        handle = connection.fileno()
+
+        def arrived() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        self._loop.add_reader(handle, arrived)
+        try:
+            async with compat.timeout(_HANDSHAKE_S):
+                await came
+        except TimeoutError as error:
+            raise TimeoutError(f"its first byte has not come for {_HANDSHAKE_S:g} s") from error
+        finally:
+            self._loop.remove_reader(handle)
+        return connection.recv(1, socket.MSG_PEEK) == bytes([TLS_HANDSHAKE])
 
 
 async def listen(
-    name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
+    name: str,
+    make: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    tls: Tls | None = None,
+    plain: bool = False,
 ) -> LoopListener:
-    """Accept in the running loop. OSError if the port cannot be had.
+    """Accept in the running loop. OSError if the port cannot be had. ``tls`` and ``plain``: as of ``LoopListener``.
 
     How many connections there may be is ``net.stream``'s.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listening = socket.create_server((host, port), family=found[0][0], backlog=_BACKLOG)
     listening.setblocking(False)
-    return LoopListener(name, make, listening, tls)
+    return LoopListener(name, make, listening, tls, plain)
 
 
 class BlockingListener:

@@ -14,16 +14,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from waltz_ray.errors import WireError
+from waltz_ray.errors import AuthenticationFailed, WireError
 from waltz_ray.net.connector import Opening, keep_alive
 from waltz_ray.net.framer import Framer
+from waltz_ray.net.handshake import Handshake, Prove, handshake_of
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing, Outlet
-from waltz_ray.wire.framing import GreetedDecoder, Hello, encode_hello
+from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
+from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, GreetedDecoder, Hello, encode_frame, encode_hello
 
 __all__ = ["FOREVER", "GreetedStream", "Patience", "Stream"]
 
@@ -102,6 +104,10 @@ class Stream(Opening, Generic[F]):
 
     def on_protocol_error(self, error: WireError) -> None:
         """The peer broke the protocol; the connection is closed right after, once what is unsent has left."""
+
+    def on_broken(self, error: WireError) -> None:
+        """The peer broke the protocol, or could not prove who it is: a line for the log."""
+        log.warning("closing the connection with %s: %s", self.peer, error)
 
     def on_impatience(self, reason: str) -> None:
         """The peer has taken too long and the connection is closed right after: a line for the log."""
@@ -210,9 +216,9 @@ class Stream(Opening, Generic[F]):
         outgoing = self._outgoing
         outgoing.depth += 1  # as "with outgoing", which is two calls for each piece
         try:
-            frames = self._framer.feed(data)
-            if not self._ready and self._framer.ready:
-                self._begin()
+            frames: Sequence[F] = self._framer.feed(data)
+            if not self._ready:
+                frames = self._before_the_first(frames)
             self._frames.extend(frames)
             self._work_off()
         except WireError as error:
@@ -222,6 +228,12 @@ class Stream(Opening, Generic[F]):
             outgoing.depth -= 1
             if outgoing.filled and not outgoing.depth:
                 outgoing.flush()
+
+    def _before_the_first(self, frames: Sequence[F]) -> Sequence[F]:
+        """What of the frames is for ``on_frame``."""
+        if self._framer.ready:
+            self._begin()
+        return frames
 
     def _begin(self) -> None:
         self._ready = True
@@ -251,8 +263,9 @@ class Stream(Opening, Generic[F]):
 
     def _broken(self, error: WireError) -> None:
         self._frames.clear()
-        log.warning("closing the connection with %s: %s", self.peer, error)
-        self._because(WireError(f"{self.peer}: {error}"))
+        self.on_broken(error)
+        kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else WireError
+        self._because(kind(f"{self.peer}: {error}"))
         self.on_protocol_error(error)
         self.finish(error)
 
@@ -305,16 +318,39 @@ class GreetedStream(Stream[memoryview]):
         outgoing: Outgoing,
         patience: Patience = FOREVER,
         limit: ConnectionLimit | None = None,
+        prove: Prove | None = None,
     ) -> None:
-        """``greeting`` says who this is, for the peer's log."""
+        """``greeting`` says who this is, for the peer's log. ``prove``: what comes behind the HELLOs."""
         self.version = -1
         """Agreed on; -1 before the peer's HELLO."""
-        self._greeted = GreetedDecoder(magic, versions, max_frame_bytes)
+        self._prove = prove
+        self._handshake: Handshake | None = None
+        self._greeted = GreetedDecoder(magic, versions, max_frame_bytes, authenticates=prove is not None)
         super().__init__(self._greeted, outgoing, patience, limit, encode_hello(Hello(versions, greeting)))
 
     def on_ready(self) -> None:
-        """HELLOs are exchanged, ``version`` is set."""
+        """HELLOs are exchanged, what was to be proved is, ``version`` is set."""
         self.version = self._greeted.version
+
+    def _before_the_first(self, frames: Sequence[memoryview]) -> Sequence[memoryview]:
+        if not self._greeted.authenticating:
+            return super()._before_the_first(frames)
+        if self._handshake is None:
+            assert self._prove is not None
+            self._handshake = handshake_of(self._prove, b"")
+            self._say(self._handshake, self._handshake.begin())
+        for payload in frames:
+            self._say(self._handshake, self._handshake.take(payload))
+        if self._handshake.done:
+            self._greeted.admit()
+            self._begin()
+        return ()
+
+    def _say(self, handshake: Handshake, payload: bytes | None) -> None:
+        if payload is not None:
+            self.send_bytes(encode_frame(MAGIC_AUTHENTICATION, AUTHENTICATION_VERSION, payload))
+        if handshake.failure:
+            raise AuthenticationFailed(handshake.failure)
 
     def _broken(self, error: WireError) -> None:
         self.version = self._greeted.version  # what is wrong may have come with the HELLO

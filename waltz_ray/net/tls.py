@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
+import threading
 
-__all__ = ["client_context", "server_context"]
+from waltz_ray.runtime.seldom import Seldom
+
+__all__ = ["TLS_HANDSHAKE", "ServerTls", "client_context", "server_context"]
+
+log = logging.getLogger(__name__)
+
+TLS_HANDSHAKE = 0x16
+"""The first byte of every TLS client, and of none of our protocols (H, and nothing else)."""
+
+_LOG_EVERY_S = 60.0
 
 
 def server_context(certificate: str, key: str, clients: str | None = None) -> ssl.SSLContext:
@@ -18,6 +30,41 @@ def server_context(certificate: str, key: str, clients: str | None = None) -> ss
     if clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class ServerTls:
+    """``server_context`` of files that are read again when one of them has changed. For several threads.
+
+    Connections that are there keep what they began with. Files that cannot be used (one is new, the other still to be
+    written) are told in the log, and what was read last stays: a port does not go away for them.
+    """
+
+    def __init__(self, certificate: str, key: str, clients: str | None = None) -> None:
+        """OSError, which ssl.SSLError is, if the files cannot be used now."""
+        self._files = certificate, key, clients
+        self._lock = threading.Lock()
+        self._told = Seldom(_LOG_EVERY_S)
+        self._seen = self._look()
+        self._context = server_context(certificate, key, clients)
+
+    def __call__(self) -> ssl.SSLContext:
+        """For the next connection."""
+        with self._lock:
+            try:
+                seen = self._look()
+                if seen != self._seen:
+                    self._context = server_context(*self._files)
+                    self._seen = seen
+                    log.info("%s was read again", self._files[0])
+            except OSError as error:
+                if self._told.due():
+                    files = ", ".join(filter(None, self._files))
+                    log.warning("%s cannot be used, what was read before stays in use: %s", files, error)
+            return self._context
+
+    def _look(self) -> tuple[tuple[int, int, int], ...]:
+        found = [os.stat(path) for path in self._files if path is not None]
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
 
 def client_context(

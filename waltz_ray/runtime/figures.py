@@ -108,7 +108,12 @@ TRAFFIC: tuple[Metric[EndpointStatistics], ...] = (
         "waltz_replica_record_bytes", "bytes of records appended since the replica started", lambda t: t.record_bytes
     ),
     Metric("waltz_replica_turn_seconds", "how long a turn with appends took, writing and syncing", lambda t: t.turn),
-    Metric("waltz_replica_refusals_total", "orders of servers that were refused", lambda t: t.refusals, "reason"),
+    Metric(
+        "waltz_replica_refusals_total",
+        "what servers and readers asked that was refused, and connections without a right proof (unauthenticated)",
+        lambda t: t.refusals,
+        "reason",
+    ),
 )
 SCRUB: tuple[Metric[ScrubStatus], ...] = (
     Metric("waltz_replica_scrub_done_bytes", "bytes that the running pass has checked", lambda s: s.done_bytes),

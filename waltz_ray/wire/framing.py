@@ -2,7 +2,8 @@
 
 A frame is ``byte magic | short version | int length | payload``. Length 0 is a keep-alive. The first frame of each
 side is HELLO (magic ``H``, version 0): ``int n | short[n] versions | string message``; the highest version that
-both sides know is used from then on.
+both sides know is used from then on. Where the two sides have to prove something to each other that follows (magic
+``A``, version 1), and nothing else until it is done.
 
 Nothing is believed before it is checked: a wrong magic, an unknown version or an impossible length is an error as
 soon as it has arrived, before any of the payload is waited for. Room is made for what has arrived, never for what a
@@ -25,6 +26,7 @@ __all__ = [
     "HELLO_VERSION",
     "KNOWN_VERSIONS",
     "MAX_HELLO_BYTES",
+    "MAGIC_AUTHENTICATION",
     "MAGIC_CLIENT",
     "MAGIC_HELLO",
     "MAGIC_REPLICA",
@@ -43,12 +45,14 @@ __all__ = [
 MAGIC_HELLO = 0x48  # 'H'
 MAGIC_CLIENT = 0x4C  # 'L'
 MAGIC_REPLICA = 0x52  # 'R'
+MAGIC_AUTHENTICATION = 0x41  # 'A'
 
 HELLO_VERSION = 0
 KNOWN_VERSIONS: dict[int, frozenset[int]] = {
     MAGIC_HELLO: frozenset((HELLO_VERSION,)),
     MAGIC_CLIENT: frozenset(range(6)),
-    MAGIC_REPLICA: frozenset((1,)),
+    MAGIC_REPLICA: frozenset((2,)),
+    MAGIC_AUTHENTICATION: frozenset((1,)),
 }
 
 MAX_HELLO_BYTES = 4096
@@ -79,7 +83,7 @@ def stranger(magic: int) -> str:
     if magic == _TLS_HANDSHAKE:
         return (
             "it is a TLS client, and this port speaks the plain protocol: connect without TLS, or put something in "
-            "front that ends TLS (docs/wire.md)"
+            "front that ends TLS; the servers of a cluster may have a certificate (docs/security.md)"
         )
     return "is this the right port?"
 
@@ -275,16 +279,29 @@ class GreetedDecoder(_Decoder):
     nobody is handed a frame of another version or magic.
     """
 
-    def __init__(self, magic: int, versions: tuple[int, ...], max_frame_bytes: int) -> None:
+    def __init__(
+        self, magic: int, versions: tuple[int, ...], max_frame_bytes: int, authenticates: bool = False
+    ) -> None:
+        """``authenticates``: behind HELLO come frames of authentication, until ``admit`` is called."""
         super().__init__(max_frame_bytes, greeted=False)
         self.ready = False
-        """HELLO has come."""
+        """HELLO has come, and whatever has to be proved has been."""
+        self.authenticating = False
+        """HELLO has come, ``admit`` has not been called: what ``feed`` returns is of authentication."""
         self.version = -1
         """Agreed on; -1 before the peer's HELLO."""
         self.hello = Hello((), "")
         """The peer's."""
         self._wanted = magic
         self._ours = versions
+        self._authenticates = authenticates
+        self._max_later = max_frame_bytes
+
+    def admit(self) -> None:
+        """All is proved: from now on frames of the protocol are right, and none else."""
+        self.ready, self.authenticating = True, False
+        self.max_frame_bytes = self._max_later
+        self.expect(self._wanted, self.version)
 
     def feed(self, data: bytes) -> list[memoryview]:
         """The payloads that ``data`` completes, HELLO and keep-alives left out. Else as ``FrameDecoder.feed``."""
@@ -292,7 +309,7 @@ class GreetedDecoder(_Decoder):
             raise WireError(self._broken)
         try:
             frames = self._feed(memoryview(data), shared=True)
-            if frames and not self.ready:
+            if frames and self.version < 0:
                 frames = self._greet(frames)
         except WireError as error:
             self._fail(error)
@@ -302,8 +319,11 @@ class GreetedDecoder(_Decoder):
     def _greet(self, frames: list[Frame]) -> list[Frame]:
         self.hello = decode_hello(frames[0].payload)
         self.version = negotiate(self._ours, self.hello.versions)
-        self.expect(self._wanted, self.version)
+        if self._authenticates:
+            self.authenticating, self.max_frame_bytes = True, MAX_HELLO_BYTES
+            self.expect(MAGIC_AUTHENTICATION, max(KNOWN_VERSIONS[MAGIC_AUTHENTICATION]))
+        else:
+            self.admit()
         for magic, version, payload in frames[1:]:
             self._check(magic, version, len(payload))
-        self.ready = True
         return frames[1:]

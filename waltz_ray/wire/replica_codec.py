@@ -1,4 +1,7 @@
-"""The replica protocol in bytes: magic ``R``, version 1 (``docs/wire.md``, "R1").
+"""The replica protocol in bytes: magic ``R``, version 2 (``docs/wire.md``, "R2").
+
+Version 2 is version 1's messages in version 1's bytes, over a connection whose two sides have proved to each other that
+they know the cluster's secret (``wire.authentication``). Version 1 had no proof, and is spoken with nobody any more.
 
 Every message is ``byte type | int partition ID | long session ID | body``; what the messages mean is said where they
 are declared (``waltz_ray.protocol.messages.replica``).
@@ -59,7 +62,7 @@ __all__ = [
     "encode_replica",
 ]
 
-REPLICA_VERSION = 1
+REPLICA_VERSION = 2
 REPLICA_VERSIONS = (REPLICA_VERSION,)
 
 _OWNED_OPEN = 17  # an Open that names its owner

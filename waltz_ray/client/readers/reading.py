@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -29,10 +29,12 @@ from waltz_ray.client.readers.arrow import APPENDED_AT, COLUMNS, Positions, chec
 from waltz_ray.client.readers.header_reader import HeaderReader
 from waltz_ray.client.readers.locations import Locations, Where
 from waltz_ray.client.readers.ranges import Bound, Range, at_time, bounds_of, split_ranges
+from waltz_ray.client.readers.replica_access import keyring_of
 from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.protocol.times import NO_TIMES
+from waltz_ray.security.handshakes import Keyring
 
 __all__ = [
     "DEFAULT_SPACE",
@@ -95,6 +97,8 @@ class Reading:
     header: range | frozenset[int] | None = None
     decoder: Decoder | None = None
     space: str = DEFAULT_SPACE
+    keyring: Keyring | None = field(default=None, repr=False, compare=False)
+    """What proves to replicas that this may read them; pickled, it is a ticket."""
 
     @classmethod
     def of(
@@ -116,7 +120,8 @@ class Reading:
             raise InvalidInput(f"decoder must be a function of a pyarrow.RecordBatch, not {decoder!r}")
         if space != DEFAULT_SPACE and not isinstance(where, str):
             raise InvalidInput("a space is found in ZooKeeper; give zookeeper=, not endpoints=")
-        return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder, space)
+        keyring = keyring_of(where, cluster) if source == "replica" and isinstance(where, str) else None
+        return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder, space, keyring)
 
     def batches(self, ranges: Sequence[Range]) -> Iterator[Any]:
         """``pyarrow.RecordBatch``es with the rows of the ranges, in order. DataUnavailable if a range ends early, and
@@ -152,7 +157,8 @@ class Reading:
             return read_headers
         reader: RangeReader | ReplicaReader
         if self.source == "replica":
-            reader = stack.enter_context(ReplicaReader(locations.replicas, first=locations.first))
+            assert self.keyring is not None
+            reader = stack.enter_context(ReplicaReader(locations.replicas, self.keyring, first=locations.first))
         else:
             reader = stack.enter_context(RangeReader(locations.resolve, first=locations.first))
 
@@ -188,7 +194,8 @@ class Marks:
         self.locations = Locations(reading.where, reading.cluster, reading.space)
         replicas, first = reading.source == "replica", self.locations.first
         self._server = RangeReader(self.locations.resolve, _SERVER_S if replicas else _ALONE_S, first=first)
-        self._replica = ReplicaReader(self.locations.replicas, first=first) if replicas else None
+        keyring = reading.keyring
+        self._replica = ReplicaReader(self.locations.replicas, keyring, first=first) if keyring is not None else None
 
     def high_water_mark(self, partition_id: int) -> int:
         """ID of the last committed transaction, -1 = none."""

@@ -1,6 +1,6 @@
 """Ranges of committed records straight from the storage replicas, so that reads cost the partition servers nothing.
 
-Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, "R1") are sent: neither changes anything, opens
+Only ``Read`` and ``State`` of the replica protocol (``docs/wire.md``, "R2") are sent: neither changes anything, opens
 anything or moves a fence. What a replica holds need not be committed; why what is returned here is:
 
 - at or below its low-water mark every replica's log is right, and it says so to anybody (session -1);
@@ -42,6 +42,7 @@ from waltz_ray.protocol.messages.replica import (
 )
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.protocol.times import TimeMarks
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA
 from waltz_ray.wire.replica_codec import (
     REPLICA_VERSION,
@@ -83,8 +84,12 @@ class ReplicaReader:
     and the reason. Trimmed when one said that what is wanted is gone, and no other has it.
     """
 
-    def __init__(self, resolve: Callable[[int], ReplicaView], timeout_s: float = 30.0, first: int = 0) -> None:
-        """``first``: the number in the cluster of what is partition 0 here."""
+    def __init__(
+        self, resolve: Callable[[int], ReplicaView], keyring: Keyring, timeout_s: float = 30.0, first: int = 0
+    ) -> None:
+        """``keyring`` proves to replicas that this may read. ``first``: the number in the cluster of what is partition
+        0 here."""
+        self._keyring = keyring
         self._first = first
         self._resolve = resolve
         self._timeout_s = timeout_s
@@ -105,7 +110,7 @@ class ReplicaReader:
             states, reasons = {}, []
             for number, endpoint in view.endpoints.items():
                 try:
-                    answer = self._ask(endpoint, State(self._first + partition_id, NO_SESSION), left_s)
+                    answer = self._ask(number, endpoint, State(self._first + partition_id, NO_SESSION), left_s)
                 except (OSError, WireError, ReplicaRefused) as error:
                     reasons.append(f"replica {number}: {error}")
                     continue
@@ -233,22 +238,23 @@ class ReplicaReader:
         """Of a member with its session, or with the one it has accepted since; else below the mark."""
         endpoint, session_id = view.endpoints[number], view.session_id
         for _ in range(2 if number in view.members else 0):
-            answer = self._ask(endpoint, question(session_id=session_id), left_s, may_refuse=True)
+            answer = self._ask(number, endpoint, question(session_id=session_id), left_s, may_refuse=True)
             if not isinstance(answer, Refused):
                 return answer
             if answer.code is not RefusalCode.FENCED:
                 break
             session_id = answer.current_session_id
         # No session is open there (it has just started): what is below its low-water mark it tells anybody.
-        return self._ask(endpoint, question(session_id=NO_SESSION), left_s)
+        return self._ask(number, endpoint, question(session_id=NO_SESSION), left_s)
 
     def _ask(
-        self, endpoint: Endpoint, request: _Question | State, left_s: float, may_refuse: bool = False
+        self, number: int, endpoint: Endpoint, request: _Question | State, left_s: float, may_refuse: bool = False
     ) -> ReplicaMessage:
         timeout_s = min(_ANSWER_S, left_s)
         try:
             if endpoint not in self._streams:
-                self._streams[endpoint] = open_stream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s)
+                prove = partial(self._keyring.open, number)
+                self._streams[endpoint] = open_stream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s, prove)
             stream = self._streams[endpoint]
             stream.settimeout(timeout_s)
             stream.send(*encode_replica(request))

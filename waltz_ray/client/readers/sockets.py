@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from waltz_ray.net.blocking import BlockingStream
+from waltz_ray.net.handshake import Prove
 from waltz_ray.protocol.ids import Endpoint
 
 __all__ = ["open_stream"]
@@ -12,7 +13,9 @@ __all__ = ["open_stream"]
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
-def open_stream(endpoint: Endpoint, magic: int, version: int, timeout_s: float) -> BlockingStream:
-    """A greeted connection that speaks ``version``. OSError, WireError."""
+def open_stream(
+    endpoint: Endpoint, magic: int, version: int, timeout_s: float, prove: Prove | None = None
+) -> BlockingStream:
+    """A greeted connection that speaks ``version``; ``prove``: what it has to prove first. OSError, WireError."""
     greeting = f"waltz_spark reader {os.getpid()}"
-    return BlockingStream.open(*endpoint, magic, (version,), _MAX_FRAME_BYTES, greeting, timeout_s)
+    return BlockingStream.open(*endpoint, magic, (version,), _MAX_FRAME_BYTES, greeting, timeout_s, prove=prove)

@@ -1,4 +1,4 @@
-"""The messages between a server and a replica: magic ``R``, version 1 (``docs/wire.md``, "R1").
+"""The messages between a server and a replica: magic ``R``, version 2 (``docs/wire.md``, "R2").
 
 Requests have odd types, replies even ones; ``Refused`` answers any request. Each carries the partition and the session
 of its request, so replies can be told apart on a connection that serves many partitions. Appends are pipelined:
@@ -68,6 +68,7 @@ class RefusalCode(IntEnum):
     INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
     TRIMMED = 12  # the records asked for are below where this log begins; ``last_id``: the last that is gone
     ROTTEN = 13  # these records have rotted here and are fetched from a peer; everything else is served
+    NOT_ALLOWED = 14  # who asks has proved to be a reader, and this changes something
 
 
 @value()

@@ -1,0 +1,131 @@
+"""``waltz certs make``: what it makes is believed where it should be, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from waltz_ray.cli import main
+from waltz_ray.errors import InvalidInput
+from waltz_ray.net.tls import client_context, server_context
+from waltz_ray.security.certificates import make_certificates
+
+
+def peer_names(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str:
+    """The name of the client's certificate as the server sees it, "" = none. ssl.SSLError of either side."""
+    here, there = socket.socketpair()
+    names: list[str] = []
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(there, server_side=True) as accepted:
+                raw = accepted.getpeercert(binary_form=True)
+                if raw is not None:
+                    names.append(x509.load_der_x509_certificate(raw).subject.rfc4514_string().removeprefix("CN="))
+                accepted.sendall(b"x")
+        except OSError:
+            there.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with client.wrap_socket(here, server_hostname=host) as connected:
+            if connected.recv(1) != b"x":
+                raise ssl.SSLError("the server has closed")
+    finally:
+        here.close()
+        thread.join(20)
+    return "".join(names)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    make_certificates(tmp_path / "c", ["127.0.0.1", "db.example.org"], ["ann", "bob"], 2)
+    return tmp_path / "c"
+
+
+def server_of(directory: Path, mutual: bool) -> ssl.SSLContext:
+    authority = str(directory / "authority.pem") if mutual else None
+    return server_context(str(directory / "server.pem"), str(directory / "server.key"), authority)
+
+
+def client_of(directory: Path, name: str = "", authority: Path | None = None) -> ssl.SSLContext:
+    own = (str(directory / f"{name}.pem"), str(directory / f"{name}.key")) if name else (None, None)
+    return client_context(str((authority or directory) / "authority.pem"), *own)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "db.example.org"])
+def test_who_is_vouched_for_is_believed_by_name(made: Path, host: str) -> None:
+    assert peer_names(server_of(made, mutual=True), client_of(made, "ann"), host) == "ann"
+    assert peer_names(server_of(made, mutual=True), client_of(made, "bob"), host) == "bob"
+    assert peer_names(server_of(made, mutual=False), client_of(made), host) == ""
+
+
+def test_everybody_else_is_not(made: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "other", ["127.0.0.1"], ["ann"], 2)
+    with pytest.raises(OSError, match="certificate is not valid for"):
+        peer_names(server_of(made, mutual=False), client_of(made), "elsewhere.example.org")
+    with pytest.raises(OSError, match="certificate verify failed"):
+        peer_names(server_of(made, mutual=False), client_of(made, authority=tmp_path / "other"), "127.0.0.1")
+    for wrong in (client_of(made), client_of(tmp_path / "other", "ann", authority=made), client_of(made, "server")):
+        with pytest.raises(OSError):
+            peer_names(server_of(made, mutual=True), wrong, "127.0.0.1")
+
+
+def test_what_is_there_stays_and_only_its_owner_reads_a_key(made: Path) -> None:
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    again = make_certificates(made, ["127.0.0.1"], ["ann", "cid"], 2)
+    assert [(each.name, each.new) for each in again] == [
+        ("authority", False),
+        ("server", False),
+        ("ann", False),
+        ("cid", True),
+    ]
+    assert {name: (made / name).read_bytes() for name in before} == before
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.glob("*.key"))
+    assert peer_names(server_of(made, mutual=True), client_of(made, "cid"), "127.0.0.1") == "cid"
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 65, "a\nb"])
+def test_odd_names_are_refused(tmp_path: Path, name: str) -> None:
+    for hosts, clients in (([name], []), ([], [name])):
+        with pytest.raises(InvalidInput, match="cannot be in a certificate"):
+            make_certificates(tmp_path / "c", hosts, clients, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["authority", "server"])
+def test_names_of_other_files_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be called"):
+        make_certificates(tmp_path, [], [name], 2)
+
+
+def test_files_that_are_no_authoritys_are_refused(made: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "other", [], [], 2)
+    (made / "authority.key").write_bytes((tmp_path / "other/authority.key").read_bytes())
+    with pytest.raises(InvalidInput, match=r"authority\.key is not the key of"):
+        make_certificates(made, [], ["new"], 2)
+    (made / "authority.key").write_text("no key")
+    with pytest.raises(InvalidInput, match="move both away"):
+        make_certificates(made, [], ["new"], 2)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="no certificates can be made"):
+        make_certificates(tmp_path / "file", [], [], 2)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for expected in (True, False):
+        with pytest.raises(SystemExit) as left:
+            main(["certs", "make", str(tmp_path / "c"), "--client", "ann", "--host", "127.0.0.1", "--json"])
+        assert left.value.code == 0
+        told = json.loads(capsys.readouterr().out)
+        assert {name: each["new"] for name, each in told.items()} == dict.fromkeys(told, expected)
+        assert list(told) == ["authority", "server", "ann"]
+    assert peer_names(server_of(tmp_path / "c", mutual=True), client_of(tmp_path / "c", "ann"), "127.0.0.1") == "ann"

@@ -1,0 +1,70 @@
+"""How who reads from the replicas proves to them that it may (docs/security.md, "Readers of the replicas").
+
+The secret's file is looked for where WALTZ_SECRET_FILE says, or where ZooKeeper says that the cluster has it; if it is
+not on this machine, a process that belongs to the cluster's Ray asks the manager for a ticket. Nobody is asked before
+the first connection. What travels to tasks is a ticket.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import ClusterNotFound, SecretUnusable
+from waltz_ray.finding import ray_lookup
+from waltz_ray.protocol.authentication import Credential, Role
+from waltz_ray.security.handshakes import TICKET_MS, Keyring, ticket_end_ms
+from waltz_ray.security.secret_file import SecretFile
+
+__all__ = ["keyring_of"]
+
+
+def keyring_of(zookeeper: str, cluster: str) -> Keyring:
+    """Of a reader of the cluster's replicas."""
+    return Keyring(_Finder(zookeeper, cluster).credential)
+
+
+class _Finder:
+    """Where the secret is, or a ticket; kept once found."""
+
+    def __init__(self, zookeeper: str, cluster: str) -> None:
+        self._zookeeper, self._cluster = zookeeper, cluster
+        self._file: SecretFile | None = None
+        self._ticket: Credential | None = None
+
+    def credential(self) -> Credential:
+        """SecretUnusable, saying what to do, if there is nothing here that proves it."""
+        if self._file is not None:
+            return self._file.secret().credential(Role.READER, ticket_end_ms())
+        if self._ticket is not None and self._ticket.expires_ms - _now_ms() > TICKET_MS // 2:
+            return self._ticket
+        path = os.environ.get("WALTZ_SECRET_FILE", "") or self._recorded_path()
+        if os.path.exists(path) or not ray_lookup.here():
+            file = SecretFile(path)
+            try:
+                found = file.secret().credential(Role.READER, ticket_end_ms())
+            except SecretUnusable as error:
+                raise SecretUnusable(f"{error}; WALTZ_SECRET_FILE may name a copy for readers of replicas") from error
+            self._file = file
+            return found
+        try:
+            self._ticket = ray_lookup.ask_for_ticket(self._cluster)
+        except ClusterNotFound as error:
+            raise SecretUnusable(
+                f"neither is the cluster's secret {path} here, nor a ticket to be had: {error}"
+            ) from error
+        return self._ticket
+
+    def _recorded_path(self) -> str:
+        zookeeper = KazooZooKeeper(self._zookeeper)
+        try:
+            config = ClusterStore(zookeeper, self._cluster).info().settings.get("config", {})
+        finally:
+            zookeeper.close()
+        return str(config.get("secret_file") or f"{config.get('directory', '')}/cluster.secret")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
