@@ -95,7 +95,7 @@ def test_what_is_named_is_there(path: Path) -> None:
 
 def test_all_of_the_repository_is_looked_at() -> None:
     looked_at = {str(path.relative_to(ROOT)) for path in files()}
-    assert looked_at >= {"README.md", "Makefile", "docs/design.md", "waltz_ray/config.py", "deploy/job.sh"}
+    assert looked_at >= {"README.md", "Makefile", "docs/design.md", "waltz_ray/config.py", "deploy/bring_up.py"}
 
 
 def test_the_readme_leads_to_every_page() -> None:

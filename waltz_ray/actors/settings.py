@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
+from waltz_ray.config import (
+    ClusterConfig,
+    DiskConfig,
+    HttpConfig,
+    KvConfig,
+    ServerConfig,
+    StorageConfig,
+    TopicConfig,
+    build,
+)
 from waltz_ray.errors import CoordinationError
 
 __all__ = ["Settings", "from_json", "to_json"]
@@ -22,6 +31,11 @@ class Settings:
 
     config: ClusterConfig
     placement: Mapping[int, str]
+
+    def directory_of(self, replica_id: int) -> str:
+        """Below which directory of its node a replica stores."""
+        disks = self.config.disks
+        return (disks[replica_id].directory if disks else "") or self.config.directory
 
 
 def to_json(settings: Settings) -> dict[str, Any]:
@@ -42,5 +56,6 @@ def from_json(values: Mapping[str, Any]) -> Settings:
     fields["server"] = build(ServerConfig, fields.get("server", {}))
     fields["kv"] = build(KvConfig, fields.get("kv", {}))
     fields["topics"] = build(TopicConfig, fields.get("topics", {}))
+    fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
     fields["http"] = build(HttpConfig, fields.get("http", {}))
     return Settings(build(ClusterConfig, fields), placement)

@@ -18,7 +18,7 @@ from waltz_ray.errors import WaltzError
 __all__ = ["COMMANDS", "main", "make_app"]
 
 COMMANDS = {
-    **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
+    **{"up": "up", "down": "up", "apply": "apply", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
