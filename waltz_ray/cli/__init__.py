@@ -12,7 +12,6 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from waltz_ray import __version__
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
@@ -51,6 +50,8 @@ def make_app(command: str = "") -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from waltz_ray import __version__
+
         print(f"waltz {__version__}")
         raise typer.Exit
 

@@ -112,7 +112,7 @@ class YamlReader:
         if not isinstance(node, yaml.ScalarNode):
             self._fail(_line(node), f"{path} has to be {wanted}, not {_shown(node)}")
         try:
-            value = yaml.SafeLoader("").construct_object(node)  # type: ignore[no-untyped-call]
+            value = yaml.SafeLoader("").construct_object(node)
         except (yaml.YAMLError, ValueError):  # a tag that is not YAML's own; a date that is none
             self._fail(_line(node), f"{path} has to be {wanted}, not {node.value!r}")
         if type(value) not in kinds and not (type(value) is int and float in kinds):
