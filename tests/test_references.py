@@ -31,7 +31,8 @@ def files() -> list[Path]:
     for tree in TREES:
         found += (ROOT / tree).rglob("*")
     texts = {path for path in found if path.is_file() and path.suffix in KINDS and "__pycache__" not in path.parts}
-    return sorted(texts - {Path(__file__).resolve()})
+    # mkdocs.yml names pages as they are called below docs/; that they are there the site's own build checks.
+    return sorted(texts - {Path(__file__).resolve(), ROOT / "mkdocs.yml"})
 
 
 @cache
