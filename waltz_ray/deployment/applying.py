@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from waltz_ray.actors.settings import from_json
 from waltz_ray.backup.restored import read_restored
@@ -117,7 +118,7 @@ def _config(deployment: Deployment, seen: SeenCluster | None) -> ClusterConfig:
     there = (seen.config if seen else None) or known or (restored.config if restored else None)
     if there is None:
         return wanted
-    shape = {"partitions": there.partitions, "replication": there.replication, "servers": there.servers}
+    shape: dict[str, Any] = {"partitions": there.partitions, "replication": there.replication, "servers": there.servers}
     if not deployment.says("disks"):
         shape["replicas"] = there.replicas
     left_out = {name: value for name, value in shape.items() if not deployment.says(name)}
