@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -100,6 +100,14 @@ retention: $(STAMP)
 # splits; 10,000 keys overwritten, and written while masks grow to 0xFFF. A quarter of an hour and more.
 kv-kills: $(STAMP)
 	$(BIN)/pytest -W error -m long tests/kv/test_cluster.py $(ARGS)
+
+# The wheel, in an empty environment, with `waltz up` and `waltz demo`; minutes.
+package-test: $(STAMP)
+	$(BIN)/pytest -W error -m "long or not long" tests/packaging $(ARGS)
+
+# The pages as a site, in build/site; any link that leads nowhere is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ from waltz_ray import config
 from waltz_ray.config import (
     ClientConfig,
     ClusterConfig,
+    DiskConfig,
     HttpConfig,
     KvConfig,
     ServerConfig,
@@ -24,7 +25,7 @@ from waltz_ray.config import (
 )
 from waltz_ray.errors import ConfigError
 
-CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, TopicConfig, HttpConfig, ClusterConfig]
+CONFIGS = [StorageConfig, ServerConfig, ClientConfig, KvConfig, TopicConfig, HttpConfig, DiskConfig, ClusterConfig]
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -49,6 +50,9 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (ClusterConfig, {"name": "a b"}),
         (HttpConfig, {"port": 65536}),
         (HttpConfig, {"enabled": 1}),
+        (DiskConfig, {"directory": "relative"}),
+        (DiskConfig, {"resource": 1}),
+        (ClusterConfig, {"disks": (DiskConfig(),)}),
         (ClusterConfig, {"partitions": 0}),
         (ClusterConfig, {"replication": 5}),
         (ClusterConfig, {"replicas": 5, "replication": 4}),

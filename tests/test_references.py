@@ -31,7 +31,8 @@ def files() -> list[Path]:
     for tree in TREES:
         found += (ROOT / tree).rglob("*")
     texts = {path for path in found if path.is_file() and path.suffix in KINDS and "__pycache__" not in path.parts}
-    return sorted(texts - {Path(__file__).resolve()})
+    # mkdocs.yml names pages as they are called below docs/; that they are there the site's own build checks.
+    return sorted(texts - {Path(__file__).resolve(), ROOT / "mkdocs.yml"})
 
 
 @cache
@@ -95,7 +96,7 @@ def test_what_is_named_is_there(path: Path) -> None:
 
 def test_all_of_the_repository_is_looked_at() -> None:
     looked_at = {str(path.relative_to(ROOT)) for path in files()}
-    assert looked_at >= {"README.md", "Makefile", "docs/design.md", "waltz_ray/config.py", "deploy/job.sh"}
+    assert looked_at >= {"README.md", "Makefile", "docs/design.md", "waltz_ray/config.py", "deploy/bring_up.py"}
 
 
 def test_the_readme_leads_to_every_page() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from waltz_ray.protocol.ids import LockId, ReqId
     from waltz_ray.spaces import Spaces
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "AsyncWaltzClient",
@@ -90,6 +90,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from waltz_ray.runtime.process import installed_version
+
+        return installed_version()
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -58,7 +58,7 @@ from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
-from waltz_ray.protocol.placement import place_replicas
+from waltz_ray.protocol.placement import NodeView, place_replicas
 from waltz_ray.protocol.replica_sets import locate
 from waltz_ray.protocol.spaces import KV_SPACE, OFFSETS_PARTITIONS, OFFSETS_SPACE, Space
 from waltz_ray.runtime.status import (
@@ -396,7 +396,7 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                 ) from None
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
-            placement = place_replicas(replica_ids, nodes)
+            placement = _placement(config, nodes)
             settings = to_json(Settings(replace(config, directory=known.directory), placement))
             places = locate(placement, nodes)
             info = store.initialize(config.partitions, replica_ids, settings, config.replication, places)
@@ -404,6 +404,11 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _placement(config: ClusterConfig, nodes: list[NodeView]) -> dict[int, str]:
+    named = {replica_id: disk.resource for replica_id, disk in enumerate(config.disks)}
+    return place_replicas(tuple(range(config.replicas)), nodes, named=named)
 
 
 def _with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
@@ -439,10 +444,14 @@ def _initialise_restored(
 ) -> ClusterInfo:
     """As the nodes of the cluster that was backed up, as far as they go on; or go on with those that an attempt that
     was killed has made of the same."""
+    if any(disk.directory not in ("", known.directory) for disk in config.disks):
+        raise ClusterMismatch(
+            f"what was restored is below {known.directory}; leave the directories of the disks out, or mount them there"
+        )
     own = replace(config, directory=known.directory, storage=restored.config.storage, server=restored.config.server)
     replica_ids = tuple(range(config.replicas))
     nodes = alive_nodes()
-    placement = place_replicas(replica_ids, nodes)
+    placement = _placement(config, nodes)
     places = locate(placement, nodes)
     info = store.plant(restored.seed, replica_ids, to_json(Settings(own, placement)), own.replication, places)
     _same(known, info)

@@ -16,6 +16,7 @@ from waltz_ray.errors import ConfigError
 __all__ = [
     "ClientConfig",
     "ClusterConfig",
+    "DiskConfig",
     "HttpConfig",
     "KvConfig",
     "ServerConfig",
@@ -499,6 +500,26 @@ class HttpConfig:
 
 
 @dataclass(frozen=True)
+class DiskConfig:
+    """Where one replica's disk is; decided for the life of the cluster."""
+
+    directory: str = ""
+    """Absolute path on the replica's node: replica n stores in ``<directory>/replica-<n>``. Empty = the cluster's
+    directory."""
+
+    resource: str = ""
+    """The Ray resource that the node with the disk offers, and no other. Empty = ``waltz-replica-<n>``, or where nobody
+    offers that, the only node there is."""
+
+    def __post_init__(self) -> None:
+        for name in ("directory", "resource"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"DiskConfig.{name} must be text, not {getattr(self, name)!r}")
+        if self.directory and not self.directory.startswith("/"):
+            raise ConfigError(f"DiskConfig.directory must be an absolute path, not {self.directory!r}")
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """What ``waltz up`` brings up."""
 
@@ -530,6 +551,9 @@ class ClusterConfig:
     """How many of the replicas hold each partition: 3 or 5, or 0 = all of them; fixed for the life of the cluster. More
     replicas than that are more disks and more room; what a partition commits depends on its own replicas only."""
 
+    disks: tuple[DiskConfig, ...] = ()
+    """One for each replica, in their order, or none: then all are where ``DiskConfig`` puts them by default."""
+
     secret_file: str = ""
     """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
     runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
@@ -551,6 +575,11 @@ class ClusterConfig:
             raise ConfigError(
                 f"ClusterConfig.replication must be 3, 5 or 0 (all), and not more than there are replicas "
                 f"({self.replicas}), not {self.replication!r}"
+            )
+        if self.disks and len(self.disks) != self.replicas:
+            raise ConfigError(
+                f"ClusterConfig.disks must be one for each of the {self.replicas} replicas, or none at all, not "
+                f"{len(self.disks)}"
             )
         if not isinstance(self.insecure, bool):
             raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")

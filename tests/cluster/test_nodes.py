@@ -77,8 +77,11 @@ def waltz(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nodes: Nodes) -> None:
     directory = tmp_path / "cluster"
+    file = tmp_path / "nodes.yaml"
+    file.write_text(f"name: nodes\ndirectory: {directory}\npartitions: 2\n")
+    job = ("python", "deploy/bring_up.py", "--config", str(file))
     submitted = subprocess.run(
-        [str(ROOT / "deploy" / "job.sh"), str(directory), "", "--cluster", "nodes", "--partitions", "2"],
+        ["ray", "job", "submit", "--working-dir", str(ROOT), "--", *job],
         env={**os.environ, "RAY_API_SERVER_ADDRESS": nodes.dashboard},
         capture_output=True,
         text=True,

@@ -306,6 +306,14 @@ def test_replicas_are_tied_to_their_nodes(
     assert place_replicas((0, 1, 2), nodes, recorded) == placed
 
 
+def test_a_replica_goes_where_its_disk_is_named() -> None:
+    named = {0: "waltz-replica-1", 2: ""}
+    wanted = {0: "waltz-replica-1", 1: "waltz-replica-1", 2: "waltz-replica-2"}
+    assert place_replicas((0, 1, 2), [NODE_1, NODE_2], named=named) == wanted
+    with pytest.raises(ConfigError, match=r"replica 1 is tied to no disk: none of the 1 nodes .* the resource disk-b"):
+        place_replicas((0, 1), [NODE_1], named={1: "disk-b"})  # and never the only node instead
+
+
 def test_a_replica_without_a_place_says_how_to_start_its_node() -> None:
     with pytest.raises(ConfigError, match=r'replica 2 .* --resources \'\{"waltz-replica-2": 1\}\''):
         place_replicas((0, 1, 2), [NODE_1, BARE])

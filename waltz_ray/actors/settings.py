@@ -7,10 +7,19 @@ Kept there once, at the first bring-up: the manager and its successors start eve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig, build
+from waltz_ray.config import (
+    ClusterConfig,
+    DiskConfig,
+    HttpConfig,
+    KvConfig,
+    ServerConfig,
+    StorageConfig,
+    TopicConfig,
+    build,
+)
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.cluster_members import ClusterMembers
 
@@ -21,17 +30,26 @@ __all__ = ["Settings", "as_of", "from_json", "to_json"]
 class Settings:
     """``placement``: replica -> the Ray resource that ties it to its node (``protocol.placement.place_replicas``).
     ``servers``: those that are to run, and ``gone``: the names of actors that are not to run any more; None: as many
-    servers as ``config`` has, which is what is stored."""
+    servers as ``config`` has, which is what is stored. ``directories``: of replicas, where not ``config.disks`` say it,
+    which are those of the first bring-up: replicas come and go."""
 
     config: ClusterConfig
     placement: Mapping[int, str]
     servers: frozenset[int] | None = None
     gone: tuple[str, ...] = ()
+    directories: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def server_ids(self) -> list[int]:
         """In rising order."""
         return sorted(range(self.config.servers) if self.servers is None else self.servers)
+
+    def directory_of(self, replica_id: int) -> str:
+        """Below which directory of its node a replica stores."""
+        if replica_id in self.directories:
+            return self.directories[replica_id]
+        disks = self.config.disks
+        return (disks[replica_id].directory if replica_id < len(disks) else "") or self.config.directory
 
 
 def to_json(settings: Settings) -> dict[str, Any]:
@@ -45,6 +63,7 @@ def as_of(settings: Settings, members: ClusterMembers) -> Settings:
     placement = {r: members.resources.get(r) or settings.placement[r] for r in sorted(members.places)}
     config = replace(
         settings.config,
+        disks=(),
         replicas=max(1, len(placement)),
         servers=max(1, len(members.servers)),
         replication=members.replication if came_and_went else settings.config.replication,
@@ -53,7 +72,10 @@ def as_of(settings: Settings, members: ClusterMembers) -> Settings:
         *(f"replica/{r}" for r in range(members.next_replica) if r not in members.places),
         *(f"server/{s}" for s in range(members.next_server) if s not in members.servers),
     )
-    return replace(settings, config=config, placement=placement, servers=members.servers, gone=gone)
+    directories = {r: settings.directory_of(r) for r in placement}
+    return replace(
+        settings, config=config, placement=placement, servers=members.servers, gone=gone, directories=directories
+    )
 
 
 def from_json(values: Mapping[str, Any]) -> Settings:
@@ -69,5 +91,6 @@ def from_json(values: Mapping[str, Any]) -> Settings:
     fields["server"] = build(ServerConfig, fields.get("server", {}))
     fields["kv"] = build(KvConfig, fields.get("kv", {}))
     fields["topics"] = build(TopicConfig, fields.get("topics", {}))
+    fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
     fields["http"] = build(HttpConfig, fields.get("http", {}))
     return Settings(build(ClusterConfig, fields), placement)

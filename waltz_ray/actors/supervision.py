@@ -108,7 +108,8 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
 
     config, namespace = settings.config, namespace_of(settings.config.name)
     for replica_id, resource in sorted(settings.placement.items()):
-        arguments = (config.name, zookeeper, replica_id, config.directory, config.storage, config.secret_path)
+        directory = settings.directory_of(replica_id)
+        arguments = (config.name, zookeeper, replica_id, directory, config.storage, config.secret_path)
         ensure_actor(StorageReplica, replica_name(replica_id), namespace, arguments, threads=4, resource=resource)
     for server_id in settings.server_ids:
         arguments_of_server = (config.name, zookeeper, server_id, config.server, config.secret_path)

@@ -12,13 +12,12 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from waltz_ray import __version__
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
 
 COMMANDS = {
-    **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
+    **{"up": "up", "down": "up", "apply": "apply", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
@@ -51,6 +50,8 @@ def make_app(command: str = "") -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from waltz_ray import __version__
+
         print(f"waltz {__version__}")
         raise typer.Exit
 

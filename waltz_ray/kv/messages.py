@@ -307,6 +307,7 @@ class OpKind(enum.IntEnum):
 ANY_VERSION = -2
 """Of ``Op.expected``: whatever is there. -1 or any other ID: this version; ABSENT: no item."""
 ABSENT = -3
+"""Of ``Op.expected``: that there is no item."""
 
 
 @value()

@@ -162,26 +162,30 @@ class NodeView:
 
 
 def place_replicas(
-    replica_ids: tuple[int, ...], nodes: list[NodeView], recorded: Mapping[int, str] | None = None
+    replica_ids: tuple[int, ...],
+    nodes: list[NodeView],
+    recorded: Mapping[int, str] | None = None,
+    named: Mapping[int, str] | None = None,
 ) -> dict[int, str]:
     """replica -> the Ray resource that ties it to its node, hard (docs/design.md, "Actors").
 
-    ``waltz-replica-<n>`` where a node offers it, else the address resource of the only node. A recorded decision
-    stands for ever. ConfigError says how to start nodes when neither is there.
+    What is ``named`` for it, which must be offered; else ``waltz-replica-<n>`` where a node offers it, else the address
+    resource of the only node. What is recorded stands for ever. ConfigError says how to start nodes if there is none.
     """
     if recorded is not None:
         return dict(recorded)
     offered = frozenset().union(*(node.resources for node in nodes))
     placed: dict[int, str] = {}
     for replica_id in replica_ids:
-        own = f"waltz-replica-{replica_id}"
+        wanted = (named or {}).get(replica_id, "")
+        own = wanted or f"waltz-replica-{replica_id}"
         if own in offered:
             placed[replica_id] = own
-        elif len(nodes) == 1:
+        elif len(nodes) == 1 and not wanted:
             placed[replica_id] = f"node:{nodes[0].address}"
         else:
             raise ConfigError(
-                f"replica {replica_id} is tied to no disk: the Ray cluster has {len(nodes)} nodes and none offers the "
-                f"resource {own}; start the node with its disk by: ray start ... --resources '{{\"{own}\": 1}}'"
+                f"replica {replica_id} is tied to no disk: none of the {len(nodes)} nodes of the Ray cluster offers "
+                f"the resource {own}; start the node with its disk by: ray start ... --resources '{{\"{own}\": 1}}'"
             )
     return placed

@@ -11,14 +11,14 @@ from functools import cache
 
 from waltz_ray.runtime.status import ProcessStatus
 
-__all__ = ["about_process"]
+__all__ = ["about_process", "installed_version"]
 
 
 def about_process() -> ProcessStatus:
     """Of this process, now."""
     open_files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     return ProcessStatus(
-        version=_version(),
+        version=installed_version(),
         python=platform.python_version(),
         now_ms=time.time_ns() // 1_000_000,
         open_files=open_files,
@@ -27,7 +27,8 @@ def about_process() -> ProcessStatus:
 
 
 @cache
-def _version() -> str:
+def installed_version() -> str:
+    """Of the distribution, as pyproject.toml has it: the only place where it is written."""
     try:
         return importlib.metadata.version("waltz-ray")
     except importlib.metadata.PackageNotFoundError:

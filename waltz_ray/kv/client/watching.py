@@ -87,6 +87,7 @@ class ItemExpired:
 
 
 ItemEvent = ItemSet | ItemDeleted | ItemTouched | ItemExpired
+"""What a watch brings."""
 
 
 def checked_start(start: WatchStart) -> WatchStart:
