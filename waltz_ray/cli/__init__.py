@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "main", "make_app"]
 COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
-    **{"top": "top"},
+    **{"top": "top", "produce": "produce"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic"},
     **{"backup": "backup", "restore": "backup"},
