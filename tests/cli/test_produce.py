@@ -20,7 +20,7 @@ from waltz_ray.cli import main
 from waltz_ray.cli.feed import as_object
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.produce_records import CHUNK_BYTES, BadRecord, Record, from_jsonl, pieces
-from waltz_ray.cli.produce_run import Production, Work
+from waltz_ray.cli.produce_run import Production, ProduceWork
 from waltz_ray.cli.produce_sender import Sender
 from waltz_ray.client.keys import partition_for
 from waltz_ray.errors import AppendFailed, InvalidInput, PartlyAppended
@@ -64,9 +64,11 @@ class Log:
         return future
 
 
-def produced(log: Log, job: Production, text: bytes | io.BufferedIOBase, partitions: int = 4, most: int = 100) -> Work:
+def produced(
+    log: Log, job: Production, text: bytes | io.BufferedIOBase, partitions: int = 4, most: int = 100
+) -> ProduceWork:
     source: Any = io.BytesIO(text) if isinstance(text, bytes) else text
-    work = Work(job, partitions, most, Sender(log, job.header), LoadProgress(quiet=True))
+    work = ProduceWork(job, partitions, most, Sender(log, job.header), LoadProgress(quiet=True))
     work.run(source)
     return work
 

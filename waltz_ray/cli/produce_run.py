@@ -25,7 +25,7 @@ from waltz_ray.client.requests import longest_record_bytes
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
 
-__all__ = ["Production", "Work", "run_production"]
+__all__ = ["Production", "ProduceWork", "run_production"]
 
 _LAST_FATES_S = 10.0
 _IN_MEMORY_BYTES = 1 << 24
@@ -54,14 +54,14 @@ def run_production(job: Production, directory: str, cluster: str, address: str, 
     ):
         if job.partition is not None and not 0 <= job.partition < client.partitions:
             raise InvalidInput(f"there is no partition {job.partition}, only 0 to {client.partitions - 1}")
-        work = Work(job, client.partitions, most_bytes, Sender(client, job.header), shown)
+        work = ProduceWork(job, client.partitions, most_bytes, Sender(client, job.header), shown)
         work.run(sys.stdin.buffer)
     work.summary()
     return 1 if work.skipped else 0
 
 
 @dataclass
-class Work:
+class ProduceWork:
     """The state of a run."""
 
     job: Production
