@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from waltz_ray import __version__
+from waltz_ray.cli import contexts
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
@@ -20,7 +21,7 @@ __all__ = ["COMMANDS", "main", "make_app"]
 COMMANDS = {
     **{"up": "up", "down": "up", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
-    **{"top": "top", "produce": "produce"},
+    **{"top": "top", "produce": "produce", "context": "context"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic"},
     **{"backup": "backup", "restore": "backup"},
@@ -59,6 +60,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
+    context: Annotated[
+        str, typer.Option("--context", help="Which cluster, by its context; see waltz context.", show_default=False)
+    ] = "",  # for the help only: _run has taken it out, wherever it stood
 ) -> None:
     pass
 
@@ -106,6 +110,9 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
 def _run(arguments: list[str] | None) -> int:
     try:
         given = sys.argv[1:] if arguments is None else arguments
+        name, given = contexts.taken_out(given)
+        if given[:1] != ["context"] and "--help" not in given:  # a damaged file can still be seen to
+            contexts.apply(name, given)
         result = make_app(*given[:1])(args=given, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:
         return int(leaving.exit_code)
