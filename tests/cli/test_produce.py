@@ -20,7 +20,7 @@ from waltz_ray.cli import main
 from waltz_ray.cli.feed import as_object
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.produce_records import CHUNK_BYTES, BadRecord, Record, from_jsonl, pieces
-from waltz_ray.cli.produce_run import Production, ProduceWork
+from waltz_ray.cli.produce_run import ProduceWork, Production
 from waltz_ray.cli.produce_sender import Sender
 from waltz_ray.client.keys import partition_for
 from waltz_ray.errors import AppendFailed, InvalidInput, PartlyAppended

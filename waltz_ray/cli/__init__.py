@@ -40,7 +40,7 @@ def make_app(command: str = "") -> typer.Typer:
         name="waltz",
         help="A distributed, replicated write-ahead log on Ray.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -111,7 +111,8 @@ def _run(arguments: list[str] | None) -> int:
     try:
         given = sys.argv[1:] if arguments is None else arguments
         name, given = contexts.taken_out(given)
-        if given[:1] != ["context"] and "--help" not in given:  # a damaged file can still be seen to
+        # A damaged file can still be seen to, and a shell that completes a word is told nothing of it.
+        if given[:1] != ["context"] and "--help" not in given and "_WALTZ_COMPLETE" not in os.environ:
             contexts.apply(name, given)
         result = make_app(*given[:1])(args=given, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:

@@ -11,12 +11,23 @@ from rich.console import Console
 
 from waltz_ray.cli.common import JsonOption, print_json, table_of
 from waltz_ray.cli.contexts import Context, config_file, read, write
+from waltz_ray.errors import InvalidInput
 
 __all__ = ["register"]
 
 _context = typer.Typer(help="Contexts: names for clusters, kept for you; the one in use says which cluster is meant.")
 
-NameArgument = Annotated[str, typer.Argument(help="The context's name.", show_default=False)]
+
+def _names(incomplete: str) -> list[str]:
+    """For the shell. There is nobody to be told of an error."""
+    try:
+        return [name for name in read(config_file()).named if name.startswith(incomplete)]
+    except InvalidInput:
+        return []
+
+
+NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(help="The context's name.", show_default=False, autocompletion=_names)]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 @_context.command()
 def create(
-    name: NameArgument,
+    name: NewNameArgument,
     cluster: Annotated[str, typer.Option(help="The cluster's name.", show_default=False)] = "",
     zookeeper: Annotated[str, typer.Option(help="Its ZooKeeper, host:port,...", show_default=False)] = "",
     address: Annotated[str, typer.Option(help="The address of its Ray, host:port.", show_default=False)] = "",
@@ -41,7 +52,11 @@ def create(
 
 
 @_context.command()
-def use(name: Annotated[str, typer.Argument(help="The context's name; - for none.", show_default=False)]) -> None:
+def use(
+    name: Annotated[
+        str, typer.Argument(help="The context's name; - for none.", show_default=False, autocompletion=_names)
+    ],
+) -> None:
     """Let a context say from now on which cluster is meant, where neither options nor WALTZ_* variables do."""
     path = config_file()
     contexts = read(path)
@@ -68,7 +83,9 @@ def list_contexts(as_json: JsonOption = False) -> None:
 
 @_context.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Its name; without one, that in use.", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Argument(help="Its name; without one, that in use.", show_default=False, autocompletion=_names)
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show a context."""
