@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -25,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark's tests last: Spark lives as long as this process is joined to the session's Ray, which whoever takes a
     cluster down leaves."""
     items.sort(key=lambda item: "spark" in item.path.relative_to(Path(__file__).parent).parts)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The contexts of who runs the tests say nothing about clusters here."""
+    with mock.patch.dict(os.environ, XDG_CONFIG_HOME=str(tmp_path_factory.mktemp("configuration"))):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,11 @@ from waltz_ray.storage.store import ReplicaStore
 __all__ = ["cluster_directory"]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def fence_of(directory: Path, partition: int) -> int | None:
     return read_fences(OsDisk(), str(directory))[partition].session_id
 
@@ -56,7 +61,7 @@ def test_reset_asks(
     cluster_directory: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, fence: int
 ) -> None:
     directory = cluster_directory / "replica-0"
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
     assert run("fence", "reset", str(directory), "--partition", "1", "--session", "1") == code
     assert fence_of(directory, 1) == fence
 
@@ -81,3 +86,15 @@ def test_reset_cannot_raise_a_fence_nor_hit_a_whole_cluster(
     assert run("fence", "reset", str(cluster_directory), "--partition", "1", "--session", "1", "--yes") == 1
     assert "give one replica's" in capsys.readouterr().err
     assert fence_of(directory, 1) == 3
+
+
+def test_without_a_terminal_nobody_is_asked_and_nothing_changed(
+    cluster_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = cluster_directory / "replica-0"
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert run("fence", "reset", str(directory), "--partition", "1", "--session", "1") == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "waltz: nothing was changed: there is no terminal on which to ask; say it with --yes"
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
+from waltz_ray.cli import contexts
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
@@ -20,6 +21,7 @@ COMMANDS = {
     **{"up": "up", "down": "up", "apply": "apply", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
+    **{"produce": "produce", "context": "context"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic", "certs": "certs"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},
@@ -38,7 +40,7 @@ def make_app(command: str = "") -> typer.Typer:
         name="waltz",
         help="A distributed, replicated write-ahead log on Ray.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -60,6 +62,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
+    context: Annotated[
+        str, typer.Option("--context", help="Which cluster, by its context; see waltz context.", show_default=False)
+    ] = "",  # for the help only: _run has taken it out, wherever it stood
 ) -> None:
     pass
 
@@ -107,6 +112,10 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
 def _run(arguments: list[str] | None) -> int:
     try:
         given = sys.argv[1:] if arguments is None else arguments
+        name, given = contexts.taken_out(given)
+        # A damaged file can still be seen to, and a shell that completes a word is told nothing of it.
+        if given[:1] != ["context"] and "--help" not in given and "_WALTZ_COMPLETE" not in os.environ:
+            contexts.apply(name, given)
         result = make_app(*given[:1])(args=given, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:
         return int(leaving.exit_code)

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from waltz_ray.errors import InvalidInput
+
 if TYPE_CHECKING:
     from waltz_ray.finding.find import FoundCluster
 
@@ -20,6 +22,8 @@ __all__ = [
     "ClusterOption",
     "DirOption",
     "JsonOption",
+    "YesOption",
+    "confirmed",
     "find",
     "print_json",
     "progress_line",
@@ -32,6 +36,19 @@ AddressOption = Annotated[
     str, typer.Option("--address", help="Address of its Ray, host:port or auto. \\[default: $RAY_ADDRESS]")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def confirmed(question: str, yes: bool) -> None:
+    """Go on only with ``yes``, or if a person at a terminal says so, else exit with 1. InvalidInput: nobody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("nothing was changed: there is no terminal on which to ask; say it with --yes")
+    if not typer.confirm(question, err=True):
+        typer.echo("nothing was changed", err=True)
+        raise typer.Exit(1)
 
 
 def find(directory: str = "", name: str = "", address: str = "") -> FoundCluster:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from waltz_ray.cli.common import JsonOption, print_json, table_of
+from waltz_ray.cli.common import JsonOption, YesOption, confirmed, print_json, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import InvalidInput
 
@@ -73,7 +73,7 @@ def reset(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A replica's directory, not a cluster's.")],
     partition: PartitionOption,
     session: Annotated[int, typer.Option("--session", help="The fence from now on.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Lower a partition's fence, if a session number that ZooKeeper never gave keeps every server out.
 
@@ -87,8 +87,6 @@ def reset(
     directory = directory.rstrip("/")
     (fence,) = _wanted(directory, read_fences(OsDisk(), directory), partition)
     typer.echo(_WARNING.format(directory=directory, partition=partition, old=fence.session_id, new=session), err=True)
-    if not yes and not typer.confirm("Lower it?", err=True):
-        typer.echo("nothing was changed", err=True)
-        raise typer.Exit(1)
+    confirmed("Lower it?", yes)
     reset_fence(OsDisk(), directory, partition, session)
     typer.echo(f"{directory}, partition {partition}: the fence is {session}")
