@@ -95,7 +95,7 @@ spaces:
         (TOP + "spaces:\n  k: {kind: cv}", 3, "spaces.k: there are spaces of the kinds"),
         (TOP + "spaces:\n  o: {partitions: 1, max_message_bytes: 9}", 3, "spaces.o: max_message_bytes is of spaces"),
         (TOP + "spaces:\n  log: {partitions: 9}", 3, "spaces.log: it is of kind log, and has the partitions that"),
-        (TOP + "security: {}", 2, "'security': settings of security have their place here"),
+        (TOP + "security: {}", 2, "'security': there is no such section: the cluster's secret is secret_file"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, problem: str) -> None:

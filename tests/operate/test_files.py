@@ -172,6 +172,12 @@ def assert_disks(disks: Mapping[str, str], deployment: Deployment) -> None:
     assert deployment.cluster.replicas == len(REPLICAS)
 
 
+def assert_reached_by_others(deployment: Deployment) -> None:
+    """Nodes of several machines have one secret, and listen where not only they are."""
+    assert deployment.cluster.secret_path == "/etc/waltz-secret/cluster.secret"
+    assert deployment.cluster.insecure
+
+
 # ---- ray up
 
 
@@ -204,12 +210,12 @@ def test_compose_names_what_there_is() -> None:
         assert set(service.get("depends_on", ())) <= services.keys(), name
         assert set(service["networks"]) <= found["networks"].keys(), name
         mounted = {volume.split(":")[0] for volume in service.get("volumes", ())}
-        own = {each for each in mounted if not each.startswith(".")}
+        own = {each for each in mounted if not each.startswith(".")} - {"secret"}
         assert own <= volumes, name
         assert not own & used, f"{name} shares a disk"
         used |= own
-        assert all((DEPLOY / each).is_file() for each in mounted - own)
-    assert used == volumes
+        assert all((DEPLOY / each).is_file() for each in mounted - own - {"secret"})
+    assert used == volumes - {"secret"}
     assert {service["image"] for service in services.values() if "build" in service} == {
         f"waltz-ray:{PROJECT['version']}"
     }
@@ -226,6 +232,11 @@ def test_compose_is_a_cluster_as_its_file_says() -> None:
                 disks[resource] = service["volumes"][0]
     assert_disks(disks, deployment)
     assert all(disk.endswith(f":{deployment.cluster.directory}") for disk in disks.values())
+    with_secret = {
+        name for name, service in services.items() if "secret:/etc/waltz-secret" in service.get("volumes", ())
+    }
+    assert with_secret == {"head"} | {name for name in services if name.startswith("storage")}
+    assert_reached_by_others(deployment)
     zookeepers = [name for name in services if name.startswith("zookeeper")]
     assert deployment.cluster.zookeeper == ",".join(f"{name}:2181" for name in zookeepers)
     assert [services[name]["environment"]["ZOO_MY_ID"] for name in zookeepers] == ["1", "2", "3"]
@@ -265,6 +276,7 @@ def test_kuberay_has_a_group_for_each_disk() -> None:
         assert claim not in used, "two pods have one disk"
         used.add(claim)
         assert paths["/etc/waltz"]["configMap"]["name"] == files["metadata"]["name"]
+        assert paths["/etc/waltz-secret"]["secret"]["defaultMode"] == 0o400
         if group in groups:
             (resource,) = offered(group["rayStartParams"]["resources"])
             disks[resource] = claim
@@ -273,6 +285,7 @@ def test_kuberay_has_a_group_for_each_disk() -> None:
             assert labels.items() >= term["labelSelector"]["matchLabels"].items(), "else two disks on one machine"
     assert used == claims
     assert_disks(disks, deployment)
+    assert_reached_by_others(deployment)
 
 
 # ---- the image

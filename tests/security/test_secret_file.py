@@ -95,3 +95,18 @@ def test_what_travels_is_a_ticket(tmp_path: Path) -> None:
     make_secret(path)
     with pytest.raises(TypeError, match="leave its process"):
         pickle.dumps(Keyring.of_server(file))
+
+
+def test_of_a_file_of_roots_a_group_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kubernetes mounts it for a process that is not root."""
+    path = tmp_path / "cluster.secret"
+    make_secret(str(path))
+    if path.stat().st_uid != 0:
+        pytest.skip("only root can make a file of root's")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    path.chmod(0o440)
+    assert SecretFile(str(path)).secret()
+    for mode in (0o460, 0o444):
+        path.chmod(mode)
+        with pytest.raises(SecretUnusable, match="can be read by others"):
+            SecretFile(str(path)).secret()

@@ -29,9 +29,10 @@ from waltz_ray.protocol.spaces import (
 __all__ = ["Deployment", "RayConfig", "SpaceConfig", "parse", "read"]
 
 _RESERVED = {
-    "security": "settings of security have their place here, but this version has none; TLS of topics: "
-    "topics.tls_certificate, topics.tls_key",
-    "tls": "TLS belongs to the section security, of which this version has nothing",
+    "security": "there is no such section: the cluster's secret is secret_file, TLS of servers server.tls_certificate, "
+    "server.tls_key and server.tls_clients, of topics topics.tls_certificate and topics.tls_key",
+    "tls": "TLS is of who listens: server.tls_certificate, server.tls_key and server.tls_clients, "
+    "topics.tls_certificate and topics.tls_key",
 }
 
 

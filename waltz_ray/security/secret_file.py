@@ -1,4 +1,4 @@
-"""The file with the cluster's secret: one line, readable by its owner only.
+"""The file with the cluster's secret: one line, readable by its owner only (one of root's by a group, too).
 
 It is made once, on the node where the cluster is brought up, and lies on every node on which an actor of the cluster
 runs. What it holds goes nowhere else: not to ZooKeeper, no command line, no log, no pickle (``protocol.authentication.
@@ -77,7 +77,9 @@ class SecretFile:
                 os.close(handle)
 
     def _read(self, handle: int, about: os.stat_result) -> Secret:
-        if stat.S_IMODE(about.st_mode) & 0o077:
+        # As PostgreSQL has it of its keys: root may let a group read what is root's; Kubernetes mounts secrets so.
+        others = 0o037 if about.st_uid == 0 != os.geteuid() else 0o077
+        if stat.S_IMODE(about.st_mode) & others:
             raise SecretUnusable(
                 f"the cluster's secret {self.path} can be read by others than its owner; first look who may have read "
                 f"it, then: chmod 600 {self.path}"
