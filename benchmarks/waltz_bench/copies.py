@@ -1,5 +1,7 @@
 """``waltz bench copies``: how fast a mirror copies, in its process and with Spark tasks, beside a plain copy.
 
+With ``--split-mb`` tasks copy in pieces, too, which are joined: one large file is then copied by all of them.
+
 No log and no ZooKeeper take part: what one merged announced lies there, and each case is a mirror with a root of its
 own that takes all of it in one pass. All files are in the page cache from the start, for every case.
 """
@@ -11,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,13 +43,17 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CopiesOptions:
-    """``minutes`` parts of ``files`` files with ``mb`` megabytes each; every case ``runs`` times, in turn."""
+    """``minutes`` parts of ``files`` files with ``mb`` megabytes each; every case ``runs`` times, in turn.
+
+    ``split_mb``: tasks copy whole files, and, as cases of their own, pieces of so many megabytes; 0: whole files only.
+    """
 
     minutes: int = 8
     files: int = 4
     mb: int = 32
     runs: int = 3
     tasks: tuple[int, ...] = (1, 4)
+    split_mb: int = 0
 
 
 def copies(place: Path, options: CopiesOptions, progress: Progress) -> dict[str, Any]:
@@ -60,12 +67,13 @@ def copies(place: Path, options: CopiesOptions, progress: Progress) -> dict[str,
     try:
         cases: dict[str, Callable[[str], None]] = {
             "plain copy": lambda name: _plain(source, parts, place / name),
-            "in the service's process": lambda name: _mirror(source, parts, place / name, None, 0),
+            "in the service's process": partial(_mirror, place, source, parts, None, 0, 0),
         }
         for tasks in options.tasks:
-            cases[f"{tasks} Spark tasks"] = lambda name, tasks=tasks: _mirror(  # type: ignore[misc]
-                source, parts, place / name, spark, tasks
-            )
+            for split_mb in sorted({0, options.split_mb}):
+                cases[f"{tasks} Spark tasks" + (f", pieces of {split_mb} MB" if split_mb else "")] = partial(
+                    _mirror, place, source, parts, spark, tasks, split_mb * _PIECE
+                )
         taken = _taken(place, cases, options.runs, progress)
     finally:
         spark.stop()
@@ -113,18 +121,21 @@ def _plain(source: Path, parts: list[PublishedPath], target: Path) -> None:
                 os.fsync(copied.fileno())
 
 
-def _mirror(source: Path, parts: list[PublishedPath], target: Path, spark: Any, tasks: int) -> None:
+def _mirror(
+    place: Path, source: Path, parts: list[PublishedPath], spark: Any, tasks: int, split_bytes: int, name: str
+) -> None:
     """One pass of a mirror that has to take everything; DataUnavailable if it has not."""
     files = local_files(str(source))
-    inbox = consumers_path(str(source), target.name, "all")
+    inbox = consumers_path(str(source), name, "all")
     for part in parts:
         announce(files, str(source), inbox, Announcement("all", part), str(source / "staged"))
+    target = place / name
     target.mkdir()
-    settings = StreamSettings("mirror", target.name, str(target), (Source("all", str(source)),))
+    settings = StreamSettings("mirror", name, str(target), (Source("all", str(source)),))
     on_spark = None
     if spark is not None:
         settings = replace(settings, spark_copy_bytes=1, copy_tasks=tasks)
-        on_spark = OnSpark(SparkJobs(spark), TaskGates(), tasks)
+        on_spark = OnSpark(SparkJobs(spark), TaskGates(), tasks, split_bytes=split_bytes)
     with StreamService(settings, MemoryZooKeeperServer().client(), on_spark=on_spark) as service:
         passed = service.run_once()
     if len(passed.committed) != len(parts):

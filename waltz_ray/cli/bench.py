@@ -322,11 +322,12 @@ def copies(
     minutes: Annotated[int, typer.Option(min=1, help="Parts that wait.")] = 8,
     files: Annotated[int, typer.Option(min=1, help="Files of each.")] = 4,
     mb: Annotated[int, typer.Option("--mb", min=1, help="Megabytes of each file.")] = 32,
+    split_mb: Annotated[int, typer.Option("--split-mb", min=0, help="Tasks also in pieces of so many.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """A mirror's copies: by its process, by 1 and 4 Spark tasks; by a plain copy of the same files."""
     part = _part("copies", "pyspark")
-    options = part.CopiesOptions(minutes, files, mb, runs)
+    options = part.CopiesOptions(minutes, files, mb, runs, split_mb=split_mb)
     _run(directory, as_json, lambda place, progress: part.copies(place, options, progress))
 
 

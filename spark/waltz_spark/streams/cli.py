@@ -83,6 +83,7 @@ class StreamsPlace:
                 TaskGates.of(self.spark),
                 settings.copy_tasks,
                 lambda text: say(f"{settings.name}: {text}"),
+                settings.split_bytes,
             )
         service = StreamService(settings, zookeeper, self.files_of, self.clock, hook, on_spark=on_spark)
         return service

@@ -30,6 +30,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.errors import ConfigError
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
+from waltz_spark.streams.compacting import compact
 from waltz_spark.streams.copying import Copier, CopyRoom, FileCopy
 from waltz_spark.streams.files import FilesOf, SeenPath, directory_of
 from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
@@ -57,6 +58,7 @@ from waltz_spark.streams.states import (
     decode_node,
     encode_node,
 )
+from waltz_spark.streams.texts import shown
 
 __all__ = ["PAUSES", "POINTS", "RECOVERY_POINTS", "CommitThread", "Hook", "Staged", "Work"]
 
@@ -190,6 +192,9 @@ class CommitThread(ThreadRun):
             Staged(work, temporary, problem or self._changed(work))
             for work, temporary, problem in zip(works, temporaries, problems, strict=True)
         ]
+        if most_bytes := self.settings.compact_bytes:
+            good = [each.temporary for each in staged if not each.problem]
+            compact(copier.compact, self._files, self._new_directory, good, most_bytes)
         for each in staged:
             if each.problem:
                 self.check_held()
@@ -197,7 +202,8 @@ class CommitThread(ThreadRun):
             else:
                 self._files.sync_directory(each.temporary)
                 if in_document:
-                    self._files.write(each.temporary + LIST_SUFFIX, [encode_list(_placed(each.work))])
+                    names = self._files.list(each.temporary)
+                    self._files.write(each.temporary + LIST_SUFFIX, [encode_list(names)])
                     self._files.sync_directory(directory_of(each.temporary))
         self._hook("after build")
         return staged
@@ -285,11 +291,14 @@ class CommitThread(ThreadRun):
         return path
 
     def _changed(self, work: Work) -> str:
-        """Which input is not what it was when it rested; "" = none."""
+        """Which input is not what it was when it was looked at, or rested; "" = none."""
         source = self._files_of(work.src_root)
-        for name, seen in zip(work.inputs, work.seen, strict=False):
-            if source.look(join(work.input_directory, name)) != seen:
-                return f"{join(work.input_directory, name)} changed while it was copied; is it still being written?"
+        for number, name in enumerate(work.inputs):
+            path = join(work.input_directory, name)
+            seen = source.look(path)
+            size_bytes = seen.size_bytes if seen is not None else -1
+            if size_bytes != work.sizes[number] or (work.seen and seen != work.seen[number]):
+                return f"{shown(path)} changed while it was copied; is it still being written?"
         return ""
 
     def _carry_through(self, table: Mapping[StreamState, Row]) -> None:

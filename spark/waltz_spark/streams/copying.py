@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from waltz_spark.streams.files import Files, FilesOf, copy_file, directory_of
+from waltz_spark.streams.compacting import compact_files
+from waltz_spark.streams.files import Files, FilesOf, Span, copy_file, directory_of, other_bytes
 from waltz_spark.streams.odd import unreadable_input
+from waltz_spark.streams.texts import shown
 
 __all__ = ["Copier", "CopyRoom", "FileCopy", "InProcess", "copy_input", "in_tasks"]
 
@@ -52,6 +54,11 @@ class Copier(Protocol):
         """For each work what is wrong with its input, "" = it is copied. OSError for what is wrong with the copies."""
         ...
 
+    def compact(self, groups: Sequence[Sequence[str]], attempts: str, files: Files) -> dict[str, str]:
+        """Which files of the temporaries have become part of which new one in ``attempts`` (``compacting``); those of a
+        group may become one. OSError."""
+        ...
+
 
 class InProcess:
     """One file after the other, by this process."""
@@ -64,26 +71,40 @@ class InProcess:
 
     def _work(self, copies: Sequence[FileCopy], room: CopyRoom) -> str:
         for each in copies:
-            if problem := copy_input(self._files_of(each.root), each.path, room.files, each.target):
+            _, problem = copy_input(self._files_of(each.root), each.path, room.files, each.target)
+            if problem:
                 return problem
             room.copied()
         return ""
 
+    def compact(self, groups: Sequence[Sequence[str]], attempts: str, files: Files) -> dict[str, str]:
+        placed: dict[str, str] = {}
+        for group in groups:
+            placed |= compact_files(files, group, attempts)
+        return placed
 
-def copy_input(source: Files, path: str, target: Files, target_path: str) -> str:
-    """Copy one input, durably, and compare: "", or what is wrong with the input. OSError for what else fails."""
+
+def copy_input(source: Files, path: str, target: Files, target_path: str, span: Span | None = None) -> tuple[int, str]:
+    """Copy one input durably: the CRC-32 of what was read, and "" or what is wrong with the input.
+
+    OSError for what else fails. The copy is compared, but for that of a ``span``: what it becomes a part of is.
+    """
     try:
-        checksum = copy_file(source, path, target, target_path)
+        checksum = copy_file(source, path, target, target_path, span)
     except OSError:
         if not source.exists(path):
-            return f"{directory_of(path)} has not all of its files"
+            return 0, f"{directory_of(path)} has not all of its files"
         problem = unreadable_input(source, path)
         if not problem:
             raise  # it is our own directory that is missing, or full
-        return problem
+        return 0, problem
+    if span is not None:
+        seen = target.look(target_path)
+        is_short = seen is not None and seen.size_bytes < span.size_bytes
+        return checksum, f"{shown(path)} became shorter while it was copied" if is_short else ""
     if target.checksum(target_path) != checksum:
-        raise OSError(f"{target_path} does not have the bytes that were written to it; look at its disk")
-    return ""
+        raise other_bytes(target_path)
+    return checksum, ""
 
 
 def in_tasks(sizes: Sequence[int], tasks: int) -> list[list[int]]:

@@ -10,12 +10,13 @@ that claims a name syncs its directory before.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import IO, Literal, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from waltz_ray.errors import InvalidInput
@@ -26,15 +27,29 @@ __all__ = [
     "Checksum",
     "Files",
     "FilesOf",
+    "Joining",
     "LocalFiles",
     "SeenPath",
+    "Span",
     "copy_file",
     "directory_of",
     "local_files",
     "normal_root",
+    "other_bytes",
 ]
 
 CHUNK_BYTES = 1024 * 1024
+
+Joining = Literal["no", "names", "bytes"]
+"""What ``Files.join`` costs: it cannot be; only names are changed; the bytes are copied again (or shared, where the
+file system can do that)."""
+
+
+class Span(NamedTuple):
+    """Bytes of a file: ``size_bytes`` from ``first`` on."""
+
+    first: int
+    size_bytes: int
 
 
 class SeenPath(NamedTuple):
@@ -73,8 +88,8 @@ class Files(Protocol):
         """A small file. FileNotFoundError."""
         ...
 
-    def chunks(self, path: str) -> Iterator[bytes]:
-        """A file in pieces of at most CHUNK_BYTES. FileNotFoundError."""
+    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+        """A file, or a span of it, in pieces of at most CHUNK_BYTES. Ends early with the file. FileNotFoundError."""
         ...
 
     def write(self, path: str, content: Iterable[bytes]) -> None:
@@ -84,14 +99,25 @@ class Files(Protocol):
         """
         ...
 
-    def copy(self, path: str, target: str) -> int:
+    def copy(self, path: str, target: str, span: Span | None = None) -> int:
         """Copy the file's bytes to ``target``, durable like those of ``write``: the CRC-32 of what was read.
 
         FileNotFoundError."""
         ...
 
-    def checksum(self, path: str) -> int:
+    def checksum(self, path: str, span: Span | None = None) -> int:
         """The CRC-32 of the file's bytes. FileNotFoundError."""
+        ...
+
+    def joining(self, directory: str) -> Joining:
+        """Whether files in a directory can be joined, and what that costs."""
+        ...
+
+    def join(self, pieces: Sequence[str], target: str) -> None:
+        """A new file with the bytes of one or more others of its directory, in their order; durable like ``write``'s.
+
+        The pieces may be gone afterwards, and some of them, or grown, after an error. None is empty. FileNotFoundError.
+        """
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -149,13 +175,21 @@ def directory_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def copy_file(source: Files, path: str, target: Files, target_path: str) -> int:
-    """Copy a file from one gate to another, durable at the target: the CRC-32 of what was read. FileNotFoundError."""
+def copy_file(source: Files, path: str, target: Files, target_path: str, span: Span | None = None) -> int:
+    """Copy a file, or a span of it, from one gate to another, durable at the target: the CRC-32 of what was read.
+
+    FileNotFoundError.
+    """
     if source is target:
-        return target.copy(path, target_path)
+        return target.copy(path, target_path, span)
     passing = Checksum()
-    target.write(target_path, passing.of(source.chunks(path)))
+    target.write(target_path, passing.of(source.chunks(path, span)))
     return passing.value
+
+
+def other_bytes(path: str) -> OSError:
+    """What stands at the path is not what was written to it."""
+    return OSError(f"{path} does not have the bytes that were written to it; look at its disk")
 
 
 class Checksum:
@@ -206,12 +240,12 @@ class LocalFiles:
         os.mkdir(path)
 
     def read(self, path: str) -> bytes:
-        return Path(path).read_bytes()
+        with _opened(path) as file:
+            return file.read()
 
-    def chunks(self, path: str) -> Iterator[bytes]:
-        with open(path, "rb") as file:
-            while piece := file.read(CHUNK_BYTES):
-                yield piece
+    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+        with _opened(path) as file:
+            yield from _pieces(file, span)
 
     def write(self, path: str, content: Iterable[bytes]) -> None:
         with open(path, "wb") as file:
@@ -220,17 +254,28 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
 
-    def copy(self, path: str, target: str) -> int:
+    def copy(self, path: str, target: str, span: Span | None = None) -> int:
         passing = Checksum()
-        with open(path, "rb") as file:  # before the target: nothing is made where there is no source
-            self.write(target, passing.of(iter(lambda: file.read(CHUNK_BYTES), b"")))
+        with _opened(path) as file:  # before the target: nothing is made where there is no source
+            self.write(target, passing.of(_pieces(file, span)))
         return passing.value
 
-    def checksum(self, path: str) -> int:
+    def checksum(self, path: str, span: Span | None = None) -> int:
         passing = Checksum()
-        for _ in passing.of(self.chunks(path)):
+        for _ in passing.of(self.chunks(path, span)):
             pass
         return passing.value
+
+    def joining(self, directory: str) -> Joining:
+        return "bytes"
+
+    def join(self, pieces: Sequence[str], target: str) -> None:
+        with open(target, "wb") as joined:
+            for piece in pieces:
+                with _opened(piece) as file:
+                    _append(file, joined)
+            joined.flush()
+            os.fsync(joined.fileno())
 
     def rename(self, source: str, target: str) -> None:
         # Between the look and the rename only a run that was replaced could act, and what it could rename from has
@@ -275,6 +320,43 @@ class LocalFiles:
         while not os.path.exists(path) and os.path.dirname(path) != path:
             path = os.path.dirname(path)
         return f"device {os.stat(path).st_dev}"
+
+
+def _opened(path: str) -> IO[bytes]:
+    """A file to be read; OSError for anything else. Nobody waits in here for one who writes to a pipe: what stood
+    there when it was looked at may be a pipe by now."""
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | os.O_NONBLOCK)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a file", name)
+        return descriptor
+
+    return open(path, "rb", opener=opener)
+
+
+def _pieces(file: IO[bytes], span: Span | None) -> Iterator[bytes]:
+    if span is None:
+        yield from iter(lambda: file.read(CHUNK_BYTES), b"")
+        return
+    file.seek(span.first)
+    left = span.size_bytes
+    while left > 0 and (piece := file.read(min(CHUNK_BYTES, left))):
+        left -= len(piece)
+        yield piece
+
+
+def _append(file: IO[bytes], joined: IO[bytes]) -> None:
+    """By the kernel, where it can: XFS and Btrfs share the blocks, a server of NFS 4.2 copies by itself."""
+    size_bytes = os.fstat(file.fileno()).st_size
+    done = 0
+    with suppress(OSError, AttributeError):  # this file system, or this system, cannot: what is left is copied below
+        while done < size_bytes and (copied := os.copy_file_range(file.fileno(), joined.fileno(), size_bytes - done)):
+            done += copied
+    shutil.copyfileobj(file, joined, CHUNK_BYTES)  # from where the kernel stopped: both descriptors are there
+    joined.flush()
 
 
 _LOCAL = LocalFiles()

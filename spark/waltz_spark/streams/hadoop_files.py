@@ -7,15 +7,17 @@ an atomic rename of directories (plain S3) must not hold a root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from waltz_spark.streams.files import CHUNK_BYTES, SeenPath
+from waltz_spark.streams.files import CHUNK_BYTES, Joining, SeenPath, Span
 
 __all__ = ["HadoopFiles"]
+
+_CONCAT = "fs.capability.paths.concat"  # HDFS has it: the blocks of several files become those of one
 
 _ERRORS: dict[str, type[OSError]] = {
     "java.io.FileNotFoundException": FileNotFoundError,
@@ -102,23 +104,33 @@ class HadoopFiles:
     def read(self, path: str) -> bytes:
         return b"".join(self.chunks(path))
 
-    def chunks(self, path: str) -> Iterator[bytes]:
+    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
         with _translated(path):
-            system, there = self._at(path)
-            stream = system.open(there)
+            stream = self._open(path, span)
         try:
             while True:
                 with _translated(path):
                     # One call per piece, with the bytes in the answer: py4j copies arrays, it does not share them.
-                    piece = bytes(self._gateway.jvm.org.apache.commons.io.IOUtils.toByteArray(self._piece_of(stream)))
+                    bounded = self._bounded(stream, CHUNK_BYTES)
+                    piece = bytes(self._gateway.jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
                 if not piece:
                     return
                 yield piece
         finally:
             stream.close()
 
-    def _piece_of(self, stream: Any) -> Any:
-        return self._gateway.jvm.org.apache.commons.io.input.BoundedInputStream(stream, CHUNK_BYTES)
+    def _open(self, path: str, span: Span | None) -> Any:
+        system, there = self._at(path)
+        stream = system.open(there)
+        if span is None:
+            return stream
+        # Java's streams refuse to seek behind the end; such a span is empty.
+        is_beyond = span.first > system.getFileStatus(there).getLen()
+        stream.seek(0 if is_beyond else span.first)
+        return self._bounded(stream, 0 if is_beyond else span.size_bytes)
+
+    def _bounded(self, stream: Any, size_bytes: int) -> Any:
+        return self._gateway.jvm.org.apache.commons.io.input.BoundedInputStream(stream, size_bytes)
 
     def write(self, path: str, content: Iterable[bytes]) -> None:
         with _translated(path):
@@ -137,8 +149,8 @@ class HadoopFiles:
         system, there = self._at(path)
         return system.createFile(there).overwrite(True).build()
 
-    def copy(self, path: str, target: str) -> int:
-        with self._summed(path) as (source, checksum), _translated(target):
+    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+        with self._summed(path, span) as (source, checksum), _translated(target):
             stream = self._create(target)
             try:
                 self._hadoop.io.IOUtils.copyBytes(source, stream, CHUNK_BYTES, False)
@@ -147,20 +159,35 @@ class HadoopFiles:
                 stream.close()
             return int(checksum.getValue())
 
-    def checksum(self, path: str) -> int:
-        with self._summed(path) as (source, checksum), _translated(path):
+    def checksum(self, path: str, span: Span | None = None) -> int:
+        with self._summed(path, span) as (source, checksum), _translated(path):
             nowhere = self._gateway.jvm.org.apache.commons.io.output.NullOutputStream.NULL_OUTPUT_STREAM
             self._hadoop.io.IOUtils.copyBytes(source, nowhere, CHUNK_BYTES, False)
             return int(checksum.getValue())
 
+    def joining(self, directory: str) -> Joining:
+        with _translated(directory):
+            system, there = self._at(directory)
+            return "names" if system.hasPathCapability(there, _CONCAT) else "no"
+
+    def join(self, pieces: Sequence[str], target: str) -> None:
+        first, *others = pieces
+        with _translated(first):
+            if others:
+                system, there = self._at(first)
+                array = self._gateway.new_array(self._hadoop.fs.Path, len(others))
+                for number, piece in enumerate(others):
+                    array[number] = self._at(piece)[1]
+                system.concat(there, array)
+        self.rename(first, target)
+
     @contextmanager
-    def _summed(self, path: str) -> Iterator[tuple[Any, Any]]:
+    def _summed(self, path: str, span: Span | None) -> Iterator[tuple[Any, Any]]:
         """The file's stream, and the CRC-32 of what has been read from it."""
         zipped = self._gateway.jvm.java.util.zip
         with _translated(path):
-            system, there = self._at(path)
             checksum = zipped.CRC32()
-            source = zipped.CheckedInputStream(system.open(there), checksum)
+            source = zipped.CheckedInputStream(self._open(path, span), checksum)
         try:
             yield source, checksum
         finally:

@@ -54,6 +54,8 @@ class ServiceSection:
     spark_copy_bytes: int = _SERVICE.spark_copy_bytes
     copy_tasks: int = _SERVICE.copy_tasks
     copy_bytes_per_task: int = _SERVICE.copy_bytes_per_task
+    split_bytes: int = _SERVICE.split_bytes
+    compact_bytes: int = _SERVICE.compact_bytes
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ __all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Layout", "Source", "Strea
 Kind = Literal["local", "merged", "mirror"]
 Layout = Literal["parts", "document"]
 
+_LEAST = {"spark_copy_bytes": 0, "copy_tasks": 1, "copy_bytes_per_task": 1, "split_bytes": 0, "compact_bytes": 0}
+
 MOST_HOURS = 1_000_000
 """Of retention, more than a century: what is beyond is a slip, and no date to calculate with."""
 
@@ -97,6 +99,15 @@ class StreamSettings:
     """What waits is copied and then committed in batches of about so much for each task: what a crash lets be copied
     twice, and the temporaries that there are at the same time."""
 
+    split_bytes: int = 1024**3
+    """A file with more is copied in pieces of so many, by several tasks, where the root's file system can join them:
+    directories, and Hadoop file systems with ``concat``. On a single disk that can share no blocks between files this
+    writes it twice; 0: never."""
+
+    compact_bytes: int = 0
+    """local, merged: Parquet files of a part that have together at most so many bytes become one with the same records
+    (``compacting``); 0: never. Whoever compacts them has three times as much in memory; 128 MiB are a good value."""
+
     zookeeper_root: str = "/databus"
 
     @property
@@ -138,9 +149,13 @@ class StreamSettings:
         for field in ("retention_hours", "trash_retention_hours"):
             if not 1 <= (hours := getattr(self, field)) <= MOST_HOURS:
                 raise ConfigError(f"stream service {self.name}: {field} must be 1 to {MOST_HOURS}, not {hours}")
-        for field, least in (("spark_copy_bytes", 0), ("copy_tasks", 1), ("copy_bytes_per_task", 1)):
+        for field, least in _LEAST.items():
             if getattr(self, field) < least:
                 raise ConfigError(f"stream service {self.name}: {field} must be at least {least}")
+        if self.kind == "mirror" and self.compact_bytes:
+            raise ConfigError(
+                f"stream service {self.name}: a mirror has the bytes of its source; take compact_bytes away"
+            )
         if self.interval_s <= 0:
             raise ConfigError(f"stream service {self.name}: interval_s must be more than 0, not {self.interval_s}")
         for field in ("holes_after_s", "plain_rest_s"):

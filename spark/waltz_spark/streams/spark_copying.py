@@ -6,6 +6,9 @@ in a temporary, by a rename, and only one that an answer named. So it does not m
 forgets to end: a task that comes late writes into files that nobody will look at, and once the driver has deleted the
 directory, or a later run has taken it away, it cannot even make one (no gate makes a missing directory).
 
+Large files are copied in pieces (``splitting`` says how, and why this changes nothing of the above): one job copies
+whole files and pieces, a second one joins pieces, a third one reads what was joined again.
+
 A root that is a directory has to be seen by every executor. On a Hadoop file system the copies run in a JVM of the
 task's own Python process: Spark's is out of its reach.
 """
@@ -13,31 +16,30 @@ task's own Python process: Spark's is out of its reach.
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from waltz_spark.streams.copying import CopyRoom, FileCopy, copy_input, in_tasks
-from waltz_spark.streams.files import Files, local_files
+from waltz_spark.streams.copying import CopyRoom, FileCopy, in_tasks
+from waltz_spark.streams.files import Files, local_files, other_bytes
 from waltz_spark.streams.layout import join
+from waltz_spark.streams.splitting import (
+    Copied,
+    FilePiece,
+    Gates,
+    Join,
+    answers_of_files,
+    attempt_compact,
+    attempt_copy,
+    attempt_join,
+    attempt_sum,
+    pieces_of,
+)
 
-__all__ = ["Copied", "OnSpark", "SparkJobs", "TaskGates", "copied_group"]
+__all__ = ["OnSpark", "SparkJobs", "TaskGates"]
 
-_RESULT = "number long, path string, problem string, error string"
+_RESULT = "number long, path string, checksum long, problem string, error string"
 
-
-class Copied(NamedTuple):
-    """The answer of an attempt about one file: its copy's ``path``, the ``problem`` with the input, or the ``error``.
-
-    An error is an answer, not a failure of the task: doing it again at once would not help, and the driver says it
-    better.
-    """
-
-    number: int
-    path: str
-    problem: str
-    error: str
-
+Unit = TypeVar("Unit")
 
 Group = Callable[[int], Iterator[Copied]]
 """The work of the task of this number. Pickled, and run somewhere else."""
@@ -46,60 +48,136 @@ RunJob = Callable[[int, Group, str], list[Copied]]
 """So many tasks, the work of each, and what the job is called; the answers of one attempt of each. OSError."""
 
 
+class _NotJoined(OSError):
+    """A file system that says that it can join files has not done so."""
+
+
 class OnSpark:
     """A ``Copier``: ``run`` runs a job of at most ``tasks`` tasks, ``gates`` are the gates inside of one.
 
-    ``say`` is told when a batch has been copied, for people.
+    ``say`` is told when a batch has been copied, for people. ``split_bytes``: a file with more is copied in pieces of
+    so many, where they can be joined; 0: never.
     """
 
     def __init__(
-        self, run: RunJob, gates: Callable[[str], Files], tasks: int, say: Callable[[str], None] = lambda text: None
+        self,
+        run: RunJob,
+        gates: Gates,
+        tasks: int,
+        say: Callable[[str], None] = lambda text: None,
+        split_bytes: int = 0,
     ) -> None:
-        self._run, self._gates, self._tasks, self._say = run, gates, tasks, say
+        self._run, self._gates, self._tasks, self._say, self._split_bytes = run, gates, tasks, say, split_bytes
 
     def copy(self, works: Sequence[Sequence[FileCopy]], room: CopyRoom) -> list[str]:
         began = time.monotonic()
         copies = [each for work in works for each in work]
         attempts = room.new_directory("copies")
-        groups = in_tasks([each.size_bytes for each in copies], self._tasks)
-        what = f"{len(copies)} files, {sum(each.size_bytes for each in copies) / 1e6:.0f} MB, of {len(works)} parts"
-        answers = {each.number: each for each in self._run(len(groups), self._group(copies, groups, attempts), what)}
+        try:
+            answers = self._copied(copies, attempts, room)
+        except _NotJoined as error:
+            self._say(f"{error}; files are copied whole from now on")
+            self._split_bytes = 0
+            answers = self._copied(copies, attempts, room)
         problems = []
         first = 0
         for work in works:
-            mine = [answers[number] for number in range(first, first + len(work))]
+            mine = answers[first : first + len(work)]
             problems.append(next((each.problem for each in mine if each.problem), ""))
             if not problems[-1]:
-                self._take(work, mine, room)
+                for each, answer in zip(work, mine, strict=True):
+                    room.files.rename(answer.path, each.target)
+                    room.copied()
             first += len(work)
         room.files.delete(attempts)
-        seconds = time.monotonic() - began
-        self._say(f"copied {what}, with {len(groups)} tasks in {seconds:.1f} s")
+        what = f"{len(copies)} files, {sum(each.size_bytes for each in copies) / 1e6:.0f} MB, of {len(works)} parts"
+        self._say(f"copied {what}, with {self._tasks} tasks in {time.monotonic() - began:.1f} s")
         return problems
 
-    def _group(self, copies: Sequence[FileCopy], groups: Sequence[Sequence[int]], attempts: str) -> Group:
+    def compact(self, groups: Sequence[Sequence[str]], attempts: str, files: Files) -> dict[str, str]:
+        numbers: dict[str, int] = {}
+        for group in groups:
+            for path in group:
+                numbers[path] = len(numbers)
+        units = [{path: numbers[path] for path in group} for group in groups]
         gates = self._gates
-        return lambda task: copied_group(gates, [(number, copies[number]) for number in groups[task]], attempts)
-
-    def _take(self, work: Sequence[FileCopy], answers: Sequence[Copied], room: CopyRoom) -> None:
-        for each, answer in zip(work, answers, strict=True):
+        answers = self._job(
+            units, [len(unit) for unit in units], lambda mine: attempt_compact(gates, attempts, mine), "compactions"
+        )
+        for answer in answers.values():
             if answer.error:
-                raise OSError(f"a Spark task could not copy {each.path}: {answer.error}")
-            room.files.rename(answer.path, each.target)
-            room.copied()
+                raise OSError(f"a Spark task could not compact files: {answer.error}")
+        return {path: answers[number].path for path, number in numbers.items() if number in answers}
 
+    def _copied(self, copies: Sequence[FileCopy], attempts: str, room: CopyRoom) -> list[Copied]:
+        """For each file an answer with a path or a problem."""
+        is_split = self._split_bytes and room.files.joining(attempts) != "no"
+        pieces = pieces_of([each.size_bytes for each in copies], self._split_bytes if is_split else 0)
+        units = [(number, copies[each.file], each.span) for number, each in enumerate(pieces)]
+        sizes = [each.span.size_bytes if each.span else copies[each.file].size_bytes for each in pieces]
+        gates = self._gates
+        answers = self._job(units, sizes, lambda mine: attempt_copy(gates, attempts, mine), "copies")
+        for number, each in enumerate(pieces):
+            if answers[number].error:
+                raise OSError(f"a Spark task could not copy {copies[each.file].path}: {answers[number].error}")
+        found, joins = answers_of_files(pieces, answers)
+        joined = self._joined(joins, [copies[each.file].size_bytes for each in joins], attempts, room.files)
+        self._compare(joined, pieces, answers)
+        for file, path in joined.items():
+            seen = room.files.look(path)
+            if seen is None or seen.size_bytes != copies[file].size_bytes:
+                raise other_bytes(path)
+            found[file] = Copied(file, path)
+        return [found[file] for file in range(len(copies))]
 
-def copied_group(
-    gates: Callable[[str], Files], copies: Iterable[tuple[int, FileCopy]], attempts: str
-) -> Iterator[Copied]:
-    """What one attempt of a task does. ``copies``: (number, what is copied); ``attempts``: on the thread's root."""
-    target = gates(attempts)
-    for number, each in copies:
-        path = join(attempts, f"{number}.{uuid.uuid4().hex}")
-        try:
-            yield Copied(number, path, copy_input(gates(each.root), each.path, target, path), "")
-        except OSError as error:
-            yield Copied(number, "", "", f"{error or repr(error)} (every executor must see the roots)")
+    def _joined(self, joins: Sequence[Join], sizes: Sequence[int], attempts: str, files: Files) -> dict[int, str]:
+        """File -> the path of what its pieces have become."""
+        if not joins:
+            return {}
+        if files.joining(attempts) == "names":
+            paths = {each.file: join(attempts, f"joined.{each.file}") for each in joins}
+            for each in joins:
+                try:
+                    files.join(each.paths, paths[each.file])
+                except OSError as error:
+                    raise _NotJoined(f"{paths[each.file]} could not be joined of its pieces: {error}") from error
+            return paths
+        gates = self._gates
+        answers = self._job(joins, sizes, lambda mine: attempt_join(gates, attempts, mine), "joins")
+        for answer in answers.values():
+            if answer.error:
+                raise OSError(f"a Spark task could not join the pieces of a copy: {answer.error}")
+        return {number: answer.path for number, answer in answers.items()}
+
+    def _compare(self, joined: Mapping[int, str], pieces: Sequence[FilePiece], read: Mapping[int, Copied]) -> None:
+        """OSError if what was joined is not what was ``read``."""
+        spans = [
+            (number, joined[each.file], each.span)
+            for number, each in enumerate(pieces)
+            if each.span is not None and each.file in joined
+        ]
+        gates = self._gates
+        sizes = [span.size_bytes for _, _, span in spans]
+        answers = self._job(spans, sizes, lambda mine: attempt_sum(gates, mine), "comparisons")
+        for number, path, _ in spans:
+            if answers[number].error:
+                raise OSError(f"a Spark task could not read {path} again: {answers[number].error}")
+            if answers[number].checksum != read[number].checksum:
+                raise other_bytes(path)
+
+    def _job(
+        self,
+        units: Sequence[Unit],
+        sizes: Sequence[int],
+        work: Callable[[Sequence[Unit]], Iterator[Copied]],
+        what: str,
+    ) -> dict[int, Copied]:
+        """The answers, by their numbers. ``work``: what a task does with its units."""
+        if not units:
+            return {}
+        groups = [[units[number] for number in group] for group in in_tasks(sizes, self._tasks)]
+        what = f"{len(units)} {what}, {sum(sizes) / 1e6:.0f} MB"
+        return {each.number: each for each in self._run(len(groups), lambda task: work(groups[task]), what)}
 
 
 class SparkJobs:

@@ -6,9 +6,9 @@ before the change, or in its middle: half a file, half of a directory deleted, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from waltz_spark.streams.files import SeenPath
+from waltz_spark.streams.files import Joining, SeenPath, Span
 
 from tests.spark.streams.memory_files import MemoryFiles
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -67,8 +67,8 @@ class FaultyFiles:
     def read(self, path: str) -> bytes:
         return self._files.read(path)
 
-    def chunks(self, path: str) -> Iterator[bytes]:
-        return self._files.chunks(path)
+    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+        return self._files.chunks(path, span)
 
     def make_directories(self, path: str) -> None:
         if not self._files.exists(path):
@@ -84,12 +84,19 @@ class FaultyFiles:
         self._change("write", path, lambda: self._files.write_unsynced(path, data[: len(data) // 2]))
         self._files.write(path, [data])
 
-    def copy(self, path: str, target: str) -> int:
-        self.write(target, self._files.chunks(path))
-        return self._files.checksum(path)
+    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+        self.write(target, self._files.chunks(path, span))
+        return self._files.checksum(path, span)
 
-    def checksum(self, path: str) -> int:
-        return self._files.checksum(path)
+    def checksum(self, path: str, span: Span | None = None) -> int:
+        return self._files.checksum(path, span)
+
+    def joining(self, directory: str) -> Joining:
+        return self._files.joining(directory)
+
+    def join(self, pieces: Sequence[str], target: str) -> None:
+        self._change("join", target, lambda: self._files.write_unsynced(target, self._files.read(pieces[0])))
+        self._files.join(pieces, target)
 
     def rename(self, source: str, target: str) -> None:
         self._change("rename", f"{source} to {target}")

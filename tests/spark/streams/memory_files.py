@@ -6,9 +6,9 @@ As on a journalling file system a rename is durable as a whole, when either of i
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from waltz_spark.streams.files import CHUNK_BYTES, SeenPath
+from waltz_spark.streams.files import CHUNK_BYTES, Joining, SeenPath, Span
 
 from waltz_ray.protocol.checksum import crc32
 
@@ -103,8 +103,8 @@ class MemoryFiles:
     def read(self, path: str) -> bytes:
         return self._file(path).data
 
-    def chunks(self, path: str) -> Iterator[bytes]:
-        data = self._file(path).data
+    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+        data = self._spanned(path, span)
         for begin in range(0, len(data), CHUNK_BYTES):
             yield data[begin : begin + CHUNK_BYTES]
 
@@ -119,13 +119,27 @@ class MemoryFiles:
             parent.entries[posixpath.basename(path)] = _File()
         self._file(path).data = data
 
-    def copy(self, path: str, target: str) -> int:
-        data = self.read(path)
+    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+        data = self._spanned(path, span)
         self.write(target, [data])
         return crc32(data)
 
-    def checksum(self, path: str) -> int:
-        return crc32(self.read(path))
+    def checksum(self, path: str, span: Span | None = None) -> int:
+        return crc32(self._spanned(path, span))
+
+    def _spanned(self, path: str, span: Span | None) -> bytes:
+        data = self.read(path)
+        return data if span is None else data[span.first :][: span.size_bytes]
+
+    joins: Joining = "bytes"
+
+    def joining(self, directory: str) -> Joining:
+        return self.joins
+
+    def join(self, pieces: Sequence[str], target: str) -> None:
+        self.write(target, [self.read(piece) for piece in pieces])
+        for piece in pieces if self.joins == "names" else ():
+            self.delete(piece)
 
     def rename(self, source: str, target: str) -> None:
         if self._find(target) is not None:

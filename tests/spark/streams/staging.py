@@ -73,12 +73,14 @@ class Stage:
             zookeeper.close()
 
 
-def stage_before(name: str, make: Make = make_service, minutes: int = 2, layouts: Layouts = PARTS) -> Stage:
+def stage_before(
+    name: str, make: Make = make_service, minutes: int = 2, layouts: Layouts = PARTS, compact: str = ""
+) -> Stage:
     """Everything is there for ``name`` to begin its first run."""
     files, server = MemoryFiles(), MemoryZooKeeperServer()
-    stage = Stage(
-        World(files, "/x", minutes=minutes, files_each=2 if minutes > 1 else 1, layouts=layouts), files, server, make
-    )
+    files_each = 2 if minutes > 1 else 1
+    world = World(files, "/x", minutes=minutes, files_each=files_each, layouts=layouts, compact=compact)
+    stage = Stage(world, files, server, make)
     for earlier in CHAIN[: CHAIN.index(name)]:
         assert stage.run(earlier, Fuse())
     return stage

@@ -50,7 +50,7 @@ class Died(BaseException):
 class Case(NamedTuple):
     """``left_at``: where a first run ended, "" = there was none; ``point``: where the process is killed.
 
-    ``consumer``: it runs in between, and before recovery.
+    ``consumer``: it runs in between, and before recovery. ``compact``: the service makes one of a part's files.
     """
 
     service: str
@@ -58,6 +58,7 @@ class Case(NamedTuple):
     consumer: bool
     left_at: str = ""
     layout: str = "parts"
+    compact: bool = False
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Staged:
             "point": self.case.point,
             "signal": signal_name,
             "layout": self.case.layout,
+            "compact": self.case.service if self.case.compact else "",
         }
         command = [sys.executable, "-m", "tests.spark.streams.worker", json.dumps(case)]
         return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
@@ -121,7 +123,8 @@ def stage(case: Case, base: Path, hosts: str, zookeeper: ZooKeeper) -> Staged:
     """Everything is there for the case's service to begin its first run."""
     directory = base / uuid.uuid4().hex
     layouts = DOCUMENT if case.layout == "document" else PARTS
-    world = World(LocalFiles(), str(directory), f"/{directory.name}", 2, layouts=layouts)
+    compact = case.service if case.compact else ""
+    world = World(LocalFiles(), str(directory), f"/{directory.name}", 2, layouts=layouts, compact=compact)
     for name in CHAIN[: CHAIN.index(case.service)]:
         with world.service(name, zookeeper) as service:
             assert not service.run_once().standing_by
@@ -192,6 +195,16 @@ def test_a_mirror_of_a_mirror_killed_in_each_state(tmp_path: Path, zookeeper_ser
     cases = [Case(LAST, point, False) for point in points]
     cases += [Case(LAST, point, False, layout="document") for point in (*points, "during MOVE")]
     cases += [Case("tokyo", point, True, layout="document") for point in ("during MOVE", "after MOVE")]
+    assert problems_of(cases, tmp_path, zookeeper_server) == []
+
+
+def test_killed_while_parts_are_compacted(tmp_path: Path, zookeeper_server: str) -> None:
+    """Everywhere in a commit, in both layouts: the same records, in one file, announced once."""
+    cases = [
+        Case(SERVICES[number % 2], point, bool(number % 3), layout=layout, compact=True)
+        for layout in ("parts", "document")
+        for number, point in enumerate(POINTS)
+    ]
     assert problems_of(cases, tmp_path, zookeeper_server) == []
 
 

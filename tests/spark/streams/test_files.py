@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waltz_spark.streams.files import CHUNK_BYTES, Files, LocalFiles, copy_file, local_files, normal_root
+from waltz_spark.streams.files import CHUNK_BYTES, Files, LocalFiles, Span, copy_file, local_files, normal_root
 from waltz_spark.streams.hadoop_files import HadoopFiles
 from waltz_spark.streams.layout import join
 from waltz_spark.streams.odd import make_way, put_file
@@ -16,6 +19,7 @@ from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.world import CHAIN, World
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.checksum import crc32
 
 KINDS = ["memory", "local", pytest.param("hadoop", marks=pytest.mark.spark)]
 
@@ -75,6 +79,118 @@ def test_files_and_directories(files: Files, top: str) -> None:
     assert (files.exists(join(top, "a", "copy")), files.exists(join(top, "a", "none"))) == (True, False)
     files.sync_directory(join(top, "a"))
     assert files.file_system(top) == files.file_system(join(top, "not", "made"))
+
+
+@pytest.mark.parametrize(
+    ("span", "wanted"),
+    [
+        (Span(0, 3), slice(0, 3)),
+        (Span(5, 2 * CHUNK_BYTES), slice(5, 5 + 2 * CHUNK_BYTES)),
+        (Span(CHUNK_BYTES, 10 * CHUNK_BYTES), slice(CHUNK_BYTES, None)),
+        (Span(100 * CHUNK_BYTES, 1), slice(0, 0)),
+        (Span(7, 0), slice(0, 0)),
+    ],
+)
+def test_spans(files: Files, top: str, span: Span, wanted: slice) -> None:
+    content = bytes(range(256)) * 10_000
+    files.write(join(top, "file"), [content])
+    pieces = list(files.chunks(join(top, "file"), span))
+    assert b"".join(pieces) == content[wanted]
+    assert all(len(piece) <= CHUNK_BYTES for piece in pieces)
+    assert files.copy(join(top, "file"), join(top, "copy"), span) == crc32(content[wanted])
+    assert files.read(join(top, "copy")) == content[wanted]
+    assert files.checksum(join(top, "file"), span) == crc32(content[wanted])
+
+
+def test_joins(files: Files, top: str) -> None:
+    if files.joining(top) == "no":
+        assert isinstance(files, HadoopFiles)  # on file://: has no concat
+        return
+    content = [bytes([number]) * (CHUNK_BYTES + number) for number in range(3)]
+    for number, each in enumerate(content):
+        files.write(join(top, str(number)), [each])
+    files.join([join(top, "2"), join(top, "0"), join(top, "1")], join(top, "joined"))
+    assert files.read(join(top, "joined")) == content[2] + content[0] + content[1]
+    files.write(join(top, "0"), [content[0]])  # it may be gone
+    with pytest.raises(FileNotFoundError):
+        files.join([join(top, "0"), join(top, "none")], join(top, "more"))
+
+
+def test_joins_where_the_kernel_does_not_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at all, or it stops in the middle."""
+    copy = os.copy_file_range
+    files = LocalFiles()
+    for number in range(3):
+        files.write(str(tmp_path / str(number)), [bytes([number]) * 5000])
+
+    answers: list[bool] = []
+
+    def refuses(source: int, target: int, count: int) -> int:
+        if answers and answers.pop():
+            return copy(source, target, 1000)
+        raise OSError(errno.EXDEV, "two file systems")
+
+    monkeypatch.setattr(os, "copy_file_range", refuses)
+    for answers[:] in ([], [True, True], [False, True]):
+        files.join([str(tmp_path / str(number)) for number in range(3)], str(tmp_path / "joined"))
+        assert files.read(str(tmp_path / "joined")) == b"".join(bytes([number]) * 5000 for number in range(3))
+
+
+CONCAT = """
+import java.io.*;
+import org.apache.hadoop.fs.*;
+
+public class ConcatFileSystem extends RawLocalFileSystem {
+    public java.net.URI getUri() { return java.net.URI.create("concat:///"); }
+    public boolean hasPathCapability(Path path, String capability) throws IOException {
+        return capability.equals("fs.capability.paths.concat") || super.hasPathCapability(path, capability);
+    }
+    public void concat(Path target, Path[] sources) throws IOException {
+        OutputStream out = new FileOutputStream(pathToFile(target), true);
+        for (int i = 0; i < sources.length; i++) {
+            if (getFileStatus(sources[i]).getLen() == 0) throw new IOException("concat: an empty file, as HDFS says");
+            java.nio.file.Files.copy(pathToFile(sources[i]).toPath(), out);
+            if (!delete(sources[i], false)) throw new FileNotFoundException(sources[i].toString());
+        }
+        out.close();
+    }
+}
+"""
+
+
+@pytest.mark.spark
+def test_a_hadoop_file_system_that_joins_by_names(java_gateway: Any, tmp_path: Path) -> None:
+    """Compiled by the compiler that Spark brings along; there is no HDFS here."""
+    jvm = java_gateway.jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(CONCAT)
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    configuration.setClassLoader(compiler.getClassLoader())
+    configuration.set("fs.concat.impl", "ConcatFileSystem")
+    files = HadoopFiles(java_gateway, configuration)
+    top = f"concat://{tmp_path}"
+    assert (files.joining(top), HadoopFiles(java_gateway).joining(f"file://{tmp_path}")) == ("names", "no")
+    test_joins(files, top)
+    assert (tmp_path / "0").exists()
+    files.join([join(top, "0")], join(top, "alone"))
+    assert (tmp_path / "alone").read_bytes() == bytes(CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("read", [LocalFiles.read, LocalFiles.checksum, lambda files, path: list(files.chunks(path))])
+def test_what_is_no_file_is_never_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[LocalFiles, str], object]
+) -> None:
+    """A pipe that nobody writes to came between the look and the read."""
+    monkeypatch.chdir(tmp_path)  # the names of sockets have to be short
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind("socket")
+        for name in ("pipe", "socket", "/dev/zero"):
+            with pytest.raises(OSError, match=r"not a file|No such device"):
+                read(LocalFiles(), name)
+    with pytest.raises(IsADirectoryError):
+        read(LocalFiles(), str(tmp_path))
 
 
 def test_renames(files: Files, top: str) -> None:

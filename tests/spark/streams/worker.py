@@ -36,9 +36,8 @@ def main(case: dict[str, str]) -> int:
 
     zookeeper = KazooZooKeeper(case["hosts"], SESSION_TIMEOUT_MS)
     try:
-        settings = settings_of(case["base"], case["node"], DOCUMENT if case["layout"] == "document" else PARTS)[
-            case["service"]
-        ]
+        layouts = DOCUMENT if case["layout"] == "document" else PARTS
+        settings = settings_of(case["base"], case["node"], layouts, case["compact"])[case["service"]]
         with StreamService(settings, zookeeper, clock=lambda: NOW, hook=hook) as service:
             service.run_once()
     except (VersionConflict, StorageError, ZooKeeperUnreachable) as error:

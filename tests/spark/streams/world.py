@@ -6,9 +6,12 @@ tokyo (local, root a) -> all (merged, root b) -> far (mirror, root c) -> copy (m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from waltz_spark.streams.announce import decode_announcement
 from waltz_spark.streams.files import Files
 from waltz_spark.streams.layout import (
@@ -29,7 +32,19 @@ from waltz_spark.streams.states import StreamState
 
 from waltz_ray.coordination.api import ZooKeeper
 
-__all__ = ["CHAIN", "DOCUMENT", "FIRST", "MIXED", "Layouts", "NOW", "PARTS", "World", "settings_of", "walk"]
+__all__ = [
+    "CHAIN",
+    "DOCUMENT",
+    "FIRST",
+    "MIXED",
+    "Layouts",
+    "NOW",
+    "PARTS",
+    "World",
+    "parquet_of",
+    "settings_of",
+    "walk",
+]
 
 NOW = datetime(2026, 11, 21, 15, 53, 20, tzinfo=timezone.utc)
 FIRST = datetime(2026, 11, 21, 15, 50, tzinfo=timezone.utc)
@@ -45,8 +60,8 @@ DOCUMENT: Layouts = ("document",) * 4
 MIXED: Layouts = ("document", "parts", "document", "parts")
 
 
-def settings_of(base: str, node: str, layouts: Layouts = PARTS) -> dict[str, StreamSettings]:
-    """The chain, each service in a root of its own under ``base``."""
+def settings_of(base: str, node: str, layouts: Layouts = PARTS, compact: str = "") -> dict[str, StreamSettings]:
+    """The chain, each service in a root of its own under ``base``. ``compact``: the service that does so."""
     roots = {name: join(base, letter) for name, letter in zip(CHAIN, "abcd", strict=True)}
     before = dict(zip(CHAIN[1:], CHAIN, strict=False))
     after = {producer: consumer for consumer, producer in before.items()}
@@ -60,6 +75,7 @@ def settings_of(base: str, node: str, layouts: Layouts = PARTS) -> dict[str, Str
             (after[name],) if name in after else (),
             zookeeper_root=node,
             layout=layout,
+            compact_bytes=1_000_000 if name == compact else 0,
         )
         for name, layout in zip(CHAIN, layouts, strict=True)
     }
@@ -79,8 +95,21 @@ def walk(files: Files, path: str) -> dict[str, bytes | None]:
     return found
 
 
+def parquet_of(lines: Sequence[str]) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"line": lines}), out)
+    return out.getvalue()
+
+
+def _lines_of(data: bytes) -> bytes:
+    return "\n".join(pq.read_table(pa.BufferReader(data)).column("line").to_pylist()).encode()
+
+
 class World:
-    """``minutes``: how many the collector leaves, each with ``files`` files but the last, which is empty."""
+    """``minutes``: how many the collector leaves, each with ``files`` files but the last, which is empty.
+
+    ``compact``: the files are Parquet, and this service makes one of those of a part.
+    """
 
     def __init__(
         self,
@@ -90,9 +119,10 @@ class World:
         minutes: int = 2,
         files_each: int = 2,
         layouts: Layouts = PARTS,
+        compact: str = "",
     ) -> None:
-        self.files, self.base, self.node = files, base, node
-        self.settings = settings_of(base, node, layouts)
+        self.files, self.base, self.node, self.compact = files, base, node, compact
+        self.settings = settings_of(base, node, layouts, compact)
         self.expected: dict[PublishedPath, dict[str, bytes]] = {}
         for number in range(minutes):
             self.collect(FIRST + timedelta(minutes=number), files_each if number < minutes - 1 or minutes == 1 else 0)
@@ -108,13 +138,19 @@ class World:
         directory = data_path(self.root("tokyo"), "bank", collector)
         self.files.make_directories(directory)
         content = {f"{minute_name(minute)}.{i}": f"record {minute} {collector} {i}".encode() for i in range(count)}
+        if self.compact:
+            content = {f"{name}.parquet": parquet_of([data.decode()]) for name, data in content.items()}
+        self.leave(directory, minute, content)
+        self.expected[PublishedPath("streams_local", "bank", minute, "tokyo", collector)] = content
+
+    def leave(self, directory: str, minute: datetime, content: Mapping[str, bytes]) -> None:
+        """The files of a minute, then their marker."""
         for name, data in content.items():
             self.files.write(join(directory, name), [data])
         self.files.sync_directory(directory)
         self.files.write(join(directory, "marker"), [encode_marker(minute, list(content))])
         self.files.rename(join(directory, "marker"), join(directory, marker_name(minute)))
         self.files.sync_directory(directory)
-        self.expected[PublishedPath("streams_local", "bank", minute, "tokyo", collector)] = content
 
     def service(self, name: str, zookeeper: ZooKeeper) -> StreamService:
         return StreamService(self.settings[name], zookeeper, lambda root: self.files, lambda: NOW)
@@ -154,6 +190,8 @@ class World:
             directory = path.to_stream(STREAM_OF[name]).on(self.root(name))
             # From the first service with the document's layout on, the names have the part in front.
             before = [self.settings[each].layout for each in CHAIN[: CHAIN.index(name) + 1]]
+            if self.compact and content:
+                content = self._compacted(name, content)
             if "document" in before:
                 content = {f"{path.part}-{file}": data for file, data in content.items()}
             if before[-1] == "document":
@@ -163,10 +201,21 @@ class World:
             if not content:
                 expected[directory] = None
         there = walk(self.files, join(self.root(name), STREAM_OF[name]))
+        if self.compact:
+            there = {
+                path: _lines_of(data) if data and path.endswith(".parquet") else data for path, data in there.items()
+            }
         if there == expected:
             return []
         missing = sorted(expected.items() - there.items(), key=str)
         return [f"{name}: missing {missing}, too much {sorted(there.items() - expected.items(), key=str)}"]
+
+    def _compacted(self, name: str, content: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The lines of each file; from the service that compacts on, all of them in the first one."""
+        lines = {file: _lines_of(data) for file, data in content.items()}
+        if CHAIN.index(name) < CHAIN.index(self.compact):
+            return lines
+        return {min(lines): b"\n".join(lines[file] for file in sorted(lines))}
 
     def _announcement_problems(self, name: str) -> list[str]:
         """What is published is consumed or announced, and what is announced is published."""
