@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from tests.security.keys import doorkeeper
+from tests.security.keys import Trusting
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
@@ -45,7 +46,7 @@ class Connection(GreetedStream):
             64 * 1024 * 1024,
             replica.loop.name,
             Outgoing(),
-            prove=lambda channel: doorkeeper(replica.replica_id).accept(channel)[1],
+            prove=partial(Trusting().open, replica.replica_id),
         )
         self._replica = replica
         self._waiting: list[ReplicaRequest] = []

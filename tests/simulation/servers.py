@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.security.keys import keyring
+from tests.security.keys import Trusting
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
 from waltz_ray.actors.manager import Manager
@@ -55,7 +55,7 @@ class SimServer(Process):
 
     async def _start(self, store: ClusterStore) -> None:
         try:
-            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms, keyring())
+            server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms, Trusting())
             await server.start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")

@@ -115,7 +115,9 @@ class SimThreads(Threads):
 _TIMED = (net_stream, driver, turns, seldom, backlog)
 
 
-async def listen(name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None) -> Any:
+async def listen(
+    name: str, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: None = None, plain: bool = False
+) -> Any:
     """``net.listener.listen`` on the simulated network: the real one needs sockets."""
     return await asyncio.get_running_loop().create_server(make, host, port)
 

@@ -199,7 +199,7 @@ class _Stream(GreetedStream):
             super().on_impatience(reason)
 
     def on_closed(self, error: Exception) -> None:
-        self.link.stream_closed(self, str(error))
+        self.link.stream_closed(self, error)
 
 
 class ReplicaLink:
@@ -231,7 +231,7 @@ class ReplicaLink:
         self._drivers = drivers
         self._endpoint: Endpoint | None = None
         self._changed = asyncio.Event()
-        self._pauses = Backoff(longest_s=1.0, spread=0.0)  # between two attempts, until both streams work
+        self._not_believed = False  # one of the two sides could not prove itself the last time
         self._live: _Stream | None = None
         self._bulk: _Stream | None = None
         self._ready: set[bool] = set()
@@ -281,7 +281,7 @@ class ReplicaLink:
 
     async def _keep_connected(self) -> None:
         # In step or not: it is at one replica, and of few servers. Between two attempts, or two looks at its progress.
-        pauses = self._pauses
+        pauses = Backoff(longest_s=1.0, spread=0.0)
         loop = asyncio.get_running_loop()
         while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             self._changed.clear()
@@ -295,6 +295,8 @@ class ReplicaLink:
                             await connect(
                                 partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
                             )
+                    if not self._not_believed:
+                        pauses.reset()
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")
                 except OSError as error:
@@ -319,16 +321,15 @@ class ReplicaLink:
     def stream_ready(self, stream: _Stream) -> None:
         self._ready.add(stream.bulk)
         if len(self._ready) == 2 and not self._up:
-            self._up = True
-            self._pauses.reset()
+            self._up, self._not_believed = True, False
             self.heard_at = asyncio.get_running_loop().time()
             self._tell_all(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
-    def stream_closed(self, stream: _Stream, reason: str) -> None:
+    def stream_closed(self, stream: _Stream, error: Exception) -> None:
         if stream in (self._live, self._bulk):
-            was_up = self._up
-            self._disconnect(reason)
-            if was_up:  # else it is one that does not want us, or that we do not want: not in a circle
+            self._not_believed = isinstance(error, AuthenticationFailed)
+            self._disconnect(str(error))
+            if not self._not_believed:  # that one of us has another secret does not change so soon
                 self._changed.set()  # try again at once: a restarted replica may listen already
 
     def _disconnect(self, reason: str) -> None:
