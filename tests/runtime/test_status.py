@@ -91,8 +91,8 @@ def test_the_keys_are_the_fields_and_numbers_are_text() -> None:
     read = as_read()
     assert read["cluster_key"] == "00000000-0000-0000-0000-000000000005"
     assert read["partitions"] == [
-        {"partition": 0, "server": 1, "generation": 4, "session": 3, "members": [0, 2]},
-        {"partition": 1, "server": None, "generation": 0, "session": -1, "members": []},
+        {"partition": 0, "server": 1, "generation": 4, "session": 3, "members": [0, 2], "replicas": []},
+        {"partition": 1, "server": None, "generation": 0, "session": -1, "members": [], "replicas": []},
     ]
     assert (read["registered_servers"], read["placement"]) == ({"1": "h:2"}, {"0": "node:h"})
     assert read["zookeeper_state"] == {

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from tests.security.keys import Trusting
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
@@ -45,8 +43,7 @@ class Connection(GreetedStream):
             REPLICA_VERSIONS,
             64 * 1024 * 1024,
             replica.loop.name,
-            Outgoing(),
-            prove=partial(Trusting().open, replica.replica_id),
+            Outgoing(),  # nobody proves anything here (``Trusting``): orders may come in one piece with the HELLO
         )
         self._replica = replica
         self._waiting: list[ReplicaRequest] = []
