@@ -50,6 +50,7 @@ def environment(ray_head: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize("run", list(parameters()))
 def test_a_block_runs(run: list[Block], environment: dict[str, str], tmp_path: Path) -> None:
     said = {word: text for block in run for word, text in block.said.items()}
+    environment = environment | {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}  # its contexts are its own
     if "alone" in said:
         environment = {name: value for name, value in environment.items() if name not in ("RAY_ADDRESS", "WALTZ_DIR")}
     (tmp_path / "examples").symlink_to(ROOT / "examples")

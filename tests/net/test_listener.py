@@ -124,3 +124,27 @@ def test_nothing_is_accepted_after_the_close(run: Any) -> None:
             await asyncio.open_connection("127.0.0.1", accepting.port)
 
     run(test())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_has_been_accepted_and_not_begun_is_closed_with_the_listener(run: Any) -> None:
+    """It was accepted in this very turn of the loop: nothing of the task that begins it has run."""
+
+    async def test() -> bytes:
+        accepting = await listener.listen("server 3", Greets, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", accepting.port)
+        await asyncio.wait_for(reader.read(1), 20)
+        peer = socket.create_connection(("127.0.0.1", accepting.port))
+        accepting._accept()
+        (connection,) = accepting._beginning.values()
+        accepting.close()
+        await asyncio.gather(*accepting._beginning, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert connection.fileno() < 0
+        peer.settimeout(5)
+        with peer:
+            answer = peer.recv(1)
+        writer.close()
+        return answer
+
+    assert run(test()) == b""

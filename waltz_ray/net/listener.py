@@ -88,7 +88,7 @@ class LoopListener:
         self._loop = asyncio.get_running_loop()
         self._shortage = _Shortage(name)
         self._pause: asyncio.TimerHandle | None = None
-        self._beginning: dict[asyncio.Task[object], None] = {}  # the oldest first
+        self._beginning: dict[asyncio.Task[object], socket.socket] = {}  # the oldest first
         self._loop.add_reader(listening.fileno(), self._accept)
 
     def close(self) -> None:
@@ -121,8 +121,13 @@ class LoopListener:
             if len(self._beginning) >= _BEGINNING:
                 next(iter(self._beginning)).cancel()  # who is one of ours needs some milliseconds
             task = self._loop.create_task(self._begin(connection))
-            self._beginning[task] = None
-            task.add_done_callback(lambda done: self._beginning.pop(done, None))
+            self._beginning[task] = connection
+            task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[object]) -> None:
+        connection = self._beginning.pop(task)
+        if task.cancelled():  # perhaps before its first step, so that nothing of it has run
+            connection.close()
 
     def _again(self) -> None:
         self._pause = None
@@ -138,9 +143,6 @@ class LoopListener:
         except (OSError, MemoryError) as error:
             connection.close()
             log.info("%s: a connection was lost before it began: %s", self._name, error)
-        except asyncio.CancelledError:
-            connection.close()
-            raise
 
     async def _is_tls(self, connection: socket.socket) -> bool:
         """Whether the first byte is that of a TLS client; it stays where it is. TimeoutError if none comes."""
