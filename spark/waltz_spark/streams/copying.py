@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from waltz_spark.streams.compacting import compact_files
-from waltz_spark.streams.files import Files, FilesOf, Span, copy_file, directory_of, other_bytes
+from waltz_spark.streams.files import ByteSpan, Files, FilesOf, copy_file, directory_of, other_bytes
 from waltz_spark.streams.odd import unreadable_input
 from waltz_spark.streams.texts import shown
 
@@ -84,7 +84,9 @@ class InProcess:
         return placed
 
 
-def copy_input(source: Files, path: str, target: Files, target_path: str, span: Span | None = None) -> tuple[int, str]:
+def copy_input(
+    source: Files, path: str, target: Files, target_path: str, span: ByteSpan | None = None
+) -> tuple[int, str]:
     """Copy one input durably: the CRC-32 of what was read, and "" or what is wrong with the input.
 
     OSError for what else fails. The copy is compared, but for that of a ``span``: what it becomes a part of is.

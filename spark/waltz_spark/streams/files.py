@@ -30,7 +30,7 @@ __all__ = [
     "Joining",
     "LocalFiles",
     "SeenPath",
-    "Span",
+    "ByteSpan",
     "copy_file",
     "directory_of",
     "local_files",
@@ -45,7 +45,7 @@ Joining = Literal["no", "names", "bytes"]
 file system can do that)."""
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of a file: ``size_bytes`` from ``first`` on."""
 
     first: int
@@ -88,7 +88,7 @@ class Files(Protocol):
         """A small file. FileNotFoundError."""
         ...
 
-    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+    def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
         """A file, or a span of it, in pieces of at most CHUNK_BYTES. Ends early with the file. FileNotFoundError."""
         ...
 
@@ -99,13 +99,13 @@ class Files(Protocol):
         """
         ...
 
-    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+    def copy(self, path: str, target: str, span: ByteSpan | None = None) -> int:
         """Copy the file's bytes to ``target``, durable like those of ``write``: the CRC-32 of what was read.
 
         FileNotFoundError."""
         ...
 
-    def checksum(self, path: str, span: Span | None = None) -> int:
+    def checksum(self, path: str, span: ByteSpan | None = None) -> int:
         """The CRC-32 of the file's bytes. FileNotFoundError."""
         ...
 
@@ -175,7 +175,7 @@ def directory_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def copy_file(source: Files, path: str, target: Files, target_path: str, span: Span | None = None) -> int:
+def copy_file(source: Files, path: str, target: Files, target_path: str, span: ByteSpan | None = None) -> int:
     """Copy a file, or a span of it, from one gate to another, durable at the target: the CRC-32 of what was read.
 
     FileNotFoundError.
@@ -243,7 +243,7 @@ class LocalFiles:
         with _opened(path) as file:
             return file.read()
 
-    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+    def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
         with _opened(path) as file:
             yield from _pieces(file, span)
 
@@ -254,13 +254,13 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
 
-    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+    def copy(self, path: str, target: str, span: ByteSpan | None = None) -> int:
         passing = Checksum()
         with _opened(path) as file:  # before the target: nothing is made where there is no source
             self.write(target, passing.of(_pieces(file, span)))
         return passing.value
 
-    def checksum(self, path: str, span: Span | None = None) -> int:
+    def checksum(self, path: str, span: ByteSpan | None = None) -> int:
         passing = Checksum()
         for _ in passing.of(self.chunks(path, span)):
             pass
@@ -337,7 +337,7 @@ def _opened(path: str) -> IO[bytes]:
     return open(path, "rb", opener=opener)
 
 
-def _pieces(file: IO[bytes], span: Span | None) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], span: ByteSpan | None) -> Iterator[bytes]:
     if span is None:
         yield from iter(lambda: file.read(CHUNK_BYTES), b"")
         return

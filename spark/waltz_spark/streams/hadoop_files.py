@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from waltz_spark.streams.files import CHUNK_BYTES, Joining, SeenPath, Span
+from waltz_spark.streams.files import CHUNK_BYTES, ByteSpan, Joining, SeenPath
 
 __all__ = ["HadoopFiles"]
 
@@ -104,7 +104,7 @@ class HadoopFiles:
     def read(self, path: str) -> bytes:
         return b"".join(self.chunks(path))
 
-    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+    def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
         with _translated(path):
             stream = self._open(path, span)
         try:
@@ -119,7 +119,7 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def _open(self, path: str, span: Span | None) -> Any:
+    def _open(self, path: str, span: ByteSpan | None) -> Any:
         system, there = self._at(path)
         stream = system.open(there)
         if span is None:
@@ -149,7 +149,7 @@ class HadoopFiles:
         system, there = self._at(path)
         return system.createFile(there).overwrite(True).build()
 
-    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+    def copy(self, path: str, target: str, span: ByteSpan | None = None) -> int:
         with self._summed(path, span) as (source, checksum), _translated(target):
             stream = self._create(target)
             try:
@@ -159,7 +159,7 @@ class HadoopFiles:
                 stream.close()
             return int(checksum.getValue())
 
-    def checksum(self, path: str, span: Span | None = None) -> int:
+    def checksum(self, path: str, span: ByteSpan | None = None) -> int:
         with self._summed(path, span) as (source, checksum), _translated(path):
             nowhere = self._gateway.jvm.org.apache.commons.io.output.NullOutputStream.NULL_OUTPUT_STREAM
             self._hadoop.io.IOUtils.copyBytes(source, nowhere, CHUNK_BYTES, False)
@@ -182,7 +182,7 @@ class HadoopFiles:
         self.rename(first, target)
 
     @contextmanager
-    def _summed(self, path: str, span: Span | None) -> Iterator[tuple[Any, Any]]:
+    def _summed(self, path: str, span: ByteSpan | None) -> Iterator[tuple[Any, Any]]:
         """The file's stream, and the CRC-32 of what has been read from it."""
         zipped = self._gateway.jvm.java.util.zip
         with _translated(path):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from waltz_spark.streams.compacting import compact_files
 from waltz_spark.streams.copying import FileCopy, copy_input
-from waltz_spark.streams.files import Files, Span
+from waltz_spark.streams.files import ByteSpan, Files
 from waltz_spark.streams.layout import join
 
 __all__ = [
@@ -49,7 +49,7 @@ class FilePiece(NamedTuple):
     """``span`` of the file of this number; None = all of it."""
 
     file: int
-    span: Span | None
+    span: ByteSpan | None
 
 
 class Join(NamedTuple):
@@ -82,7 +82,7 @@ def pieces_of(sizes: Sequence[int], piece_bytes: int) -> list[FilePiece]:
             pieces.append(FilePiece(number, None))
             continue
         for first in range(0, size_bytes, each):
-            pieces.append(FilePiece(number, Span(first, min(each, size_bytes - first))))
+            pieces.append(FilePiece(number, ByteSpan(first, min(each, size_bytes - first))))
     return pieces
 
 
@@ -103,7 +103,9 @@ def answers_of_files(
     return found, joins
 
 
-def attempt_copy(gates: Gates, attempts: str, units: Sequence[tuple[int, FileCopy, Span | None]]) -> Iterator[Copied]:
+def attempt_copy(
+    gates: Gates, attempts: str, units: Sequence[tuple[int, FileCopy, ByteSpan | None]]
+) -> Iterator[Copied]:
     """Files and pieces, in a task. ``attempts``: the job's directory on the thread's root."""
     target = gates(attempts)
     for number, each, span in units:
@@ -127,7 +129,7 @@ def attempt_join(gates: Gates, attempts: str, units: Sequence[Join]) -> Iterator
             yield _failed(each.file, error)
 
 
-def attempt_sum(gates: Gates, units: Sequence[tuple[int, str, Span]]) -> Iterator[Copied]:
+def attempt_sum(gates: Gates, units: Sequence[tuple[int, str, ByteSpan]]) -> Iterator[Copied]:
     """Checksums of spans, in a task."""
     for number, path, span in units:
         try:

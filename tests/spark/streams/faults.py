@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from waltz_spark.streams.files import Joining, SeenPath, Span
+from waltz_spark.streams.files import ByteSpan, Joining, SeenPath
 
 from tests.spark.streams.memory_files import MemoryFiles
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -67,7 +67,7 @@ class FaultyFiles:
     def read(self, path: str) -> bytes:
         return self._files.read(path)
 
-    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+    def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
         return self._files.chunks(path, span)
 
     def make_directories(self, path: str) -> None:
@@ -84,11 +84,11 @@ class FaultyFiles:
         self._change("write", path, lambda: self._files.write_unsynced(path, data[: len(data) // 2]))
         self._files.write(path, [data])
 
-    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+    def copy(self, path: str, target: str, span: ByteSpan | None = None) -> int:
         self.write(target, self._files.chunks(path, span))
         return self._files.checksum(path, span)
 
-    def checksum(self, path: str, span: Span | None = None) -> int:
+    def checksum(self, path: str, span: ByteSpan | None = None) -> int:
         return self._files.checksum(path, span)
 
     def joining(self, directory: str) -> Joining:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
-from waltz_spark.streams.files import CHUNK_BYTES, Joining, SeenPath, Span
+from waltz_spark.streams.files import CHUNK_BYTES, ByteSpan, Joining, SeenPath
 
 from waltz_ray.protocol.checksum import crc32
 
@@ -103,7 +103,7 @@ class MemoryFiles:
     def read(self, path: str) -> bytes:
         return self._file(path).data
 
-    def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+    def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
         data = self._spanned(path, span)
         for begin in range(0, len(data), CHUNK_BYTES):
             yield data[begin : begin + CHUNK_BYTES]
@@ -119,15 +119,15 @@ class MemoryFiles:
             parent.entries[posixpath.basename(path)] = _File()
         self._file(path).data = data
 
-    def copy(self, path: str, target: str, span: Span | None = None) -> int:
+    def copy(self, path: str, target: str, span: ByteSpan | None = None) -> int:
         data = self._spanned(path, span)
         self.write(target, [data])
         return crc32(data)
 
-    def checksum(self, path: str, span: Span | None = None) -> int:
+    def checksum(self, path: str, span: ByteSpan | None = None) -> int:
         return crc32(self._spanned(path, span))
 
-    def _spanned(self, path: str, span: Span | None) -> bytes:
+    def _spanned(self, path: str, span: ByteSpan | None) -> bytes:
         data = self.read(path)
         return data if span is None else data[span.first :][: span.size_bytes]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waltz_spark.streams.files import CHUNK_BYTES, Files, LocalFiles, Span, copy_file, local_files, normal_root
+from waltz_spark.streams.files import CHUNK_BYTES, ByteSpan, Files, LocalFiles, copy_file, local_files, normal_root
 from waltz_spark.streams.hadoop_files import HadoopFiles
 from waltz_spark.streams.layout import join
 from waltz_spark.streams.odd import make_way, put_file
@@ -84,14 +84,14 @@ def test_files_and_directories(files: Files, top: str) -> None:
 @pytest.mark.parametrize(
     ("span", "wanted"),
     [
-        (Span(0, 3), slice(0, 3)),
-        (Span(5, 2 * CHUNK_BYTES), slice(5, 5 + 2 * CHUNK_BYTES)),
-        (Span(CHUNK_BYTES, 10 * CHUNK_BYTES), slice(CHUNK_BYTES, None)),
-        (Span(100 * CHUNK_BYTES, 1), slice(0, 0)),
-        (Span(7, 0), slice(0, 0)),
+        (ByteSpan(0, 3), slice(0, 3)),
+        (ByteSpan(5, 2 * CHUNK_BYTES), slice(5, 5 + 2 * CHUNK_BYTES)),
+        (ByteSpan(CHUNK_BYTES, 10 * CHUNK_BYTES), slice(CHUNK_BYTES, None)),
+        (ByteSpan(100 * CHUNK_BYTES, 1), slice(0, 0)),
+        (ByteSpan(7, 0), slice(0, 0)),
     ],
 )
-def test_spans(files: Files, top: str, span: Span, wanted: slice) -> None:
+def test_spans(files: Files, top: str, span: ByteSpan, wanted: slice) -> None:
     content = bytes(range(256)) * 10_000
     files.write(join(top, "file"), [content])
     pieces = list(files.chunks(join(top, "file"), span))

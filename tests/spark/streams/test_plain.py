@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from waltz_spark.streams.entries import CollectorDirectory
-from waltz_spark.streams.files import Span
+from waltz_spark.streams.files import ByteSpan
 from waltz_spark.streams.layout import PublishedPath, data_path, join
 from waltz_spark.streams.plain import plain_minute, plain_minutes
 from waltz_spark.streams.services import Pass, StreamService
@@ -128,7 +128,7 @@ def test_what_grows_while_it_is_copied_stays(writer: Writer, monkeypatch: pytest
     writer.after(60)
     copy = MemoryFiles.copy
 
-    def growing(self: MemoryFiles, path: str, target: str, span: Span | None = None) -> int:
+    def growing(self: MemoryFiles, path: str, target: str, span: ByteSpan | None = None) -> int:
         checksum = copy(self, path, target, span)
         if path.endswith(NAME):
             writer.write(NAME, b"one and more")

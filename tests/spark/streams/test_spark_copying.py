@@ -16,7 +16,7 @@ from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.batches import FILES_OF_A_BATCH, Copies, Ready
 from waltz_spark.streams.commit import Work
 from waltz_spark.streams.copying import InProcess, in_tasks
-from waltz_spark.streams.files import Files, FilesOf, Joining, Span
+from waltz_spark.streams.files import ByteSpan, Files, FilesOf, Joining
 from waltz_spark.streams.layout import PublishedPath, join
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
@@ -335,7 +335,7 @@ def test_a_task_that_cannot_write_ends_the_run() -> None:
         def exists(self, path: str) -> bool:
             return files.exists(path)
 
-        def chunks(self, path: str, span: Span | None = None) -> Iterator[bytes]:
+        def chunks(self, path: str, span: ByteSpan | None = None) -> Iterator[bytes]:
             return files.chunks(path, span)
 
     on_spark = OnSpark(Jobs(), lambda root: Full(), 3)
