@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -82,10 +82,16 @@ mutations: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/waltz bench all --results benchmarks/results $(ARGS)
 
-# Appends beside a kill every 20 s, with a checkpoint every 3,000 transactions; minutes: MINUTES=20
-MINUTES ?= 2
+# Locked transactions from four processes while every kind of process is stopped and started in turn, the rules of the log
+# asked of the replicas' files, a full restart, and again: TRANSACTIONS=100000
+TRANSACTIONS ?= 1000000
 smoke: $(STAMP)
-	$(BIN)/waltz bench smoke --minutes $(MINUTES) $(ARGS)
+	$(BIN)/waltz bench smoke --transactions $(TRANSACTIONS) $(ARGS)
+
+# Appends beside a kill every 20 s, with a checkpoint every 3,000 transactions; pauses, memory: MINUTES=20
+MINUTES ?= 2
+kills: $(STAMP)
+	$(BIN)/waltz bench kills --minutes $(MINUTES) $(ARGS)
 
 # What is felt when something is killed, hangs or is moved; tries of each event: TRIES=20
 TRIES ?= 20
