@@ -36,6 +36,8 @@ from waltz_ray.errors import DataUnavailable
 __all__ = ["RuleBroken", "SmokeOptions", "check_files", "chosen_faults", "smoke"]
 
 _PARTITIONS = 4
+_MOST_A_SECOND = 6_000.0
+_TURN_S = 65.0  # that all faults take
 _HISTORIES, _CLUSTER = "histories", "waltz"
 
 Tell = Callable[[str], None]
@@ -43,12 +45,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """``transactions`` in the log at the end, half of them in each round, at ``rate`` a second; each round goes through
-    ``faults`` (names in ``FAULTS``; none: all) at least once, with ``quiet_s`` between two."""
+    """``transactions`` in the log at the end, half of them in each round, at ``rate`` a second (0: as many as make them
+    about so many in one turn through all faults, 6,000 at the most); each round goes through ``faults`` (names in
+    ``FAULTS``; none: all) at least once, with ``quiet_s`` between two."""
 
     transactions: int = 1_000_000
     clients: int = 4
-    rate: float = 6_000.0
+    rate: float = 0.0
     outstanding: int = 256
     locks: int = 500
     size_bytes: int = 120
@@ -142,7 +145,8 @@ class _Smoke:
 
     def _plan(self, waltz: Waltz) -> ClientPlan:
         options = self._options
-        sizes = options.rate, options.outstanding, options.locks, options.size_bytes
+        usual = min(_MOST_A_SECOND, max(100.0, options.transactions / options.rounds / _TURN_S))
+        sizes = options.rate or usual, options.outstanding, options.locks, options.size_bytes
         return ClientPlan(waltz.name, str(self._directory / _HISTORIES), _PARTITIONS, 0, 0, *sizes)
 
     def _fault(self, waltz: Waltz, clients: SmokeClients, where: str, name: str) -> None:

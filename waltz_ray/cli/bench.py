@@ -368,7 +368,9 @@ def smoke(
     directory: DirOption = "",
     transactions: Annotated[int, typer.Option(min=1, help="In the log at the end.")] = 1_000_000,
     clients: Annotated[int, typer.Option(min=1, max=200, help="Client processes.")] = 4,
-    rate: Annotated[float, typer.Option(min=1, help="Transactions a second that they begin.")] = 6_000.0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Transactions a second that they begin. 0: by their number, 6,000 at the most.")
+    ] = 0.0,
     only: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
     as_json: JsonOption = False,
 ) -> None:
