@@ -11,7 +11,7 @@ might get a second one at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from waltz_ray.members import Members
 from waltz_ray.protocol.ids import NO_SESSION, quorum_of
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.protocol.set_moves import Moves
+from waltz_ray.storage.replica_service import ReplicaService
 
 if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
@@ -212,12 +213,19 @@ class Moving:
         if len(moves.changed) > _MOST_AT_ONCE:
             self.world.history.blame("set_moves", f"partitions {sorted(moves.changed)} are all on the way")
 
-    def left(self, replica: SimReplica, partitions: Iterable[int]) -> None:
-        """A replica has given these up: nobody counts on what it had acknowledged of them."""
-        for p in partitions:
-            if replica.acknowledged.pop(p, None) is not None:
-                self.world.history.counts["partitions given up"] += 1
-                replica.tell(f"partition {p} was moved away, and is given up")
+    def vacating(self, replica: SimReplica, service: ReplicaService) -> Any:
+        """The replica's service, for ``OwnSets``: nobody counts on what it had acknowledged of what it gives up."""
+
+        def vacate(p: int, published_session: int) -> bool:
+            log = service.store.partition(p)
+            if log.session_id < published_session:  # from here on, also if the power fails meanwhile
+                self.world.history.given_up[replica.loop.name, p] = log.session_id
+                if replica.acknowledged.pop(p, None) is not None:
+                    self.world.history.counts["partitions given up"] += 1
+                    replica.tell(f"partition {p} was moved away, and is given up")
+            return service.vacate(p, published_session)
+
+        return SimpleNamespace(vacate=vacate, store=service.store)
 
     def state(self) -> str:
         """For who waits in vain."""

@@ -226,11 +226,10 @@ class SimReplica(Process):
             service = self.service
             assert service is not None
             try:
-                ended = self._end_of_life_in(lambda: sets.follow(cluster, service))
+                ended = self._end_of_life_in(lambda: sets.follow(cluster, moving.vacating(self, service)))
             except (CoordinationError, DiskFull, OutOfResources) as error:
                 self.tell(f"gives nothing up yet: {error}")
                 ended = None
-            moving.left(self, sets.left)
             return done if ended is None else ended
 
         def done() -> None:
@@ -532,6 +531,8 @@ class SimReplica(Process):
             return  # it has been trimmed since
         if partition_id in turn.cut or partition_id in self.store.removed:
             return
+        if reply.session_id <= history.given_up.get((self.loop.name, partition_id), NO_SESSION):
+            return  # it was moved away meanwhile
         self.acknowledged[partition_id] = reply.last_id
         if not self.disk.is_durable(partition_id, turn.record(reply)):
             what = f"{self.host} acknowledges {reply.last_id} of session {reply.session_id}, which is not durable"
