@@ -60,11 +60,11 @@ selection: $(STAMP)
 test-spark4: $(STAMP4)
 	$(BIN4)/pytest -W error tests/spark4 $(ARGS)
 
-# SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400
+# SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400 | JOBS=2
 SEEDS ?= 200
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(MUTATE),--mutate $(MUTATE))
+		$(if $(MUTATE),--mutate $(MUTATE)) $(if $(JOBS),--jobs $(JOBS))
 
 # What CI runs: 200 histories, and every rule broken once.
 simulate-ci: $(STAMP)

@@ -126,4 +126,13 @@ KNOWN_SEEDS: dict[str, int] = {
     "what_is_not_consumed_counts_as_consumed": 0x20000004,
     "what_was_remembered_counts_whoever_had_it": 0x2000003D,
     "wanted_headers_are_wrong": 0x20000001,
+    "changes_of_sets_are_not_told": 0x44000000,
+    "drained_replicas_are_given_partitions": 0x4400000A,
+    "drains_do_not_ask_who_is_left": 0x4400000B,
+    "drains_leave_what_is_on_its_way": 0x44000011,
+    "replicas_are_removed_with_their_partitions": 0x44000012,
+    "sets_are_changed_again_before_a_session": 0x44000035,
+    "steps_begin_with_who_leaves": 0x44000000,
+    "too_many_partitions_are_on_the_way": 0x44000000,
+    "what_is_wanted_anew_is_ignored": 0x44000005,
 }

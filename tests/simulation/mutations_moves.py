@@ -1,4 +1,9 @@
-"""Rules of moving replica sets, and of replicas that join and leave, broken (see ``mutations.py``)."""
+"""Rules of moving replica sets, and of replicas that join and leave, broken (see ``mutations.py``).
+
+That a step needs a quorum, and that a newcomer has to be copied first, is broken in
+``tests/protocol/test_set_moves.py``: here what else is looked at before a step (who is a member, which session was
+published) makes up for either.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +18,14 @@ from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.replica_sets import ReplicaPlace
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.set_moves import Moves
-from waltz_ray.storage.replica_service import ReplicaService
 
 __all__ = [
     "changes_of_sets_are_not_told",
     "drained_replicas_are_given_partitions",
     "drains_do_not_ask_who_is_left",
     "drains_leave_what_is_on_its_way",
-    "moved_partitions_are_given_up_too_early",
-    "newcomers_count_before_they_are_copied",
     "replicas_are_removed_with_their_partitions",
     "sets_are_changed_again_before_a_session",
-    "sets_are_changed_without_a_quorum",
     "steps_begin_with_who_leaves",
     "too_many_partitions_are_on_the_way",
     "what_is_wanted_anew_is_ignored",
@@ -35,15 +36,6 @@ Patch = pytest.MonkeyPatch
 
 def sets_are_changed_again_before_a_session(patch: Patch) -> None:
     break_rule(patch, set_moves, "has_noticed", lambda roster, changed_in: True)
-
-
-def newcomers_count_before_they_are_copied(patch: Patch) -> None:
-    break_rule(patch, set_moves, "newcomers", lambda roster: frozenset())
-
-
-def sets_are_changed_without_a_quorum(patch: Patch) -> None:
-    """Whoever is to go goes, and whoever is to come comes, whatever is left then."""
-    break_rule(patch, set_moves, "can_be_published", lambda roster, replicas: True)
 
 
 def what_is_wanted_anew_is_ignored(patch: Patch) -> None:
@@ -99,16 +91,6 @@ def replicas_are_removed_with_their_partitions(patch: Patch) -> None:
 
     original = ClusterMembers.without_replica
     break_rule(patch, ClusterMembers, "without_replica", without_replica)
-
-
-def moved_partitions_are_given_up_too_early(patch: Patch) -> None:
-    """Also by who is in the session that is asked about."""
-
-    def vacate(self: ReplicaService, partition_id: int, published_session: int) -> bool:
-        return original(self, partition_id, 1 << 60)
-
-    original = ReplicaService.vacate
-    break_rule(patch, ReplicaService, "vacate", vacate)
 
 
 def steps_begin_with_who_leaves(patch: Patch) -> None:
