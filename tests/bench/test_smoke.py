@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from waltz_bench import smoke as smoking
+from waltz_bench.cluster import scratch_directory
 from waltz_bench.smoke_checks import CHECKS, Evidence, RuleBroken, check_all, gather
 from waltz_bench.smoke_faults import FAULTS
 from waltz_bench.smoke_files import ABSENT, FATE, FED, PAYLOAD, RowFile, rows_of
@@ -258,3 +259,15 @@ def test_faults_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_rules_hold(evidence: Evidence) -> None:
     assert [name for name in check_all(evidence) if "unknown" not in name] == [check.__name__ for check in CHECKS]
     assert json.loads(json.dumps(evidence.proposed))
+
+
+@pytest.mark.parametrize("error", [RuleBroken("no_loss", "it is gone"), KeyboardInterrupt()])
+def test_only_what_a_broken_rule_leaves_is_kept(error: BaseException, tmp_path: Path) -> None:
+    def leave() -> None:
+        with scratch_directory(str(tmp_path), (RuleBroken,)) as place:
+            (place / "evidence").touch()
+            raise error
+
+    with pytest.raises(type(error)):
+        leave()
+    assert len(list(tmp_path.glob("*/evidence"))) == isinstance(error, RuleBroken)
