@@ -12,6 +12,7 @@ might get a second one at any time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
@@ -182,7 +183,7 @@ class Moving:
             if p not in wanted and len(assigned) < _REPLICATION:
                 free = sorted(self.members.membership.staying.keys() - assigned)
                 one = assigned | set(self.random.sample(free, _REPLICATION - len(assigned)))
-                self._want(f"fill {p}", lambda p=p, one=one: self.members.move([p], sorted(one)))
+                self._want(f"fill {p}", partial(self.members.move, [p], sorted(one)))
 
     def reached(self) -> bool:
         """Everything is where it was wanted last; who was drained has nothing, and is removed."""
