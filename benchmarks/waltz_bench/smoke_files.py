@@ -71,7 +71,8 @@ def uid_of(client: int, life: int, number: int) -> int:
 
 def life_of(uids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Client and life of each as one number: ``uid_of(client, life, 0) >> 32``."""
-    return (uids >> np.uint64(32)).astype(np.int64)
+    lives: npt.NDArray[np.int64] = (uids >> np.uint64(32)).astype(np.int64)
+    return lives
 
 
 def payload(uid: int, mark: int, locks: tuple[int, int, int], size_bytes: int) -> bytes:
