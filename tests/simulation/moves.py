@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE", "MOVES", "Moving", "replicas_at_first"]
 
-MOVES = 1 << 30
+MOVES = 1 << 31
 
-LARGE = 1 << 31
+LARGE = 1 << 32
 """The bit of the seeds whose clusters have nine replicas and 32 partitions."""
 
 _REPLICATION = 3
@@ -99,7 +99,7 @@ class Moving:
     def _move(self) -> bool:
         staying = sorted(self.members.membership.staying)
         size = _REPLICATION if self.random.random() < 0.7 or len(staying) < 5 else 5
-        one = sorted(self.random.sample(staying, size))
+        one = sorted(self.random.sample(staying, min(size, len(staying))))
         partitions = [p for p in range(self.world.partitions) if self.random.random() < 0.5]
         return bool(partitions) and self._want(
             f"move {partitions} to {one}", lambda: self.members.move(partitions, one)
