@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.kv import KV
 from tests.simulation.mutations import MUTATIONS, PARTS
@@ -68,7 +69,7 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        kinds = GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, TOPICS
+        kinds = GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, TOPICS, SHARES
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
     if options.processes < 2:
         yield from map(one_seed, seeds)

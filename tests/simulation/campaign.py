@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.simulation import mutations_kv, mutations_spaces, mutations_topics, mutations_trimming, mutations_upkeep
+from tests.simulation import (
+    mutations_channels,
+    mutations_kv,
+    mutations_spaces,
+    mutations_topics,
+    mutations_trimming,
+    mutations_upkeep,
+)
+from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
@@ -29,6 +37,7 @@ _ONLY_WITH = {
     SCRUBS: mutations_upkeep.__all__,
     KV: mutations_kv.__all__,
     TOPICS: mutations_topics.__all__,
+    SHARES: mutations_channels.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""
 
