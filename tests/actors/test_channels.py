@@ -128,6 +128,7 @@ async def test_what_breaks_the_protocol_is_named_and_ends_the_connection(
     server = bench_server(bench=open_with(1))
     door = Door(server).greet()
     door.send(*messages)
+    await until(lambda: door.wire.ended)  # many messages are some turns' work
     assert door.wire.ended == "closed"
     [error] = [message for message in told(door, 0) if isinstance(message, ErrorMessage)]
     assert why in error.message

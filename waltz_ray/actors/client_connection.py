@@ -51,6 +51,7 @@ class ClientConnection(ClientPeer, GreetedStream):
             Patience(config.hello_timeout_ms, config.client_stall_ms, busy_bytes),
             server.limit,
         )
+        self._server = server
         self._most_unsent_bytes = config.client_unsent_bytes
         self._channels: dict[int, ClientChannel] = {}
         self._dialect: OriginalDialect | None = None

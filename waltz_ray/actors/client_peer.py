@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping
+from typing import Any, Protocol
 
+from waltz_ray.actors.partition_driver import Drivers
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import FeedCredit, Mount, Unmount
@@ -20,21 +22,33 @@ from waltz_ray.protocol.partition.events import (
 from waltz_ray.protocol.records import AppendBatch
 from waltz_ray.wire.codec import ClientMessage
 
-if TYPE_CHECKING:
-    from waltz_ray.actors.server import Server
-
 __all__ = ["CLIENTS_OF_A_CONNECTION", "ClientPeer"]
 
 CLIENTS_OF_A_CONNECTION = 256
 """Client IDs that may mount over one connection, and channels of one (docs/wire.md, "Limits")."""
 
 
+class ServedPartitions(Protocol):
+    """What a client needs of the server."""
+
+    drivers: Drivers
+
+    @property
+    def partitions(self) -> int:
+        """How many the cluster has."""
+
+    @property
+    def connections(self) -> MutableMapping[int, Any]:
+        """Who is told what partitions have to say, by number."""
+
+
 class ClientPeer:
     """Who mounts and appends; what it is told about partitions and clients. All methods run in the event loop."""
 
-    def __init__(self, connection_id: int, server: Server) -> None:
+    def __init__(self, connection_id: int, server: ServedPartitions) -> None:
         self.connection_id = connection_id
-        self._server = server
+        self._peers = server.connections
+        self._host = server
         self._drivers = server.drivers
         self._partitions: set[int] = set()
         self._clients: set[int] = set()
@@ -69,8 +83,8 @@ class ClientPeer:
 
     def tell(self, partition_id: int, event: Event) -> None:
         """Hand an event to a partition of this server."""
-        if not 0 <= partition_id < self._server.partitions:
-            raise WireError(f"partition {partition_id} does not exist: there are {self._server.partitions} partitions")
+        if not 0 <= partition_id < self._host.partitions:
+            raise WireError(f"partition {partition_id} does not exist: there are {self._host.partitions} partitions")
         driver = self._drivers[partition_id]
         if partition_id not in self._partitions:
             self._partitions.add(partition_id)
@@ -90,7 +104,7 @@ class ClientPeer:
 
     def gone(self) -> None:
         """It has ended; it is told nothing any more."""
-        self._server.connections.pop(self.connection_id, None)
+        self._peers.pop(self.connection_id, None)
         for partition_id in self._partitions:
             self._drivers[partition_id].handle(ConnectionClosed(self.connection_id))
 
