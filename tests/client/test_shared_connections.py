@@ -132,6 +132,18 @@ def test_other_limits_are_another_connection(server: FakeServer) -> None:
     run(test)
 
 
+def test_who_does_not_want_to_share_does_not(server: FakeServer) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            await started(stack, server, 1)
+            alone = AsyncWaltzClient(directory(server), TcpTransport(), config=ClientConfig(share_connections=False))
+            await stack.enter_async_context(alone)
+            await alone.append(0, b"x")
+            assert len(server.connections) == 2
+
+    run(test)
+
+
 def test_a_connection_has_only_so_many(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mount_stream, "_MOST_SHARE", 3)
 

@@ -127,7 +127,8 @@ class Engine:
         self.applier = Applier(callbacks, self.origin, self._completed, shell)
 
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
-        streams = MountStreams(self._transport, self._config.max_frame_bytes, mode is FeedMode.OWN)
+        shares = mode is FeedMode.OWN and self._config.share_connections
+        streams = MountStreams(self._transport, self._config.max_frame_bytes, shares)
         return Mounter(client_id, mode, self._config, streams, self._shell)
 
     def _completed(self, completion: Completion) -> BaseException | None:

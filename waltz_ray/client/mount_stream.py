@@ -215,11 +215,11 @@ _shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[_SharedConnection
 class MountStreams:
     """One client's streams, one per server incarnation, made when first asked for. On the client's loop only."""
 
-    def __init__(self, transport: Transport, max_frame_bytes: int, appends_only: bool) -> None:
-        """``appends_only``: it is told of nothing but its own appends, so it may share connections with others."""
+    def __init__(self, transport: Transport, max_frame_bytes: int, shares: bool) -> None:
+        """``shares``: it is told of nothing but its own appends, and may share connections with others that are."""
         self._transport = transport
         self._max_frame_bytes = max_frame_bytes
-        self._may_share = appends_only and transport.shared is not None
+        self._may_share = shares and transport.shared is not None
         self._connections: _SharedConnections | None = None
         self._streams: dict[_MountConnection, MountStream] = {}
 
