@@ -98,7 +98,7 @@ def partition_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
 
 
 def _partition_gate(case: str) -> tuple[float, float]:
-    """Gate and goal. Clients that wait for each append have the less of them in a batch the more partitions there are."""
+    """Gate and goal. Of clients that wait for each append fewer are in a batch, the more partitions there are."""
     few = " 8 partitions" in case
     if case.startswith("append_many"):
         return (1.2 if few else 1.1), 1.5
