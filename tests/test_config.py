@@ -95,7 +95,9 @@ def client_settings() -> str:
         unit, default = field.name.rpartition("_")[2], f"{field.default}".removesuffix(".0")
         if unit == "bytes":
             unit, default = "MiB", f"{field.default / (1 << 20):g}"  # type: ignore[operator]
-        lines.append(f"| `{field.name}` | {default} {unit} | {meanings[field.name]} |")
+        elif isinstance(field.default, bool):
+            unit, default = "", str(field.default).lower()
+        lines.append(f"| `{field.name}` | {f'{default} {unit}'.strip()} | {meanings[field.name]} |")
     return "\n".join(lines) + "\n"
 
 

@@ -261,6 +261,10 @@ class ClientConfig:
     request_timeout_ms: int = 30_000
     """How long a data fetch or another request may take before it fails."""
 
+    share_connections: bool = True
+    """Whether it shares connections with other clients of its event loop (all blocking ones of a process), if both are
+    told of nothing but their own appends. Many that wait for each append get twice as many through."""
+
     hindrance_after_ms: int = 2_000
     """An append or a mount that waits this long has its server asked why; the log of the process says it. 0: never."""
 

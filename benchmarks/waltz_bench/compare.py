@@ -168,8 +168,8 @@ def nats_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
     ratios: dict[str, dict[str, Any]] = {}
     if ONE in names:
         value = found[WALTZ, ONE].p50_us / found[NATS, ONE].p50_us
-        ratios[f"{ONE}, p50"] = ratio(value, 0.9, 0.6, smaller_is_better=True)
-    for name, gate, goal in ((MANY_CLIENTS, 1.0, 1.6), (PIPELINED, 1.5, 3.0), (BATCHED, 2.5, 4.0)):
+        ratios[f"{ONE}, p50"] = ratio(value, 0.7, 0.5, smaller_is_better=True)
+    for name, gate, goal in ((MANY_CLIENTS, 1.3, 1.8), (PIPELINED, 2.2, 3.0), (BATCHED, 3.2, 4.0)):
         if name in names:
             rivals = [found[key].rate for key in ((NATS, name), (NATS, f"{name}, as atomic batches")) if key in found]
             ratios[f"{name}, rate"] = ratio(found[WALTZ, name].rate / max(rivals), gate, goal)

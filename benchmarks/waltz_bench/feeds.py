@@ -177,7 +177,7 @@ def feed_ratios(rows: Sequence[Figure]) -> dict[str, dict[str, Any]]:
             ratios[f"{row.case}: append rate by that without"] = ratio(row.rate / alone)
         elif row.case.startswith("catch-up"):
             single = "1 subscriber," in row.case
-            ratios[f"{row.case}: rate by append rate"] = ratio(row.rate / alone, *((3.0, 8.0) if single else ()))
+            ratios[f"{row.case}: rate by append rate"] = ratio(row.rate / alone, *((3.5, 8.0) if single else ()))
     return ratios
 
 

@@ -1,4 +1,4 @@
-"""One small SVG for each part of the suite: medians as bars, with the slowest and the fastest run."""
+"""Small SVGs: for each part of the suite medians as bars, with the slowest and the fastest run; and its history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "waltz"  # the same numbers give the same file
 from matplotlib import pyplot  # noqa: E402 - the backend comes first
 
-__all__ = ["plot_all"]
+__all__ = ["plot_all", "plot_history"]
 
 _COLOURS = {"waltz_ray": "#2a6f97", "NATS": "#c08552"}
 
@@ -53,5 +53,26 @@ def _plot(part: Mapping[str, Any], path: Path) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.2f}" if by_time else f"{value:,.0f}")
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def plot_history(series: Mapping[str, Sequence[tuple[str, float, float]]], path: Path) -> None:
+    """Of each ratio a line over the runs, the last value in words, and its gate. ``series``: (date, value, gate)."""
+    columns = 3
+    lines = max(1, -(-len(series) // columns))
+    figure, grid = pyplot.subplots(lines, columns, figsize=(9, 1.3 * lines), layout="constrained", squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for axes, (name, points) in zip(grid.flat, series.items(), strict=False):
+        axes.axis("on")
+        values = [value for _, value, _ in points]
+        axes.plot(range(len(values)), values, color=_COLOURS["waltz_ray"], marker="o", markersize=3, linewidth=1)
+        axes.axhline(points[-1][2], color="#777777", linewidth=0.7, linestyle="--")
+        axes.set_title(f"{name}  {values[-1]:g}", fontsize=6, wrap=True)
+        axes.set_ylim(bottom=0)
+        axes.set_xticks([])
+        axes.tick_params(axis="y", labelsize=6)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -161,10 +161,10 @@ def _found(waltz: Waltz, options: SparkOptions, records: int, taken: dict[str, l
     times = {name: median(seconds) for name, seconds in taken.items()}
     ratios = {
         "from servers: time by Parquet's": ratio(
-            times["DataFrame, from servers"] / times["Parquet"], smaller_is_better=True
+            times["DataFrame, from servers"] / times["Parquet"], 1.7, 1.2, smaller_is_better=True
         ),
         "from replicas: time by Parquet's": ratio(
-            times["DataFrame, from replicas"] / times["Parquet"], smaller_is_better=True
+            times["DataFrame, from replicas"] / times["Parquet"], 1.7, 1.2, smaller_is_better=True
         ),
         "headers only: time by that with data": ratio(
             times["DataFrame, headers only, from servers"] / times["DataFrame, from servers"], smaller_is_better=True

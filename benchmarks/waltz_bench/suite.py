@@ -14,6 +14,7 @@ from waltz_bench.cluster import Waltz, waltz_cluster
 from waltz_bench.compare import CompareOptions, compare_nats
 from waltz_bench.contexts import ContextOptions, contexts
 from waltz_bench.feeds import FeedOptions, feed, fetch
+from waltz_bench.history import remember
 from waltz_bench.plots import plot_all
 from waltz_bench.recovery import RecoverOptions, recover
 from waltz_bench.report import gates_met, markdown_figures, markdown_ratios, markdown_rows
@@ -68,15 +69,15 @@ def _rates(waltz: Waltz, runs: int, seconds: float, progress: Progress) -> list[
 
 
 def write_results(found: Mapping[str, Any], directory: Path) -> None:
-    """``latest.json``, the same as a page, and the plots this shows, replacing those of before."""
+    """``latest.json``, the same as a page, and the plots this shows, replacing those of before; a line of history."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "latest.json").write_text(json.dumps(found, indent=1) + "\n")
     plots = plot_all(found["parts"], directory)
-    (directory / "latest.md").write_text(page(found, plots))
+    (directory / "latest.md").write_text(page(found, plots, remember(found, directory)))
 
 
-def page(found: Mapping[str, Any], plots: Mapping[str, str]) -> str:
-    """The results for people. ``plots``: the picture's file name for a part's name."""
+def page(found: Mapping[str, Any], plots: Mapping[str, str], history: str) -> str:
+    """The results for people. ``plots``: the picture's file name for a part's name; ``history``: of all runs."""
     machine, versions = found["machine"], found["versions"]
     lines = [
         "# Benchmark results",
@@ -86,6 +87,12 @@ def page(found: Mapping[str, Any], plots: Mapping[str, str]) -> str:
         + ", ".join(f"{name} {text}" for name, text in versions.items())
         + ". What is measured and how: [docs/benchmarks.md](../../docs/benchmarks.md). "
         "Only the ratios mean something on another machine.",
+        "",
+        "## History",
+        "",
+        "Every ratio that has a gate (dashed), run after run (`history.jsonl`); the last value is in its title.",
+        "",
+        f"![history]({history})",
     ]
     for part in found["parts"]:
         lines += ["", *_section(part, plots.get(part["benchmark"]))]

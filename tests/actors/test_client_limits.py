@@ -9,7 +9,7 @@ import pytest
 from tests.actors.bench_server import GENERATION, Door, bench_server, open_with
 from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
 from waltz_ray import compat
-from waltz_ray.actors.client_connection import CLIENTS_OF_A_CONNECTION
+from waltz_ray.actors.client_peer import CLIENTS_OF_A_CONNECTION
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import ReqId

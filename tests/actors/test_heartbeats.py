@@ -8,6 +8,7 @@ from functools import partial
 
 from tests.actors.bench_server import bench_server
 from waltz_ray import compat
+from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.endpoint_probe import probe_endpoint
 from waltz_ray.actors.heartbeats import Heartbeats, Silence
 from waltz_ray.protocol.ids import Endpoint
@@ -83,12 +84,14 @@ def test_a_server_answers_and_one_whose_loop_stands_still_is_silent() -> None:
             await heard.wait()
             assert not silent.is_set()
             for connection in list(server.connections.values()):
+                assert isinstance(connection, ClientConnection)
                 connection.hold_input("the test")  # nothing is read any more
             await silent.wait()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         listener.close()
         for connection in list(server.connections.values()):
+            assert isinstance(connection, ClientConnection)
             connection.abort("the test is over")
         while server.connections:
             await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from waltz_ray.client.directory import Location
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
+    ChannelClosed,
     DataRangeRequest,
     DataRangeResponse,
     FeedBatch,
@@ -31,6 +32,7 @@ from waltz_ray.protocol.messages.client import (
     FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
+    InChannel,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -43,6 +45,7 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, RecordBatch, build_records
+from waltz_ray.wire.channel_codec import channel_head
 from waltz_ray.wire.codec import CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.framing import (
     FRAME_HEADER_BYTES,
@@ -53,6 +56,7 @@ from waltz_ray.wire.framing import (
     encode_frame,
     encode_hello,
 )
+from waltz_ray.wire.primitives import BytesLike
 
 T = TypeVar("T")
 
@@ -265,6 +269,8 @@ class Connection(asyncio.Protocol):
         self.server = server
         self.decoder = FrameDecoder(64 * 1024 * 1024)
         self.transport: asyncio.Transport | None = None
+        self.channels: dict[int, FakeChannel] = {}
+        self.pieces = 0  # of input
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -275,11 +281,16 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self.server.connections.discard(self)
+        for one in (self, *self.channels.values()):
+            one.unmount_all()
+
+    def unmount_all(self) -> None:
         mounts = self.server.mounts
         for key in [key for key, mount in mounts.items() if mount.connection is self]:
             del mounts[key]
 
     def data_received(self, data: bytes) -> None:
+        self.pieces += 1
         for frame in self.decoder.feed(data):
             if self.transport is None or self.transport.is_closing():
                 return
@@ -292,14 +303,22 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: ClientMessage) -> int:
         """Bytes of the frame."""
-        frame = encode_frame(MAGIC_CLIENT, 5, *encode_client(5, message))
+        return self.write(encode_client(5, message))
+
+    def write(self, parts: Sequence[BytesLike]) -> int:
+        frame = encode_frame(MAGIC_CLIENT, 5, *parts)
         if self.transport is not None:
             self.transport.write(frame)
         assert len(frame) > FRAME_HEADER_BYTES
         return len(frame)
 
     def handle(self, message: ClientMessage) -> None:
-        if isinstance(message, Mount):
+        if isinstance(message, InChannel):
+            channel = self.channels.setdefault(message.channel, FakeChannel(self, message.channel))
+            channel.handle(decode_client(5, message.message))
+        elif isinstance(message, ChannelClosed):
+            self.channels.pop(message.channel).unmount_all()
+        elif isinstance(message, Mount):
             self.mount(message)
         elif isinstance(message, AppendBatch):
             self.append(message)
@@ -408,11 +427,12 @@ class Connection(asyncio.Protocol):
 class FakeDirectory:
     """Locations that a test changes."""
 
-    def __init__(self, servers: Mapping[int, FakeServer]) -> None:
+    def __init__(self, servers: Mapping[int, FakeServer], last_id: int = 100) -> None:
+        """``last_id``: of the clients of before."""
         self.servers = servers
         self._partitions = len(servers)
         self._lock = threading.Lock()
-        self._next_id = 100
+        self._next_id = last_id
         self._callback: Callable[[Mapping[int, Location]], None] | None = None
         self.locations: dict[int, Location] = {p: server.location(p) for p, server in servers.items()}
         self.closed = False
@@ -452,3 +472,18 @@ class FakeDirectory:
 
     def close(self) -> None:
         self.closed = True
+
+
+class FakeChannel(Connection):
+    """One of several clients that share ``connection``."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        super().__init__(connection.server)
+        self.connection = connection
+        self.number = number
+
+    def send(self, message: ClientMessage) -> int:
+        return self.connection.write([channel_head(self.number), *encode_client(5, message)])
+
+    def drop(self) -> None:
+        self.connection.drop()

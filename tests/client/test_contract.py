@@ -541,9 +541,9 @@ def test_a_partition_whose_machine_has_failed_is_given_up_and_says_so(
 # ---- limits
 
 
-@pytest.mark.parametrize("limits", [{"outstanding_appends": 5}, {"outstanding_bytes": 500}])
-def test_append_waits_at_the_limit(server: FakeServer, make_any: MakeAnyClient, limits: dict[str, int]) -> None:
-    client = make_any(config=ClientConfig(**limits))
+@pytest.mark.parametrize("limits", [ClientConfig(outstanding_appends=5), ClientConfig(outstanding_bytes=500)])
+def test_append_waits_at_the_limit(server: FakeServer, make_any: MakeAnyClient, limits: ClientConfig) -> None:
+    client = make_any(config=limits)
     client.append(0, b"").result(PATIENCE_S)
     server.script.hold_appends = True
     futures = [client.append(0, b"x" * 100) for _ in range(5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from waltz_ray.client.engine import Engine, settle
 from waltz_ray.client.feeds import Origin
@@ -52,6 +52,8 @@ class Shell:
 
 class Wire(asyncio.Transport):
     """A transport, and its one connection, over which nobody answers."""
+
+    shared: Hashable | None = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.simulation import (
+    mutations_channels,
     mutations_kv,
     mutations_moves,
     mutations_spaces,
@@ -14,6 +15,7 @@ from tests.simulation import (
     mutations_trimming,
     mutations_upkeep,
 )
+from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
@@ -39,6 +41,7 @@ _ONLY_WITH = {
     KV: mutations_kv.__all__,
     TOPICS: mutations_topics.__all__,
     SETS | MOVES: mutations_moves.__all__,
+    SHARES: mutations_channels.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""
 

@@ -12,6 +12,7 @@ from tests.simulation.history import Fate, Feed, Logical, Trace
 from tests.simulation.payload import Payload
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.threads import SimThreads
+from tests.simulation.zookeeper import SimZooKeeper
 from waltz_ray.client.application import Callbacks, SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.tcp import TcpTransport
@@ -38,7 +39,10 @@ from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Application", "SimClient"]
+__all__ = ["SHARES", "Application", "SimClient"]
+
+SHARES = 1 << 30
+"""In histories whose seeds have this bit, processes that only append have several clients, which share connections."""
 
 _NOT_IN_THE_LOG = (AppendFailed, LockConflict, PartitionNotReady)
 
@@ -159,6 +163,8 @@ class SimClient(Process):
         self.random = random
         self.working = True
         self.client: WaltzClient | None = None
+        self.companions: list[WaltzClient] = []
+        """More clients of the process, which only append; where there are any."""
         self.application = Application(self, random)
         self._made = 0
         self._open: dict[str, Logical] = {}
@@ -187,22 +193,15 @@ class SimClient(Process):
         own = self.mode is FeedMode.OWN
         feed = None if own else "records" if self.mode is FeedMode.RECORDS else "headers"
         try:
-            directory = StoreDirectory(
-                self.zookeeper, CLUSTER, DEFAULT_SPACE if self.space is None else self.space.name
-            )
+            directory = self._directory(self.zookeeper)
             if not own:
                 self.application.mounted_anew()
             marks = {self.first + p: mark for p, mark in self.application.marks.items()}
             self._trace = Trace(self.loop.name, marks)
             self.world.history.traces.append(self._trace)
-            self.client = WaltzClient(
-                directory,
-                TcpTransport(),
-                None if own else self.application,
-                self.config,
-                feed=feed,  # type: ignore[arg-type]
-                threads=SimThreads(self.world.chance),
-            )
+            self.client = self._connect(directory, feed)
+            if own and self.world.seed & SHARES:
+                self.companions = [self._companion() for _ in range(self.random.randint(1, 4))]
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(0.5)
@@ -213,10 +212,26 @@ class SimClient(Process):
             return
         await self._work()
 
+    def _directory(self, zookeeper: SimZooKeeper) -> StoreDirectory:
+        return StoreDirectory(zookeeper, CLUSTER, DEFAULT_SPACE if self.space is None else self.space.name)
+
+    def _companion(self) -> WaltzClient:
+        return self._connect(self._directory(self.world.zookeeper.connect(self.loop)), None)
+
+    def _connect(self, directory: StoreDirectory, feed: str | None) -> WaltzClient:
+        return WaltzClient(
+            directory,
+            TcpTransport(),
+            None if feed is None else self.application,
+            self.config,
+            feed=feed,  # type: ignore[arg-type]
+            threads=SimThreads(self.world.chance),
+        )
+
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         if self.up:
             super().kill(why, silent_s)
-            self.client = None
+            self.client, self.companions = None, []
             for logical in list(self._open.values()):
                 self._told(logical, Fate("unknown"))
 
@@ -249,16 +264,33 @@ class SimClient(Process):
             return
         self.client, self.leaves = None, True
         self.tell("closes its client")
+        companions, self.companions = self.companions, []
+        for one in (client, *companions):
+            await self._close(one)
+        self.trace(0, "closed", 0)
+        await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
+        self.kill("has closed its client")
+        self.start_later(self.random.choice([0.05, 0.5, 1.5]))
+
+    async def _close(self, client: WaltzClient) -> None:
         threads = client._threads
         assert isinstance(threads, SimThreads)
         threads.blocking = True
         client.close()
         assert threads.ended is not None
         await threads.ended
-        self.trace(0, "closed", 0)
-        await asyncio.sleep(self.random.choice([0.01, 0.1, 0.5]))
-        self.kill("has closed its client")
-        self.start_later(self.random.choice([0.05, 0.5, 1.5]))
+
+    async def _exchange(self, index: int) -> None:
+        """One of several clients goes, and another one comes; the others know nothing of it."""
+        assert self.client is not None
+        companion = self.companions.pop(index)
+        self.world.history.counts["companions closed"] += 1
+        await self._close(companion)
+        if self.client is not None and not self.world.nemesis.over:
+            try:
+                self.companions.append(self._companion())
+            except (CoordinationError, SpaceGone) as error:
+                self.tell(f"has one client less: {error}")
 
     # ---- work ---------------------------------------------------------------------------------------------
 
@@ -269,6 +301,9 @@ class SimClient(Process):
                 await self._do_something()
 
     async def _do_something(self) -> None:
+        if self.companions and self.random.random() < 0.05:
+            await self._exchange(self.random.randrange(len(self.companions)))
+            return
         roll = self.random.random()
         p = self.random.randrange(self.count)
         if roll < 0.35:
@@ -299,10 +334,16 @@ class SimClient(Process):
             self.world.history.fate(logical.uid, fate)
             self.tell(f"{logical.uid} in p{logical.partition_id}: {fate.kind} {fate.transaction_id}")
 
+    def _appender(self) -> WaltzClient:
+        assert self.client is not None
+        return self.random.choice([self.client, *self.companions]) if self.companions else self.client
+
     def _append(self, p: int, locks: bool = True) -> Logical:
         assert self.client is not None
+        client = self._appender()
         logical = self._new(p)
-        self.trace(p, "proposed", logical.uid)
+        if client is self.client:
+            self.trace(p, "proposed", logical.uid)
         payload, options = Payload(logical.uid), {}
         if locks and self.random.random() < 0.5:
             mark = self._known_id[p] if self.mode is FeedMode.OWN else self.client.high_water_mark(p)
@@ -311,7 +352,7 @@ class SimClient(Process):
             options = {name: _ids(kind) for name, kind in zip(names, payload[2:], strict=True)}
             options["client_mark"] = mark  # type: ignore[assignment]
         try:
-            future = self.client.append(
+            future = client.append(
                 p,
                 payload.encode(self.random.choice([0, 10, 200, 900]), self.world.record_bytes),
                 retry=self.random.random() < 0.8,
@@ -320,16 +361,17 @@ class SimClient(Process):
         except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone, Trimmed) as error:
             self._failed([logical], error)
         else:
-            future.add_done_callback(lambda done: self._appended(logical, done))
+            future.add_done_callback(lambda done: self._appended(logical, done, client is self.client))
         return logical
 
-    def _appended(self, logical: Logical, done: Future[int]) -> None:
+    def _appended(self, logical: Logical, done: Future[int], traced: bool) -> None:
         error = done.exception()
         if error is not None:
             self._failed([logical], error)
             return
         p = logical.partition_id - self.first
-        self.trace(p, "completed", logical.uid)
+        if traced:
+            self.trace(p, "completed", logical.uid)
         self._known_id[p] = max(self._known_id[p], done.result())
         self._told(logical, Fate("committed", done.result()))
 
@@ -347,7 +389,7 @@ class SimClient(Process):
                 self._told(one, Fate("committed", transaction_id))
 
         try:
-            self.client.append_many(p, datas).add_done_callback(done)
+            self._appender().append_many(p, datas).add_done_callback(done)
         except (AppendFailed, ClientAhead, PartitionNotReady, SpaceGone, Trimmed) as error:
             self._failed(logicals, error)
 

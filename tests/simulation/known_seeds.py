@@ -55,6 +55,8 @@ KNOWN_SEEDS: dict[str, int] = {
     "callbacks_after_close": 0xB,
     "contexts_do_not_wait_for_who_was_in_the_way": 0x0,
     "refused_transactions_are_let_go": 0x0,
+    "answers_leave_their_channel": 0x40000000,
+    "only_the_first_hears_of_the_end": 0x40000033,
     "acknowledge_before_sync": 0x0,
     "damaged_records_are_served": 0x5,
     "empty_disk_is_taken_for_a_new_one": 0x23,

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.simulation import (
+    mutations_channels,
     mutations_client,
     mutations_kv,
     mutations_manager,
@@ -38,6 +39,7 @@ _SIMULATED = (
     mutations_partition,
     mutations_manager,
     mutations_client,
+    mutations_channels,
     mutations_storage,
     mutations_threads,
     mutations_spaces,

@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV
@@ -119,6 +120,13 @@ def test_histories_in_which_rot_is_repaired() -> None:
     assert counts["rotten segments repaired"] > SEEDS // 40, counts
 
 
+def test_histories_of_clients_that_share_connections() -> None:
+    counts = Counter[str]()
+    for seed in range(SHARES, SHARES + SEEDS // 20):
+        counts.update(passed(seed).counts)
+    assert min(counts["companions closed"], counts["told committed"]) > SEEDS // 20, counts
+
+
 def test_histories_of_the_key_value_layer() -> None:
     counts, faults = Counter[str](), Counter[str]()
     for seed in range(KV, KV + SEEDS // 20):
@@ -172,7 +180,7 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
 
 RUN_ABOVE = [
     *range(SEEDS),
-    *(bit + seed for bit in (GROWS, KV, SCRUBS, TOPICS, SETS + MOVES) for seed in range(SEEDS // 20)),
+    *(bit + seed for bit in (GROWS, KV, SCRUBS, TOPICS, SHARES, SETS + MOVES) for seed in range(SEEDS // 20)),
 ]
 RUN_ABOVE += range(TRIMS, TRIMS + SEEDS // 10)
 

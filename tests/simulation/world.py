@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.checkers import CHECKERS, Outcome
-from tests.simulation.clients import SimClient
+from tests.simulation.clients import SHARES, SimClient
 from tests.simulation.growth import GROWS, Growth, is_gone
 from tests.simulation.history import History, Logical, Violation
 from tests.simulation.kv import KV, KvPart
@@ -105,6 +105,8 @@ class World:
         self.zombies: list[SimServer] = []
         self.manager = SimManager(self, servers)
         modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
+        if seed & SHARES:
+            modes = [FeedMode.OWN, FeedMode.OWN, FeedMode.OWN, FeedMode.RECORDS]
         count = random.choice([2, 2, 3, 4, 8])
         pace_s = count * random.uniform(0.03, 0.12) * (6 if seed & (KV | TOPICS) else 1)  # there are others, too
         self.clients: list[SimClient | OriginalClient] = [

@@ -16,6 +16,7 @@ from waltz_ray.errors import WireError
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
+    ChannelClosed,
     DataRangeRequest,
     DataRangeResponse,
     ErrorMessage,
@@ -27,6 +28,7 @@ from waltz_ray.protocol.messages.client import (
     FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
+    InChannel,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -42,6 +44,7 @@ from waltz_ray.protocol.messages.client import (
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
+from waltz_ray.wire.channel_codec import CHANNELS
 from waltz_ray.wire.client_codec import BATCHES
 from waltz_ray.wire.codec import CLIENT_TABLE, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.time_codec import TIME_QUESTIONS
@@ -127,8 +130,10 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
     (HindranceResponse(6, 3, "é"), "31 00000006 00000003 00000002 c3a9"),
     (RecordsTrimmed(6, 3, 9), "36 00000006 00000003 0000000000000009"),
     (Mounted(ID, MountState.TRIMMED, 5, 99), f"27 {REQ} 03 00000005 0000000000000063"),
+    (InChannel(7, memoryview(bytes.fromhex("2b0000000300000005"))), "40 00000007 2b 00000003 00000005"),
+    (ChannelClosed(7), "41 00000007"),
 ]
-ROWS = (*BATCHES, *TIME_QUESTIONS)
+ROWS = (*BATCHES, *TIME_QUESTIONS, *CHANNELS)
 SAMPLES = [bytes.fromhex(golden) for _, golden in GOLDEN]
 
 
@@ -147,7 +152,7 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == set(range(32, 55))
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == {*range(32, 55), 64, 65}
     assert {type(message) for message, _ in GOLDEN} == {row.cls for row in ROWS}
 
 
@@ -284,6 +289,14 @@ LOCK_HEAD = f"{APPEND} 00000001 03 {MARK} {ONE}"
         ("2c 00000001 ff", "not UTF-8"),
         ("2e 00000006", "cut short at byte 5"),
         (f"2f 00000006 00000003 00000005 {MARK} {MARK} 04", "mount state 4 is unknown"),
+        ("40 00000007", "no message in it"),
+        ("40 00000000 2b 00000003 00000005", "channel 0; they are counted from 1"),
+        ("40 ffffffff 2b 00000003 00000005", "channel -1"),
+        ("40 00000007 40 00000008 2b 00000003 00000005", "a message of type 64 does not belong in a channel"),
+        ("40 00000007 41 00000008", "a message of type 65 does not belong in a channel"),
+        ("40 0000", "cut short"),
+        ("41 00000000", "channel 0"),
+        ("41 00000007 00", "left over"),
     ],
 )
 def test_refused_payloads(payload: str, error: str) -> None:
@@ -333,7 +346,7 @@ def test_fuzz() -> None:
 
 
 @settings(max_examples=300)
-@given(st.integers(32, 47), st.binary(max_size=150))
+@given(st.integers(32, 66), st.binary(max_size=150))
 def test_random_payloads_are_read_or_refused(number: int, rest: bytes) -> None:
     try:
         message = decode(bytes([number]) + rest)

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from waltz_ray.actors.client_connection import ClientConnection
+from waltz_ray.actors.client_connection import ClientChannel, ClientConnection
 from waltz_ray.actors.copy_pace import CopyPace
 from waltz_ray.actors.partition_driver import Drivers, PartitionDriver
 from waltz_ray.actors.replica_link import ReplicaLink, ReplicaOrders
@@ -98,10 +98,10 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix=f"waltz-server-{server_id}-zookeeper")
         self.drivers = Drivers(self)
-        self.connections: dict[int, ClientConnection] = {}
-        """Those that have said HELLO, by their number."""
+        self.connections: dict[int, ClientConnection | ClientChannel] = {}
+        """Those that have said HELLO, and the channels of them, by their number."""
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
-        self._next_connection_id = 1
+        self._last_connection_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: LoopListener | None = None
         interval_ms = config.retention_interval_ms
@@ -182,7 +182,8 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         for connection in list(self.connections.values()):
-            connection.finish("the server is closing")
+            if isinstance(connection, ClientConnection):
+                connection.finish("the server is closing")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -273,9 +274,12 @@ class Server:
 
     def new_connection(self) -> ClientConnection:
         """A protocol object for one more client, over TCP or over a channel of the actor-handle transport."""
-        connection = ClientConnection(self._next_connection_id, self)
-        self._next_connection_id += 1
-        return connection
+        return ClientConnection(self.next_connection_id(), self)
+
+    def next_connection_id(self) -> int:
+        """The number of one more client, as partitions know it."""
+        self._last_connection_id += 1
+        return self._last_connection_id
 
     # ---- for operators ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ A call that fails ends the channel: its outcome is unknown, and the next mount f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from waltz_ray import compat
@@ -29,6 +29,8 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 class ActorTransport:
     """``handle_of(server_id)`` gives the handle of a server's actor; it may raise OSError, and must not block long."""
+
+    shared: Hashable | None = None
 
     def __init__(self, handle_of: Callable[[int], Any], connect_timeout_ms: int = 10_000) -> None:
         self._handle_of = handle_of

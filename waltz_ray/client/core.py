@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from waltz_ray.client.fates import Completion, ContextFates, Fates
-from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.mount_stream import MountStream, MountStreams
 from waltz_ray.client.numbering import feed_in_space, in_cluster
 from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import Sending
 from waltz_ray.client.shell import Shell
-from waltz_ray.client.stream import StreamPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import InvariantBroken, WaltzError, WireError
 from waltz_ray.protocol.ids import Location
@@ -80,7 +79,7 @@ class Mounter:
     client_id: int
     mode: FeedMode
     config: ClientConfig
-    streams: StreamPool[MountStream]
+    streams: MountStreams
     shell: Shell
 
 

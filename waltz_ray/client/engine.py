@@ -26,13 +26,12 @@ from waltz_ray.client.feeds import Origin
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.hindrances import Hindrances
 from waltz_ray.client.keys import Lock, lock_hash
-from waltz_ray.client.mount_stream import MountStream
+from waltz_ray.client.mount_stream import MountStreams
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, LockHashes, ManyAppend, check_size
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
-from waltz_ray.client.stream import StreamPool
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
@@ -128,7 +127,8 @@ class Engine:
         self.applier = Applier(callbacks, self.origin, self._completed, shell)
 
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
-        streams = StreamPool(self._transport, lambda: MountStream(self._config.max_frame_bytes))
+        shares = mode is FeedMode.OWN and self._config.share_connections
+        streams = MountStreams(self._transport, self._config.max_frame_bytes, shares)
         return Mounter(client_id, mode, self._config, streams, self._shell)
 
     def _completed(self, completion: Completion) -> BaseException | None:

@@ -1,26 +1,43 @@
-"""The stream for mounts: appends go out, fates and feeds come in, for every partition mounted at one server."""
+"""Where mounts are: appends go out, fates and feeds come in, for every partition that a client has mounted at a server.
+
+Clients of one loop that are told of nothing but their own appends share their connections, if their transports are of
+the same kind: sixty-four of them that each wait for one append are one frame's way for the server and one wake-up for
+the process, not sixty-four. The first one's messages are sent as they are, those of the others in channels
+(docs/wire.md, "Channels"). Who is fed what others append has a connection of its own, so that nobody waits behind that.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Hashable
 from typing import Protocol
 
-from waltz_ray.client.stream import ClientStream
+from waltz_ray.client.directory import Location
+from waltz_ray.client.stream import ClientStream, StreamPool
+from waltz_ray.client.transport import Transport
 from waltz_ray.errors import WireError
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
+    ChannelClosed,
     ErrorMessage,
     FeedBatch,
     FeedRecords,
+    InChannel,
     LockFailureBatch,
     Mounted,
     NotReady,
     Rejected,
 )
 from waltz_ray.protocol.mounting_types import MountMessage
-from waltz_ray.wire.codec import BATCH_VERSION, decode_client
-from waltz_ray.wire.framing import FRAME_HEADER_BYTES
+from waltz_ray.wire.channel_codec import channel_head
+from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT, encode_frame
+from waltz_ray.wire.primitives import BytesLike
 
-__all__ = ["MountStream", "Mountable"]
+__all__ = ["MountStream", "MountStreams", "Mountable"]
+
+_GATHERED_BYTES = 16 * 1024  # larger frames are worth a write of their own
+_MOST_SHARE = 200  # clients of one connection: fewer than a server takes
 
 
 class Mountable(Protocol):
@@ -35,13 +52,26 @@ class Mountable(Protocol):
     def send_due(self) -> None: ...
 
 
-class MountStream(ClientStream):
-    """Hands every message to the partition it is about; one that has left gets nothing any more."""
+class MountStream:
+    """One client's way to one server. Hands every message to the partition it is about; one that has left gets nothing
+    any more. ``channel``: 0 = its messages are sent as they are."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(self, connection: _MountConnection, channel: int) -> None:
+        self.channel = channel
+        self._connection = connection
+        self._head = [channel_head(channel)] if channel else []
         self._partitions: dict[int, Mountable] = {}
         self._due: dict[Mountable, None] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Nothing is sent or comes any more."""
+        return self._connection.ended
+
+    @property
+    def busy(self) -> bool:
+        """So much is unsent that it is better to gather more."""
+        return self._connection.busy
 
     def attach(self, partition_id: int, partition: Mountable) -> None:
         """From now on messages about ``partition_id`` go to ``partition``."""
@@ -52,20 +82,33 @@ class MountStream(ClientStream):
         if self._partitions.get(partition_id) is partition:
             del self._partitions[partition_id]
 
+    def send(self, message: ClientMessage) -> None:
+        """Send one message; nothing happens on a stream that has ended (``stream_lost`` says so)."""
+        if not self._connection.ended:
+            self.send_parts(encode_client(BATCH_VERSION, message))
+
+    def send_parts(self, parts: list[BytesLike]) -> None:
+        """Send the payload that ``parts`` make together, as ``send`` does."""
+        self._connection.send_for_one([*self._head, *parts] if self._head else parts)
+
     def send_later(self, partition: Mountable) -> None:
         """Call ``partition.send_due`` when all messages that came together have been handled.
 
         A hundred fates in a hundred frames then lead to one batch of what they set off, not to a hundred of one.
         """
+        if not self._due:
+            self._connection.due.append(self)
         self._due[partition] = None
 
-    def on_turn_end(self) -> None:
+    # ---- from the connection
+
+    def send_due(self) -> None:
         due, self._due = self._due, {}
         for partition in due:
             partition.send_due()
 
-    def on_frame(self, frame: memoryview) -> None:
-        message = decode_client(BATCH_VERSION, frame)
+    def take(self, message: ClientMessage, frame_bytes: int) -> None:
+        """A message to this client, whose frame had so many bytes. WireError ends the connection."""
         if isinstance(message, FeedRecords):
             partition_id = message.batch.partition_id
         elif isinstance(message, Mounted):
@@ -78,14 +121,151 @@ class MountStream(ClientStream):
             raise WireError(f"the server sent {type(message).__name__}, which is none of its answers to a mount")
         partition = self._partitions.get(partition_id)
         if partition is not None:
-            partition.stream_message(self, message, FRAME_HEADER_BYTES + len(frame))
+            partition.stream_message(self, message, frame_bytes)
 
-    def stream_lost(self, error: Exception) -> None:
+    def lost(self, error: Exception) -> None:
         partitions = list(self._partitions.values())
         self._partitions.clear()
         for partition in partitions:
             partition.stream_lost(self, error)
 
-    def on_writable(self) -> None:
+    def writable(self) -> None:
         for partition in list(self._partitions.values()):
             partition.stream_writable()
+
+
+class _MountConnection(ClientStream):
+    """The connection of one client, or of several that share it."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        super().__init__(max_frame_bytes)
+        self.due: list[MountStream] = []
+        """Those with something to send when what came together has been handled."""
+        self._streams: dict[int, MountStream] = {}
+        self._next_channel = 0
+        self._gathers = False
+
+    def join(self) -> MountStream:
+        """One more client's stream."""
+        stream = MountStream(self, self._next_channel)
+        self._next_channel += 1
+        self._streams[stream.channel] = stream
+        return stream
+
+    def leave(self, stream: MountStream) -> None:
+        """What comes for it is dropped. Its client has unmounted everything."""
+        del self._streams[stream.channel]
+        if stream.channel:
+            self.send(ChannelClosed(stream.channel))
+
+    def send_for_one(self, parts: list[BytesLike]) -> None:
+        """As ``send_parts``; what several clients send in one turn of the loop leaves together."""
+        if len(self._streams) == 1 or sum(map(len, parts)) > _GATHERED_BYTES:
+            self.send_parts(parts)
+            return
+        if not self._gathers:
+            self._gathers = True
+            self._outgoing.depth += 1
+            self._loop.call_soon(self._let_go)
+        self.send_bytes(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *parts))
+
+    def _let_go(self) -> None:
+        self._gathers = False
+        self._outgoing.depth -= 1
+        if not self._outgoing.depth:
+            self._outgoing.flush()
+
+    def on_turn_end(self) -> None:
+        due, self.due = self.due, []
+        for stream in due:
+            stream.send_due()
+
+    def on_frame(self, frame: memoryview) -> None:
+        message = decode_client(BATCH_VERSION, frame)
+        channel = 0
+        if isinstance(message, InChannel):
+            channel, message = message.channel, decode_client(BATCH_VERSION, message.message)
+        stream = self._streams.get(channel)
+        if stream is not None:
+            stream.take(message, FRAME_HEADER_BYTES + len(frame))
+        elif isinstance(message, ErrorMessage):
+            raise WireError(f"the server closes the connection: {message.message}")
+
+    def stream_lost(self, error: Exception) -> None:
+        for stream in list(self._streams.values()):
+            stream.lost(error)
+
+    def on_writable(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.writable()
+
+
+class _SharedConnections:
+    """The connections of clients that share them. ``users``: clients that may have streams of them."""
+
+    def __init__(self, transport: Transport, max_frame_bytes: int) -> None:
+        self.users = 0
+        self.pool = StreamPool(transport, lambda: _MountConnection(max_frame_bytes))
+
+
+_shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[_SharedConnections]] = {}
+"""By loop, and by what clients must have in common. There is an entry while it has users; each is its loop's alone."""
+
+
+class MountStreams:
+    """One client's streams, one per server incarnation, made when first asked for. On the client's loop only."""
+
+    def __init__(self, transport: Transport, max_frame_bytes: int, shares: bool) -> None:
+        """``shares``: it is told of nothing but its own appends, and may share connections with others that are."""
+        self._transport = transport
+        self._max_frame_bytes = max_frame_bytes
+        self._may_share = shares and transport.shared is not None
+        self._connections: _SharedConnections | None = None
+        self._streams: dict[_MountConnection, MountStream] = {}
+
+    async def get(self, location: Location) -> MountStream:
+        """The stream to the server of ``location``; ``OSError`` or ``WireError`` if it cannot be had."""
+        if self._connections is None:
+            self._connections = self._take_part()
+        connection = await self._connections.pool.get(location)
+        stream = self._streams.get(connection)
+        if stream is None:
+            for gone in [one for one in self._streams if one.ended]:
+                del self._streams[gone]
+            stream = self._streams[connection] = connection.join()
+        return stream
+
+    def _take_part(self) -> _SharedConnections:
+        found = None
+        if self._may_share:
+            for left in [key for key in _shared if key[0].is_closed()]:
+                del _shared[left]  # clients that were never closed
+            those = _shared.setdefault(self._key(), [])
+            found = next((one for one in those if one.users < _MOST_SHARE), None)
+            if found is None:
+                found = _SharedConnections(self._transport, self._max_frame_bytes)
+                those.append(found)
+        connections = found or _SharedConnections(self._transport, self._max_frame_bytes)
+        connections.users += 1
+        return connections
+
+    def _key(self) -> tuple[asyncio.AbstractEventLoop, Hashable]:
+        return asyncio.get_running_loop(), (self._transport.shared, self._max_frame_bytes)
+
+    async def close(self) -> None:
+        """Leave every server. Idempotent."""
+        connections, self._connections = self._connections, None
+        if connections is None:
+            return
+        streams, self._streams = self._streams, {}
+        for connection, stream in streams.items():
+            connection.leave(stream)
+        connections.users -= 1
+        if connections.users:
+            return
+        if self._may_share:
+            those = _shared[self._key()]
+            those.remove(connections)
+            if not those:
+                del _shared[self._key()]
+        await connections.pool.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from waltz_ray.client.directory import Location
 from waltz_ray.client.transport import Opening
 from waltz_ray.net.connector import connect
@@ -14,6 +16,7 @@ class TcpTransport:
 
     def __init__(self, connect_timeout_ms: int = 5_000) -> None:
         self._connect_timeout_s = connect_timeout_ms / 1000
+        self.shared: Hashable | None = ("tcp", connect_timeout_ms)
 
     async def connect(self, location: Location, stream: Opening) -> None:
         if location.endpoint is None:

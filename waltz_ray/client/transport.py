@@ -6,6 +6,7 @@ thread's event loop. A stream is an asyncio protocol; what a transport gives it 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Protocol
 
 from waltz_ray.client.directory import Location
@@ -16,6 +17,9 @@ __all__ = ["Opening", "Transport"]
 
 class Transport(Protocol):
     """What opens a client's connections to servers."""
+
+    shared: Hashable | None
+    """Clients of one event loop whose transports have the same may share connections. None: none of them."""
 
     async def connect(self, location: Location, stream: Opening) -> None:
         """Connect ``stream`` to the server at ``location``; ``OSError`` if that cannot be had."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import TracebackType
@@ -377,6 +377,8 @@ class InMemoryCluster:
 
 class _Transport:
     """``client.transport.Transport`` to servers in ``loop``."""
+
+    shared: Hashable | None = None
 
     def __init__(
         self,

@@ -60,8 +60,7 @@ class MemoryServer(Server):
         return call()
 
     def new_connection(self) -> MemoryConnection:
-        connection = MemoryConnection(self._next_connection_id, self)
-        self._next_connection_id += 1
+        connection = MemoryConnection(self.next_connection_id(), self)
         self._all = [one for one in self._all if not one.ended]
         self._all.append(connection)
         return connection

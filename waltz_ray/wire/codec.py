@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from waltz_ray.protocol.messages.client import BatchMessage
 from waltz_ray.protocol.messages.original import OriginalMessage
+from waltz_ray.wire.channel_codec import CHANNELS, read_in_channel
 from waltz_ray.wire.client_codec import BATCH_VERSION, BATCHES, read_one_append, read_one_appended
 from waltz_ray.wire.original_codec import ORIGINALS
 from waltz_ray.wire.table import MessageTable
@@ -21,8 +22,8 @@ CLIENT_VERSIONS = (0, 1, 2, 3, 4, 5)
 
 CLIENT_TABLE: MessageTable[ClientMessage] = MessageTable(
     "client protocol",
-    (*ORIGINALS, *BATCHES, *TIME_QUESTIONS),
-    fast=((BATCH_VERSION, read_one_appended), (BATCH_VERSION, read_one_append)),
+    (*ORIGINALS, *BATCHES, *TIME_QUESTIONS, *CHANNELS),
+    fast=((BATCH_VERSION, read_one_appended), (BATCH_VERSION, read_one_append), (BATCH_VERSION, read_in_channel)),
 )
 
 decode_client = CLIENT_TABLE.decode

@@ -25,6 +25,7 @@ __all__ = [
     "FROM_NOW",
     "AppendedBatch",
     "BatchMessage",
+    "ChannelClosed",
     "DataRangeRequest",
     "DataRangeResponse",
     "ErrorMessage",
@@ -36,6 +37,7 @@ __all__ = [
     "FirstIdAtResponse",
     "HindranceRequest",
     "HindranceResponse",
+    "InChannel",
     "LockFailureBatch",
     "Mount",
     "Mounted",
@@ -224,6 +226,22 @@ class Unmount:
     client_id: int
 
 
+@value(eq=False)
+class InChannel:
+    """A message to or from one of several clients that share a connection (docs/wire.md, "Channels")."""
+
+    channel: int
+    message: memoryview
+    """Its payload, the type byte first; never another ``InChannel``."""
+
+
+@value()
+class ChannelClosed:
+    """The client of this channel has gone."""
+
+    channel: int
+
+
 @value()
 class PartitionStateRequest:
     """How is this partition? ``request_id`` comes back in the answer."""
@@ -329,4 +347,6 @@ BatchMessage = (
     | HindranceRequest
     | HindranceResponse
     | RecordsTrimmed
+    | InChannel
+    | ChannelClosed
 )
