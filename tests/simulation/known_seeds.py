@@ -128,6 +128,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "what_is_not_consumed_counts_as_consumed": 0x20000004,
     "what_was_remembered_counts_whoever_had_it": 0x2000003D,
     "wanted_headers_are_wrong": 0x20000001,
+    "cancelled_drains_leave_things_as_they_are": 0x18400000F,
     "changes_of_sets_are_not_told": 0x84000001,
     "drained_replicas_are_given_partitions": 0x8400000A,
     "drains_do_not_ask_who_is_left": 0x8400000A,

@@ -20,6 +20,7 @@ from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.set_moves import Moves
 
 __all__ = [
+    "cancelled_drains_leave_things_as_they_are",
     "changes_of_sets_are_not_told",
     "drained_replicas_are_given_partitions",
     "drains_do_not_ask_who_is_left",
@@ -32,6 +33,11 @@ __all__ = [
 ]
 
 Patch = pytest.MonkeyPatch
+
+
+def cancelled_drains_leave_things_as_they_are(patch: Patch) -> None:
+    """What is on its way stays where it is just then, also on others that are drained."""
+    break_rule(patch, set_plans, "kept_on", lambda number, now, wanted, staying: now)
 
 
 def sets_are_changed_again_before_a_session(patch: Patch) -> None:
