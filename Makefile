@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -60,11 +60,11 @@ selection: $(STAMP)
 test-spark4: $(STAMP4)
 	$(BIN4)/pytest -W error tests/spark4 $(ARGS)
 
-# SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400
+# SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400 | JOBS=2
 SEEDS ?= 200
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(MUTATE),--mutate $(MUTATE))
+		$(if $(MUTATE),--mutate $(MUTATE)) $(if $(JOBS),--jobs $(JOBS))
 
 # What CI runs: 200 histories, and every rule broken once.
 simulate-ci: $(STAMP)
@@ -82,10 +82,16 @@ mutations: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/waltz bench all --results benchmarks/results $(ARGS)
 
-# Appends beside a kill every 20 s, with a checkpoint every 3,000 transactions; minutes: MINUTES=20
-MINUTES ?= 2
+# Locked transactions from four processes while every kind of process is stopped and started in turn, the rules of the log
+# asked of the replicas' files, a full restart, and again: TRANSACTIONS=100000
+TRANSACTIONS ?= 1000000
 smoke: $(STAMP)
-	$(BIN)/waltz bench smoke --minutes $(MINUTES) $(ARGS)
+	$(BIN)/waltz bench smoke --transactions $(TRANSACTIONS) $(ARGS)
+
+# Appends beside a kill every 20 s, with a checkpoint every 3,000 transactions; pauses, memory: MINUTES=20
+MINUTES ?= 2
+kills: $(STAMP)
+	$(BIN)/waltz bench kills --minutes $(MINUTES) $(ARGS)
 
 # What is felt when something is killed, hangs or is moved; tries of each event: TRIES=20
 TRIES ?= 20

@@ -142,9 +142,10 @@ class Members(ClusterHandle):
     def keep_replica(self, number: int) -> None:
         """It is not to be drained after all. What has not moved yet stays."""
         with self._planning(f"replica drain {number} --cancel"):
-            self._store.members.change(lambda members: members.keeping_replica(number))
+            staying = self._store.members.change(lambda members: members.keeping_replica(number)).staying
             wanted, sets = self._store.moves.read().wanted, self.sets()
-            self._want({p: sets[p] for p in wanted if number in sets.get(p, ()) and number not in wanted[p]})
+            left = [p for p in wanted if number in sets.get(p, ()) and number not in wanted[p]]
+            self._want({p: set_plans.kept_on(number, sets[p], wanted[p], staying) for p in left})
 
     def remove_replica(self, number: int) -> None:
         """It belongs to the cluster no more; its files stay where they are. InvalidInput unless it has no partition."""

@@ -13,9 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from waltz_bench.clients import READY_S, clients_of
-from waltz_bench.cluster import REPLICAS, SERVERS, Waltz, pid_of
+from waltz_bench.cluster import REPLICAS, SERVERS, Waltz
+from waltz_bench.kills import wait_for_all
 from waltz_bench.measure import ratio
 from waltz_bench.report import report
-from waltz_bench.smoke import wait_for_all
+from waltz_bench.victims import ZOOKEEPER, pids_of, stopped
 from waltz_ray.actors.supervision import MANAGER, ask
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import DataUnavailable, InvalidInput
@@ -36,7 +36,7 @@ __all__ = ["EVENTS", "PARTITIONS", "AvailabilityOptions", "availability", "chose
 
 PARTITIONS = 4
 _ANSWER_S = 20.0
-_ZOOKEEPER, _ZOOKEEPER_HANGS_S = "zookeeper", 20.0  # more than sessions last
+_ZOOKEEPER_HANGS_S = 20.0  # more than sessions last
 
 
 @dataclass(frozen=True)
@@ -138,24 +138,14 @@ def _all_servers(waltz: Waltz, number: int) -> Sequence[str]:
 
 def _zookeeper(waltz: Waltz, number: int) -> Sequence[str]:
     """The embedded one; its keeper ends one that hangs, and starts it again."""
-    return [_ZOOKEEPER]
-
-
-def _pids_of(waltz: Waltz, names: Sequence[str]) -> list[int]:
-    """InvalidInput: the ZooKeeper is somebody else's."""
-    pids, keeper = waltz.pids(), waltz.status().zookeeper_server
-    if keeper is not None:
-        pids[_ZOOKEEPER] = pid_of(_ZOOKEEPER, keeper)
-    elif _ZOOKEEPER in names:
-        raise InvalidInput(f"cluster {waltz.name!r} has a ZooKeeper that is not ours to stop")
-    return [pids[name] for name in names]
+    return [ZOOKEEPER]
 
 
 def _kill(victims: Victims) -> Callable[[Waltz, int], None]:
     """SIGKILL."""
 
     def act(waltz: Waltz, number: int) -> None:
-        for pid in _pids_of(waltz, victims(waltz, number)):
+        for pid in pids_of(waltz, victims(waltz, number)):
             os.kill(pid, signal.SIGKILL)
         time.sleep(2)  # the measured interval itself
 
@@ -166,26 +156,16 @@ def _stop(seconds: float, victims: Victims) -> Callable[[Waltz, int], None]:
     """SIGSTOP of one, for so long."""
 
     def act(waltz: Waltz, number: int) -> None:
-        (pid,) = _pids_of(waltz, victims(waltz, number))
-        with _stopped(pid):
+        (pid,) = pids_of(waltz, victims(waltz, number))
+        with stopped(pid):
             time.sleep(seconds)  # how long it hangs
 
     return act
 
 
-@contextmanager
-def _stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):  # somebody has ended it because it hung
-            os.kill(pid, signal.SIGCONT)
-
-
 def _kill_a_replica_while_zookeeper_hangs(waltz: Waltz, number: int) -> None:
-    replica, zookeeper = _pids_of(waltz, [*_a_replica(waltz, number), *_zookeeper(waltz, number)])
-    with _stopped(zookeeper):
+    replica, zookeeper = pids_of(waltz, [*_a_replica(waltz, number), *_zookeeper(waltz, number)])
+    with stopped(zookeeper):
         time.sleep(2)  # it hangs before, and after
         os.kill(replica, signal.SIGKILL)
         time.sleep(_ZOOKEEPER_HANGS_S - 2)  # the measured interval itself

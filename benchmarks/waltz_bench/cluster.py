@@ -147,12 +147,17 @@ def waltz_cluster(
 
 
 @contextmanager
-def scratch_directory(below: str = "") -> Iterator[Path]:
-    """A new directory below ``below`` (default: the system's temporary one), removed at the end."""
+def scratch_directory(below: str = "", kept_for: tuple[type[BaseException], ...] = ()) -> Iterator[Path]:
+    """A new directory below ``below`` (default: the system's temporary one), removed at the end, whatever happens but
+    ``kept_for``."""
     if below:
         os.makedirs(below, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="waltz-bench-", dir=below or None)).resolve()
     try:
         yield path
-    finally:
+    except kept_for:
+        raise
+    except BaseException:
         shutil.rmtree(path)
+        raise
+    shutil.rmtree(path)

@@ -21,10 +21,10 @@ from typing import Any
 
 from waltz_bench.clients import READY_S, clients_of
 from waltz_bench.cluster import Waltz
+from waltz_bench.kills import wait_for_all
 from waltz_bench.measure import ratio
 from waltz_bench.recovery import figure
 from waltz_bench.report import report
-from waltz_bench.smoke import wait_for_all
 from waltz_ray import Spaces
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import ClientClosed, ClusterNotFound, DataUnavailable, Trimmed, WaltzError

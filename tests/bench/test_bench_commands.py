@@ -77,6 +77,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         "growth",
         "partitions",
         "actor",
+        "kills",
         "smoke",
         "availability",
         "topics",
@@ -87,11 +88,12 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert command in text
 
 
+@pytest.mark.long
 @pytest.mark.cluster
-def test_a_short_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A replica and a server are killed beside appends and checkpoints; nothing is refused out of order, or lost."""
     short = ("--minutes", "0.15", "--kill-every", "3", "--checkpoint", "1000", "--outstanding", "8")
-    assert run("bench", "smoke", "--dir", str(tmp_path), "--json", *short) == 0
+    assert run("bench", "kills", "--dir", str(tmp_path), "--json", *short) == 0
     found = json.loads(capsys.readouterr().out)
     figures = {each["name"]: each["value"] for each in found["figures"]}
     assert figures["acknowledged"] > 0

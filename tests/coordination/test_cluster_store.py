@@ -374,3 +374,16 @@ def test_a_lost_replica_is_replaced_in_what_it_holds_and_nowhere_else(zookeeper:
     other = next(p for p in range(5) if p not in held)
     with pytest.raises(CoordinationError, match=f"replica 0 is not assigned to partition {other}"):
         store.replace_replica(0, [other])
+
+
+def test_a_replica_that_came_later_is_replaced_by_who_has_known_the_cluster_before(
+    zookeeper: ZooKeeper, root: str
+) -> None:
+    store = ClusterStore(zookeeper, root)
+    store.initialize(2, range(3), {}, 3)
+    store.members.change(lambda members: members.with_replica("node:10.0.0.4", ReplicaPlace("10.0.0.4")))
+    roster, version = store.roster(1)
+    entries = {1: ReplicaEntry(4, None), 2: ReplicaEntry(4, None), 3: ReplicaEntry(3, 17)}
+    store.set_roster(1, replace(roster, replicas=entries), version)
+    store.replace_replica(3)
+    assert store.roster(1)[0].replicas[3] == ReplicaEntry(-1, None)

@@ -48,6 +48,7 @@ def step(now: Roster, wanted: Iterable[int], changed_in: int | None = None, stuc
         (roster((0, 1, 4), away=[2]), (0, 1, 4), (0, 1, 4)),  # it died just before
         (roster((0, 2, 4), away=[1]), (0, 1, 4), Wait),  # the records would be on two of three
         (roster((0, 1, 2), added=[3]), (0, 1, 4), (0, 1, 2)),  # another one is wanted by now
+        (roster((0, 1), added=[3]), (0, 1, 4), (0, 1, 4)),  # it had come for a lost one: the set stays as large
         (roster((0, 1, 2)), (0, 1, 2, 3, 4), (0, 1, 2, 3)),
         (roster((0, 1, 2, 3, 4)), (0, 1, 2), (0, 1, 2, 4)),
         (roster((0,), away=[1, 2]), (0, 3, 4), Wait),  # no quorum of what would be there

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.replica_sets import ReplicaPlace, choose_sets, nowhere_in_particular
-from waltz_ray.protocol.set_plans import balanced, checked_set, crowding, loads_of, moved_off
+from waltz_ray.protocol.set_plans import balanced, checked_set, crowding, kept_on, loads_of, moved_off
 
 
 def made(places: dict[int, ReplicaPlace], replication: int, partitions: int) -> dict[int, frozenset[int]]:
@@ -104,3 +104,19 @@ def test_what_a_person_asks_for_is_checked(replicas: tuple[int, ...], why: str) 
 def test_three_and_five_can_be_asked_for() -> None:
     assert checked_set((5, 1, 4), range(6), 3) == {1, 4, 5}
     assert checked_set((0, 1, 2, 3, 4), range(6), 3) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted", "staying", "expected"),
+    [
+        ((1, 2, 3), (1, 2, 4), (1, 2, 3, 4), {1, 2, 3}),  # nothing was done yet
+        ((1, 2, 3, 4), (1, 2, 4), (1, 2, 3, 4), {1, 2, 3}),  # on its way: no set of four
+        ((3, 4, 5), (1, 2, 6), (1, 2, 3, 6, 7), {1, 2, 3}),  # 4 and 5 are drained, too
+        ((3, 4, 5), (1, 2, 6), (1, 2, 3, 5, 6), {1, 3, 5}),  # 4 is
+        ((0, 1, 3, 4, 8), (0, 1, 5, 6, 7), (0, 1, 3, 5, 6, 7), {0, 1, 3, 5, 6}),
+    ],
+)
+def test_a_replica_that_is_not_to_be_drained_after_all(
+    now: tuple[int, ...], wanted: tuple[int, ...], staying: tuple[int, ...], expected: set[int]
+) -> None:
+    assert kept_on(3, frozenset(now), frozenset(wanted), staying) == expected

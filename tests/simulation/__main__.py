@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.kv import KV
+from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS, PARTS
 from tests.simulation.operators import SETS
 from tests.simulation.table import update_page
@@ -39,7 +41,7 @@ def main() -> int:
         help="break every rule (of this part); exits 1 if one is not noticed",
     )
     parser.add_argument("--page", type=Path, help="with --all-mutations: write the table into this page")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as there are cores")
     options = parser.parse_args()
     if options.mutations:
         print("\n".join(MUTATIONS))
@@ -69,12 +71,13 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        kinds = GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, TOPICS, SHARES
+        kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, TOPICS, SHARES]
+        kinds += [SETS | MOVES, LARGE | SETS, LARGE | SETS | MOVES]
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
-    if options.processes < 2:
+    if options.jobs < 2:
         yield from map(one_seed, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         yield from pool.imap_unordered(one_seed, seeds, chunksize=4)
 
 
@@ -108,7 +111,7 @@ def _one_mutation(options: argparse.Namespace) -> int:
 def _all_mutations(options: argparse.Namespace) -> int:
     found: dict[str, Caught | None] = {}
     names = PARTS.get(options.all_mutations, tuple(MUTATIONS))
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         waiting = {name: pool.apply_async(hunt, (name,)) for name in names}
         for name, result in waiting.items():
             try:

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation import (
     mutations_channels,
     mutations_kv,
+    mutations_moves,
     mutations_spaces,
     mutations_topics,
     mutations_trimming,
@@ -19,7 +20,9 @@ from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV
+from tests.simulation.moves import MOVES
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.operators import SETS
 from tests.simulation.topics import TOPICS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
@@ -37,6 +40,7 @@ _ONLY_WITH = {
     SCRUBS: mutations_upkeep.__all__,
     KV: mutations_kv.__all__,
     TOPICS: mutations_topics.__all__,
+    SETS | MOVES: mutations_moves.__all__,
     SHARES: mutations_channels.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
     Read,
@@ -121,6 +122,9 @@ class History:
     faults: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     violation: Violation | None = None
+    given_up: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of partitions that a replica's process gave up because they were moved away, the last session it had opened:
+    what is left on its way of that, or of older ones, does not fit any more."""
     _refused: set[tuple[object, int, int]] = field(default_factory=set)  # (connection, partition, session)
 
     def __post_init__(self) -> None:
@@ -194,6 +198,8 @@ class History:
         )
         self.counts[f"refused {reply.code.name}"] += 1
         misfit = reply.code is RefusalCode.NOT_CONTIGUOUS and reply.request_type != READ_REQUEST
+        if reply.session_id <= self.given_up.get((replica, reply.partition_id), NO_SESSION):
+            return
         if misfit and not follows:
             self.blame("costs", f"{replica} refuses {peer}, to which it had refused nothing: {reply.message}")
 

@@ -18,6 +18,7 @@ from tests.simulation import (
     mutations_kv,
     mutations_manager,
     mutations_mounting,
+    mutations_moves,
     mutations_partition,
     mutations_progress,
     mutations_sessions,
@@ -46,6 +47,7 @@ _SIMULATED = (
     mutations_upkeep,
     mutations_kv,
     mutations_topics,
+    mutations_moves,
 )
 PARTS: dict[str, tuple[str, ...]] = {
     file.__name__.rpartition("mutations_")[2]: tuple(vars(file)["__all__"]) for file in _SIMULATED

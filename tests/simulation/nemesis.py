@@ -113,6 +113,11 @@ class Nemesis:
         if world.seed & SETS:
             self.kinds["replica set changed"] = self.everything["replica set changed"]
             self._weights = {**self._weights, "replica set changed": 8}
+        if world.moving is not None:
+            for kind in ("replica set changed", "removed with a tail"):  # who changes sets there is the mover
+                self.kinds.pop(kind, None)
+            self.kinds |= world.moving.kinds
+            self._weights = {**self._weights, **dict.fromkeys(world.moving.kinds, 4)}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 

@@ -55,6 +55,8 @@ class Operator:
         """Whether this replica's synced records may be lost: no more replicas than the quorum may miss."""
         if replica.replica_id in self.spoiled:
             return True
+        if self.world.moving is not None:  # where sets are going nobody knows yet
+            return not self.spoiled
         spoiled = self.spoiled | {replica.replica_id}
         return all(_survives(record, spoiled) for record in self._records())
 
@@ -124,6 +126,9 @@ class Operator:
 
         Those that move stay where they are, but a replica that was taken away for a drama is made up for.
         """
+        if self.world.moving is not None:
+            self.world.moving.settle()
+            return
         if self.world.seed & SETS:
             self._fill_sets()
             return

@@ -24,6 +24,7 @@ from tests.simulation.replica_turns import Copier, Turn
 from tests.simulation.sim_disk import DIRECTORY, SimDisk
 from tests.simulation.upkeep import SCRUBS, SimUpkeep
 from tests.storage.faulty_disk import Crashed, Survival
+from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import (
@@ -54,6 +55,7 @@ from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
 
 if TYPE_CHECKING:
+    from tests.simulation.moves import Moving
     from tests.simulation.world import World
 
 __all__ = ["DIRECTORY", "SimReplica"]
@@ -170,6 +172,8 @@ class SimReplica(Process):
                     self._follow(cluster)
                 if self.world.trimming is not None:
                     self._keep_trimming(cluster)
+                if self.world.moving is not None:
+                    self._keep_sets(cluster, self.world.moving)
                 return
 
     def open_store(self, cluster: ClusterStore) -> ReplicaStore:
@@ -207,6 +211,38 @@ class SimReplica(Process):
 
         cluster.spaces.watch(look)
         cluster.watch_assignment(look)
+
+    def _keep_sets(self, cluster: ClusterStore, moving: Moving) -> None:
+        """As ``ReplicaHost``: what was moved away is given up, in a thread, after each change and from time to time."""
+        under_way = False
+
+        def do() -> None:
+            nonlocal under_way
+            if self.service is not None and not under_way:
+                under_way = True
+                self.threads.start(in_thread, _NORMAL)
+
+        def in_thread() -> Afterwards:
+            service = self.service
+            assert service is not None
+            try:
+                ended = self._end_of_life_in(lambda: sets.follow(cluster, moving.vacating(self, service)))
+            except (CoordinationError, DiskFull, OutOfResources) as error:
+                self.tell(f"gives nothing up yet: {error}")
+                ended = None
+            return done if ended is None else ended
+
+        def done() -> None:
+            nonlocal under_way
+            under_way = False
+
+        def again() -> None:
+            do()
+            self.loop.call_later(_TRIM_S, again)
+
+        sets = OwnSets(self.replica_id, False, do)
+        cluster.moves.watch(sets.seen)
+        self.loop.call_later(_TRIM_S, again)
 
     def _keep_trimming(self, cluster: ClusterStore) -> None:
         """As ``ReplicaHost``: what marks and settings say is done in a thread, from time to time and after each change.
@@ -495,6 +531,8 @@ class SimReplica(Process):
             return  # it has been trimmed since
         if partition_id in turn.cut or partition_id in self.store.removed:
             return
+        if reply.session_id <= history.given_up.get((self.loop.name, partition_id), NO_SESSION):
+            return  # it was moved away meanwhile
         self.acknowledged[partition_id] = reply.last_id
         if not self.disk.is_durable(partition_id, turn.record(reply)):
             what = f"{self.host} acknowledges {reply.last_id} of session {reply.session_id}, which is not durable"

@@ -11,7 +11,9 @@ from tests.security.keys import Trusting
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.process import Process
 from waltz_ray.actors.manager import Manager
+from waltz_ray.actors.mover import Mover
 from waltz_ray.actors.server import Server
+from waltz_ray.actors.set_follower import SetFollower
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import CoordinationError
@@ -57,6 +59,8 @@ class SimServer(Process):
         try:
             server = Server(self.server_id, store, self.config, self._fatal_of(self.loop), self._now_ms, Trusting())
             await server.start()
+            if self.world.moving is not None:
+                await SetFollower(server).start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(_RETRY_S)
@@ -99,7 +103,10 @@ class SimManager(Process):
     async def _start(self, store: ClusterStore) -> None:
         try:
             times = _SETTLE_S, _SILENT_S
-            await Manager(store, self._servers, self._ensure, self.loop.name, *times, self._fatal).start()
+            manager = Manager(store, self._servers, self._ensure, self.loop.name, *times, self._fatal)
+            await manager.start()
+            if self.world.moving is not None:
+                await Mover(store, lambda: manager.machine.leading, self._fatal).start()
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(_RETRY_S)

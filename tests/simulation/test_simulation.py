@@ -17,6 +17,7 @@ from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV
+from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
 from tests.simulation.regressions import REGRESSIONS
@@ -66,6 +67,26 @@ def test_histories_in_which_sets_move_over_more_replicas_than_they_need() -> Non
         faults.update(outcome.faults)
     assert counts["commits"] > 50 * (SEEDS // 20), counts
     assert faults["replica set changed"] > SEEDS // 20, faults
+
+
+def test_histories_in_which_the_manager_moves_sets_and_replicas_come_and_go() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(SETS + MOVES, SETS + MOVES + SEEDS // 20):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+    assert min(counts["sets changed by the mover"], counts["partitions given up"]) > 2 * (SEEDS // 20), counts
+    assert min(faults["replica added"], faults["replica drained"], faults["manager killed in a move"]) > 0, faults
+
+
+def test_histories_of_nine_replicas_and_32_partitions() -> None:
+    counts = Counter[str]()
+    for seed in (LARGE + SETS, LARGE + SETS + MOVES, LARGE + SETS + MOVES + 1):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        counts["commits"] += outcome.commits
+    assert counts["commits"] > 32, counts
+    assert counts["sets changed by the mover"] > 32, counts
 
 
 @pytest.mark.parametrize(
@@ -157,7 +178,10 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
     assert isinstance(caught, Caught), f"{name} is not noticed; `make simulate-mutations` looks for a seed"
 
 
-RUN_ABOVE = [*range(SEEDS), *(bit + seed for bit in (GROWS, KV, SCRUBS, TOPICS, SHARES) for seed in range(SEEDS // 20))]
+RUN_ABOVE = [
+    *range(SEEDS),
+    *(bit + seed for bit in (GROWS, KV, SCRUBS, TOPICS, SHARES, SETS + MOVES) for seed in range(SEEDS // 20)),
+]
 RUN_ABOVE += range(TRIMS, TRIMS + SEEDS // 10)
 
 

@@ -29,7 +29,7 @@ from unittest import mock
 
 from tests.simulation.disk_threads import LOCKS
 from tests.simulation.loop import Scheduler
-from waltz_ray.actors import server, turns
+from waltz_ray.actors import mover, server, turns
 from waltz_ray.client import own_loop, stream
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.threads import Threads
@@ -112,7 +112,7 @@ class SimThreads(Threads):
         self.ended = self._loop.create_task(last)
 
 
-_TIMED = (net_stream, driver, turns, seldom, backlog)
+_TIMED = (net_stream, driver, turns, seldom, backlog, mover)
 
 
 async def listen(

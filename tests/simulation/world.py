@@ -24,6 +24,7 @@ from tests.simulation.history import History, Logical, Violation
 from tests.simulation.kv import KV, KvPart
 from tests.simulation.kv_actors import kv_conditions
 from tests.simulation.loop import ProcessLoop, Scheduler, note
+from tests.simulation.moves import LARGE, MOVES, Moving, replicas_at_first
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.operators import REPLICATION, SETS, Operator
@@ -85,7 +86,7 @@ class World:
         self.record_bytes = random.choice([0, 0, 160])
         """Data of every transaction is filled up to so much: records of one size, so that old bytes fit new places."""
         if seed & SETS:
-            self.partitions = Random(seed + 5).choice([2, 3, 5])
+            self.partitions = 32 if seed & LARGE else Random(seed + 5).choice([2, 3, 5])
         self.history = History(self.partitions)
         self.network = Network(self.scheduler, Random(random.getrandbits(64)))
         self.zookeeper = SimZooKeeperServer(self.scheduler, Random(random.getrandbits(64)), self.history)
@@ -94,7 +95,7 @@ class World:
         self._stop_logging: Callable[[], None] = lambda: None
         replicas = random.choice([3, 3, 3, 5])
         if seed & SETS:
-            replicas = Random(seed + 6).choice([5, 6, 7, 9])
+            replicas = 9 if seed & LARGE else Random(seed + 6).choice([5, 6, 7, 9])
         self.operator_store = self._initialize(replicas)
         self.replicas = [SimReplica(self, n, self._storage_config()) for n in range(replicas)]
         servers = random.choice([1, 2, 2, 3])
@@ -122,6 +123,8 @@ class World:
         """The key/value layer, where there is one."""
         self.topics = TopicPart(self, Random(seed + 4)) if seed & TOPICS else None
         """Topics, where there are any."""
+        self.moving = Moving(self, Random(seed + 8)) if seed & MOVES else None
+        """Who has replica sets moved by the manager, where that is done at all."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -129,7 +132,8 @@ class World:
         operator = ProcessLoop(self.scheduler, self.network, "operator")  # type: ignore[abstract]
         self.loops.append(operator)
         store = ClusterStore(self.zookeeper.connect(operator), CLUSTER)
-        store.initialize(self.partitions, range(replicas), None, REPLICATION if self.seed & SETS else 0)
+        at_first = range(replicas_at_first(self.seed, replicas))
+        store.initialize(self.partitions, at_first, None, REPLICATION if self.seed & SETS else 0)
         return store
 
     def _storage_config(self) -> StorageConfig:
@@ -244,6 +248,8 @@ class World:
             self._wait("every message has its fate", deadline, self.topics.quiet)
             self._wait("of each group each partition is had by one", deadline, self.topics.shared)
             self._wait("all messages are consumed", deadline, self.topics.all_consumed)
+        if self.moving is not None:
+            self._wait("every partition is on the replicas that are wanted", deadline, self.moving.reached)
         sound = False
         while not sound:
             self._last_words()
@@ -258,6 +264,8 @@ class World:
         if self.trimming is not None:
             self._wait("what was trimmed is dropped", deadline, self.trimming.dropped)
             self.trimming.check()
+        if self.moving is not None:
+            self.moving.check()
         living, count = set(self.living()), len(self.history.committed)
         nothing: dict[int, list[bytes]] = {0: []}
         every = [self._read_logs(p) if p in living else nothing for p in range(count)]
@@ -318,7 +326,7 @@ class World:
         return served
 
     def _all_serve(self) -> bool:
-        return all(replica.store is not None for replica in self.replicas)
+        return all(replica.store is not None for replica in self.replicas if not replica.retired)
 
     def _owner(self, partition_id: int) -> Partition | None:
         """The machine of the one server that has the partition open."""
@@ -336,7 +344,8 @@ class World:
                 return False
             assigned = self.operator.assigned(partition_id)
             if owner.session.roster.replicas.keys() != assigned:
-                self.operator.make_them_notice(partition_id, owner.session.members)
+                if self.moving is None:  # else its server is told
+                    self.operator.make_them_notice(partition_id, owner.session.members)
                 return False
             if set(owner.session.members) != assigned:
                 return False
@@ -449,6 +458,8 @@ class World:
                 lines.append(f"{client.host} ({client.mode.name}): {client.application.marks}")
             else:
                 lines.append(f"{client.host}: {client.mark} of p{client.partition_id}")
+        if self.moving is not None:
+            lines.append(self.moving.state())
         if self.kv is not None:
             lines.append(self.kv.state())
         if self.topics is not None:

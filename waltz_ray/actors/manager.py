@@ -58,7 +58,7 @@ from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.driver import Driver
 from waltz_ray.wire.znodes import ServerDescriptor
 
-__all__ = ["Manager"]
+__all__ = ["Manager", "end_manager"]
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Manager:
         self._identity = identity
         self._settle_s = settle_s
         self._silent_s = silent_s
-        self._fatal = on_fatal or _end_process
+        self._fatal = on_fatal or end_manager
         self._orders: deque[Effect] = deque()
         self._driver = Driver[Event, Effect]("manager", self.machine, self._orders.append, self._fatal)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -300,7 +300,8 @@ class Manager:
             await asyncio.sleep(_SUPERVISE_INTERVAL_S)
 
 
-def _end_process(message: str) -> None:
+def end_manager(message: str) -> None:
+    """After what must not be: its successor begins with what ZooKeeper has."""
     log.critical("%s; this process ends, a new one reads everything from ZooKeeper", message)
     logging.shutdown()  # os._exit flushes nothing
     os._exit(1)

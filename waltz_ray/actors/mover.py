@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from waltz_ray.actors.manager import end_manager
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import CoordinationError, NoNode
 from waltz_ray.protocol import set_moves as rules
@@ -36,12 +37,15 @@ _AGAIN_S = 3.0
 
 
 class Mover:
-    """``start`` in the loop; ``close`` ends it, after the step that is under way."""
+    """``start`` in the loop; ``close`` ends it, after the step that is under way. ``on_fatal`` is called when a step
+    fails otherwise than ZooKeeper does: then nothing is moved any more, and the process has to end."""
 
-    def __init__(self, store: ClusterStore, leading: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: ClusterStore, leading: Callable[[], bool], on_fatal: Callable[[str], None] = end_manager
+    ) -> None:
         self.waits: dict[int, str] = {}
         """Of each partition that was looked at last, what it waits for."""
-        self._store, self._leading = store, leading
+        self._store, self._leading, self._fatal = store, leading, on_fatal
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="manager-moves")
         self._moves = Moves()
@@ -59,6 +63,11 @@ class Mover:
 
         self._watch = await self._loop.run_in_executor(self._thread, lambda: self._store.moves.watch(seen))
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(f"manager: a step of moving partitions failed: {error!r}")
 
     async def close(self) -> None:
         """Idempotent."""

@@ -347,7 +347,7 @@ class ClusterStore:
         """
         count = self.partitions()
         wanted = self.spaces.table().kept if partitions is None else partitions
-        may_be_others = partitions is None and replica_id in self.info().replica_ids
+        may_be_others = partitions is None and replica_id in self.members.read().places  # also of who came later
         if bad := [p for p in wanted if not 0 <= p < count]:
             raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
         while True:

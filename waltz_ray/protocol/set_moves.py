@@ -8,7 +8,8 @@ and it makes no difference who has done the steps before, or where they died. Th
 2. One that is to come is added, when all the others are members: the session that follows is published by these, and
    copies the log to the new one. Until that has it, one more replica must answer for a commit than before; if a
    member dies in this time and no session can be published any more (*stuck*), the new one is taken out again. So is
-   one that is not wanted any more before it has been copied.
+   one that is not wanted any more before it has been copied; one that is to come takes its place at once where the set
+   would else be smaller than it is to be, and the next member that dies one too many.
 3. When all that is to come has been copied, what is to go is taken away, one after the other, and between two of them
    the server opens a session.
 
@@ -109,7 +110,9 @@ def next_step(
     if stuck and copied_to and quorum_of(len(current - copied_to)) < quorum_of(len(current)):
         return _change(current - copied_to, f"a member was lost: without {_named(copied_to)} there is a quorum again")
     if strangers := copied_to - target:
-        return _if_possible(roster, current - strangers, f"{_named(strangers)} is not to have it any more")
+        left, coming = current - strangers, sorted(target - current)
+        others = coming[:1] if len(left) < len(target) else ()
+        return _if_possible(roster, left.union(others), f"{_named(strangers)} is not to have it any more")
     if not has_noticed(roster, changed_in):
         return Wait("its server opens a session with the changed set")
     if copied_to:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.replica_sets import ReplicaPlace
 
-__all__ = ["Sets", "balanced", "checked_set", "crowding", "loads_of", "moved_off"]
+__all__ = ["Sets", "balanced", "checked_set", "crowding", "kept_on", "loads_of", "moved_off"]
 
 Sets = Mapping[int, frozenset[int]]
 """partition -> the replicas that it is on, or is to be on."""
@@ -56,6 +56,16 @@ def moved_off(sets: Sets, staying: Mapping[int, ReplicaPlace]) -> dict[int, froz
         if kept != one:
             changed[p] = kept
     return changed
+
+
+def kept_on(number: int, now: frozenset[int], wanted: frozenset[int], staying: Iterable[int]) -> frozenset[int]:
+    """The set of a partition that was to leave replica ``number``, and is on ``now`` so far, if it is to stay there.
+
+    As large as was wanted, of replicas that stay: on its way a partition is on more, and some may be drained, too.
+    """
+    there = now & frozenset(staying)
+    order = [number, *sorted(there & wanted), *sorted(there - wanted), *sorted(wanted - there)]
+    return frozenset(list(dict.fromkeys(order))[: len(wanted)])
 
 
 def balanced(sets: Sets, staying: Mapping[int, ReplicaPlace]) -> dict[int, frozenset[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.simulation.checkers.outcome import Outcome
 from tests.simulation.history import RosterWrite, Violation
+from waltz_ray.protocol.ids import NO_SESSION
 
 __all__ = ["check"]
 
@@ -38,6 +39,10 @@ def _problem(before: RosterWrite | None, write: RosterWrite, takers: dict[int, s
     if write.generation < before.generation:
         return f"the generation falls from {before.generation} to {write.generation}"
     for replica_id, (session_id, mark) in write.replicas.items():
+        if replica_id not in before.replicas and write.who.startswith("manager"):
+            if (session_id, mark) != (NO_SESSION, None):
+                return f"replica {replica_id} is new, and of session {session_id} at once"
+            continue
         old_session_id, old_mark = before.replicas[replica_id]
         if (session_id, mark) == (old_session_id, old_mark):
             continue

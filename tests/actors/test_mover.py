@@ -1,0 +1,53 @@
+"""The mover's own end: what it does step by step is in ``tests/protocol/test_set_moves.py`` and in the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from waltz_ray.actors.mover import Mover
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.protocol import set_moves
+
+
+def store_with_a_move() -> ClusterStore:
+    store = ClusterStore(MemoryZooKeeper(MemoryZooKeeperServer()), "demo")
+    store.initialize(1, range(4), {}, 3)
+    store.moves.want({0: (1, 2, 3)})
+    return store
+
+
+def test_a_partition_without_records_is_moved_at_once() -> None:
+    store = store_with_a_move()
+
+    async def move() -> None:
+        mover = Mover(store, lambda: True)
+        await mover.start()
+        while store.moves.read().wanted:
+            await asyncio.sleep(0.01)
+        await mover.close()
+
+    asyncio.run(asyncio.wait_for(move(), 10))
+    assert sorted(store.roster(0)[0].replicas) == [1, 2, 3]
+
+
+def test_a_step_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would be moved any more, and nobody would know."""
+
+    def broken(*arguments: object) -> None:
+        raise ValueError("replicas [2] may be the only ones")
+
+    monkeypatch.setattr(set_moves, "next_step", broken)
+    told: list[str] = []
+
+    async def move() -> None:
+        mover = Mover(store_with_a_move(), lambda: True, told.append)
+        await mover.start()
+        while not told:
+            await asyncio.sleep(0.01)
+        await mover.close()
+
+    asyncio.run(asyncio.wait_for(move(), 10))
+    assert told == ["manager: a step of moving partitions failed: ValueError('replicas [2] may be the only ones')"]
