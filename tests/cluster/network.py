@@ -15,7 +15,9 @@ from types import TracebackType
 
 from tests.cluster.harness import FAST, Cluster
 from tests.net.cutting_proxy import CuttingProxy
+from waltz_ray.actors.cut_off import CutOff
 from waltz_ray.actors.manager import Manager
+from waltz_ray.actors.server import Server
 from waltz_ray.client import WaltzClient
 from waltz_ray.client.directory import Location
 from waltz_ray.client.tcp import TcpTransport
@@ -131,11 +133,14 @@ class NetworkCluster(Cluster):
         self._expected, self._silent_s = frozenset(range(1, servers + 1)), silent_s
         self._manager: Manager | None = None
         self._manager_client: KazooZooKeeper | None = None
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._look, name="cluster-watch")
 
     def __enter__(self) -> NetworkCluster:
         super().__enter__()
         try:
             self.start_manager()
+            self._watch.start()
         except BaseException:
             self.close()
             raise
@@ -145,6 +150,9 @@ class NetworkCluster(Cluster):
         self.close()
 
     def close(self) -> None:
+        self._closing.set()
+        if self._watch.is_alive():
+            self._watch.join()
         self.network.heal()
         if self._manager is not None:
             self.run(self._manager.close())
@@ -163,6 +171,17 @@ class NetworkCluster(Cluster):
             return manager
 
         self._manager = self.run(start())
+
+    def _look(self) -> None:
+        """As the manager's actor does, only more often."""
+        cut_off = CutOff()
+        while not self._closing.wait(0.25):
+            before, now = cut_off.servers, cut_off.seen({s: self.call(server.status) for s, server in self._serving()})
+            if now != before:
+                self.manager.cut_off_seen(now)
+
+    def _serving(self) -> list[tuple[int, Server]]:
+        return list(self.servers.items())
 
     @property
     def manager(self) -> Manager:

@@ -91,6 +91,8 @@ def examine(view: ClusterStatus) -> list[Finding]:
             found.append(
                 Finding(f"replica {number}", room, "make room before appends are refused, or move the replica")
             )
+        if replica.slow:
+            found.append(Finding(f"replica {number}", replica.slow, _SLOW_REMEDY))
     return [*found, *_not_checked(view), *_idle_servers(view), *_processes(view), *_held_by_nobody(view)]
 
 
@@ -141,6 +143,12 @@ def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[Finding]
     return [Finding(who, problem, _REMEDIES[actor.state])]
 
 
+_SLOW_REMEDY = (
+    "who else writes to that disk, or is it failing (dmesg, SMART)? one slow replica of three holds nobody up"
+)
+
+_LOST_REMEDY = "mount the right disk; if it is this one: see that the others serve, then waltz replace-replica"
+
 _ROTTEN_REMEDY = (
     "see that another replica serves, and has room here: it is tried again by itself; if copies disagree, compare them "
     "with waltz verify before waltz replace-replica"
@@ -151,6 +159,8 @@ def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
     yield from _not_serving(who, replica, _since(replica.since_ms))
     if replica.problem:
         yield Finding(who, replica.problem, "make room on its disk; it goes on by itself within seconds")
+    if replica.lost:
+        yield Finding(who, replica.lost, _LOST_REMEDY)
     for partition_id, stored in replica.partitions.items():
         if stored.damaged:
             remedy = "wait: it is copied anew from its peers; if nothing changes: waltz replace-replica --partition"
