@@ -51,11 +51,9 @@ def test_who_was_silent_has_to_answer_for_a_while() -> None:
 
 def test_who_hears_nobody_at_all_calls_nobody_silent() -> None:
     told: list[str] = []
-    pair: list[Silence] = []
-    one, other = pair[:] = [
-        Silence(1.5, partial(told.append, f"{n} silent"), partial(told.append, "well"), lambda n=n: pair[1 - n].speaks)
-        for n in range(2)
-    ]
+    well = partial(told.append, "well")
+    one = Silence(1.5, partial(told.append, "0 silent"), well, lambda: other.speaks)
+    other = Silence(1.5, partial(told.append, "1 silent"), well, lambda: one.speaks)
     for _ in range(20):
         turns(one, 1, heard=False)
         turns(other, 1, heard=False)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import pytest
+from typing_extensions import Self
 
 from tests.security.keys import secret_in
 from waltz_ray.actors.mover import Mover
@@ -86,7 +87,7 @@ class Cluster:
         self._mover: Mover | None = None
         self._wanted_servers = range(1, servers + 1)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         try:
             for replica_id in self.info.replica_ids:
                 self.start_replica(replica_id)

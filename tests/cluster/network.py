@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from typing_extensions import Self
+
 from tests.cluster.harness import FAST, Cluster
 from tests.net.cutting_proxy import CuttingProxy
 from waltz_ray.actors.cut_off import CutOff
@@ -136,7 +138,7 @@ class NetworkCluster(Cluster):
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._look, name="cluster-watch")
 
-    def __enter__(self) -> NetworkCluster:
+    def __enter__(self) -> Self:
         super().__enter__()
         try:
             self.start_manager()
