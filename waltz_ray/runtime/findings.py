@@ -93,7 +93,14 @@ def examine(view: ClusterStatus) -> list[Finding]:
             )
         if replica.slow:
             found.append(Finding(f"replica {number}", replica.slow, _SLOW_REMEDY))
-    return [*found, *_not_checked(view), *_idle_servers(view), *_processes(view), *_held_by_nobody(view)]
+    return [
+        *found,
+        *_not_reached(view),
+        *_not_checked(view),
+        *_idle_servers(view),
+        *_processes(view),
+        *_held_by_nobody(view),
+    ]
 
 
 def _silent_manager(view: ClusterStatus) -> list[Finding]:
@@ -226,6 +233,17 @@ def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:
     problem = f"commits on {len(served.members)} of {len(served.replicas)} replicas: {', '.join(outside)}"
     remedy = "one that is lost has to come back (see it above), any other catches up by itself: look again"
     return [Finding(f"partition {partition_id}", problem, remedy)]
+
+
+def _not_reached(view: ClusterStatus) -> Iterator[Finding]:
+    """Where both ends serve, it is what is between."""
+    for number, server in view.servers.items():
+        away = [r for r, link in sorted(server.links.items()) if not link.up and r in view.replicas]
+        serving = [str(r) for r in away if view.replicas[r].serving]
+        if server.serving and serving:
+            problem = f"does not reach replica {', '.join(serving)}, which serve{'' if len(serving) > 1 else 's'}"
+            remedy = "see to the network between them; who reaches half of the replicas or fewer gives way to another"
+            yield Finding(f"server {number}", problem, remedy)
 
 
 def _not_checked(view: ClusterStatus) -> Iterator[Finding]:
