@@ -65,9 +65,16 @@ class _Told:
     def close(self) -> None: ...
 
 
+def _own() -> TcpTransport:
+    """Clients of one loop may share a connection; most are processes of their own."""
+    transport = TcpTransport()
+    transport.shared = None
+    return transport
+
+
 async def _clients(count: int, endpoint: Endpoint, partitions: int, mounted: int) -> None:
     """Until stdin ends."""
-    clients = [AsyncWaltzClient(_Told(10_000 + n, endpoint, partitions), TcpTransport()) for n in range(count)]
+    clients = [AsyncWaltzClient(_Told(10_000 + n, endpoint, partitions), _own()) for n in range(count)]
 
     async def begin(number: int, client: AsyncWaltzClient) -> None:
         await client.start()

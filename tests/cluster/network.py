@@ -107,6 +107,7 @@ class _Through(TcpTransport):
     def __init__(self, network: Network, who: str) -> None:
         super().__init__()
         self._network, self._who = network, who
+        self.shared = None  # each client has links of its own
 
     async def connect(self, location: Location, stream: Opening) -> None:
         if location.endpoint is not None:
