@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from tests.cluster.harness import Cluster, wait_until
 from waltz_ray.client import AsyncWaltzClient

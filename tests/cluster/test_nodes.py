@@ -51,11 +51,13 @@ class Nodes:
 
     def kill_gcs(self) -> None:
         """The head's control service, which knows all actors; what it knew is lost."""
-        self._cluster.head_node.kill_gcs_server(check_alive=False)
+        head: Any = self._cluster.head_node
+        head.kill_gcs_server(check_alive=False)
 
     def start_gcs(self) -> None:
         """Again, empty, at the same port."""
-        self._cluster.head_node.start_gcs_server()
+        head: Any = self._cluster.head_node
+        head.start_gcs_server()
 
     def close(self) -> None:
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
