@@ -153,7 +153,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["a record", "the control file", *(pytest.param(kind, marks=pytest.mark.long) for kind in list(KINDS)[1:3])]
+)
 def test_one_bad_byte_anywhere(cluster: SickCluster, kind: str) -> None:
     """While it is away: at the next start it is repaired, or copied anew, and what is served is right. A control file
     whose newest slot has rotted has forgotten a promise: a person decides."""
@@ -178,7 +180,12 @@ def test_one_bad_byte_anywhere(cluster: SickCluster, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "why"), [(3, "version"), (15, "only one byte of it is another"), (31, "partitions")]
+    ("offset", "why"),
+    [
+        (15, "only one byte of it is another"),
+        pytest.param(3, "version", marks=pytest.mark.long),
+        pytest.param(31, "partitions", marks=pytest.mark.long),
+    ],
 )
 def test_a_bad_byte_in_the_header_of_the_control_file_takes_the_replica_out_until_it_is_right(
     cluster: SickCluster, offset: int, why: str
