@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean scale
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -27,6 +27,12 @@ test: lint
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
+
+# Twelve replicas, six servers, 96 partitions on a Ray of four nodes, minutes; and what grows with clients: docs/performance.md.
+CLIENTS ?= 1000
+scale: $(STAMP)
+	$(BIN)/python -m tests.cluster.growth --clients $(CLIENTS)
+	$(BIN)/pytest -W error -q -s -m long tests/cluster/test_scale.py $(ARGS)
 
 # Groups of topics: fifty consumers that come and go, ten times, a minute or two; docs/tubemq.md.
 scenes: $(STAMP)

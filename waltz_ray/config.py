@@ -268,6 +268,11 @@ class ClientConfig:
     hindrance_after_ms: int = 2_000
     """An append or a mount that waits this long has its server asked why; the log of the process says it. 0: never."""
 
+    silent_ms: int = 1_500
+    """A server that says nothing on a connection for this long, though something is waited for there and it was asked,
+    is given up, and connected to anew. Where nothing is waited for it is asked every ten times as long. 0: never; TCP
+    notices a vanished machine after 11 s."""
+
     max_frame_bytes: int = 64 * 1024 * 1024
     """A longer frame is a wire error. A record takes half of it at the most, here and at the server."""
 
@@ -282,6 +287,7 @@ class ClientConfig:
         _require(self, "mount_timeout_ms", 1, 3_600_000)
         _require(self, "request_timeout_ms", 1, 3_600_000)
         _require(self, "hindrance_after_ms", 0, 3_600_000)
+        _require(self, "silent_ms", 0, 600_000)
         _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
 
 

@@ -49,6 +49,20 @@ def test_who_was_silent_has_to_answer_for_a_while() -> None:
     assert told == ["silent", "well", "silent"]
 
 
+def test_who_hears_nobody_at_all_calls_nobody_silent() -> None:
+    told: list[str] = []
+    well = partial(told.append, "well")
+    one = Silence(1.5, partial(told.append, "0 silent"), well, lambda: other.speaks)
+    other = Silence(1.5, partial(told.append, "1 silent"), well, lambda: one.speaks)
+    for _ in range(20):
+        turns(one, 1, heard=False)
+        turns(other, 1, heard=False)
+    assert told == []
+    turns(other, 1, heard=True)
+    turns(one, 1, heard=False)
+    assert told == ["0 silent"], "the other one is heard again"
+
+
 def test_while_we_were_stopped_ourselves_nobody_was_silent() -> None:
     told: list[str] = []
     one = silence(told)

@@ -21,6 +21,7 @@ from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import (
     ClusterStatus,
     CursorStatus,
+    LinkStatus,
     ManagerStatus,
     ProcessStatus,
     ReplicaProgress,
@@ -37,6 +38,11 @@ MANAGER = ManagerStatus(1, True, process=PROCESS)
 HOLDING = CursorStatus(space="log", name="audit", positions={}, holds_retention=True, epoch=1, lag=9)
 
 WORSE: list[tuple[ClusterStatus, str]] = [
+    (
+        with_server(links={0: LinkStatus(False, None, {}), 7: LinkStatus(False, None, {})}),
+        "server 1: does not reach replica 0, which serves",
+    ),
+    (with_replica(slow="its disk is slow: a sync takes 300 ms"), "replica 0: its disk is slow: a sync takes 300 ms"),
     (
         with_replica(disk_free_bytes=NEARLY_FULL_BYTES - 1, directory="/data/r"),
         "replica 0: its disk is nearly full: 1023 MB are left in /data/r",

@@ -243,6 +243,7 @@ SICK: list[tuple[ClusterStatus, str]] = [
         "replica 0: REFUSED since 1970-01-01 00:00:00 UTC: no",
     ),
     (with_replica(problem="no space left"), "replica 0: no space left"),
+    (with_replica(lost="takes no part in partition 0"), "replica 0: takes no part in partition 0"),
     (with_replica(partitions={0: StoredPartition(damaged="rot")}), "replica 0, partition 0: rot"),
     (
         with_replica(scrub=ScrubStatus(unrepaired=(RottenSegment(3, "f", "f: damaged", "nobody answers"),))),

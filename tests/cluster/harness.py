@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import pytest
+from typing_extensions import Self
 
 from tests.security.keys import secret_in
 from waltz_ray.actors.mover import Mover
@@ -86,7 +87,7 @@ class Cluster:
         self._mover: Mover | None = None
         self._wanted_servers = range(1, servers + 1)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         try:
             for replica_id in self.info.replica_ids:
                 self.start_replica(replica_id)
@@ -147,8 +148,8 @@ class Cluster:
     # ---- servers ----------------------------------------------------------------------------------------
 
     def start_server(self, server_id: int) -> Server:
-        client = KazooZooKeeper(self.zookeeper)
-        store = ClusterStore(client, self.name)
+        client = KazooZooKeeper(self.zookeeper_of(f"server {server_id}"))
+        store = self.store_of_server(server_id, client)
 
         async def start() -> Server:
             keyring = Keyring.of_server(self.secret)
@@ -160,6 +161,14 @@ class Cluster:
         self._clients[server_id] = client
         self.servers[server_id] = self.run(start())
         return self.servers[server_id]
+
+    def zookeeper_of(self, who: str) -> str:
+        """Where it is found by those named so."""
+        return self.zookeeper
+
+    def store_of_server(self, server_id: int, client: KazooZooKeeper) -> ClusterStore:
+        """What a server knows of the cluster."""
+        return ClusterStore(client, self.name)
 
     def stop_server(self, server_id: int) -> None:
         self.run(self.servers.pop(server_id).close())

@@ -27,7 +27,7 @@ _SMALL: dict[str, Any] = {"object_store_memory": 80_000_000, "node_ip_address": 
 
 
 class Nodes:
-    """A Ray head with a dashboard, and one raylet per replica that alone offers the resource of its disk."""
+    """A Ray head with a dashboard, and raylets that alone offer the resources of their replicas' disks."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -40,34 +40,50 @@ class Nodes:
         self.address = str(self._cluster.address)
         self.dashboard = f"http://127.0.0.1:{port}"
 
-    def add(self, replica_id: int) -> None:
-        resources = {f"waltz-replica-{replica_id}": 1}
+    def add(self, replica_id: int, *further: int) -> None:
+        """A node with the disk of this replica, and of others; it is called after the first."""
+        resources = {f"waltz-replica-{each}": 1 for each in (replica_id, *further)}
         self._nodes[replica_id] = self._cluster.add_node(num_cpus=1, resources=resources, wait=False, **_SMALL)
 
     def kill(self, replica_id: int) -> None:
         """The whole node at once, as a power cut would."""
         self._cluster.remove_node(self._nodes.pop(replica_id), allow_graceful=False)
 
+    def kill_gcs(self) -> None:
+        """The head's control service, which knows all actors; what it knew is lost."""
+        head: Any = self._cluster.head_node
+        head.kill_gcs_server(check_alive=False)
+
+    def start_gcs(self) -> None:
+        """Again, empty, at the same port."""
+        head: Any = self._cluster.head_node
+        head.start_gcs_server()
+
     def close(self) -> None:
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def several_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *replicas: tuple[int, ...]) -> Iterator[Nodes]:
+    """One for each group of replicas, and the head."""
     monkeypatch.setenv(LOOPBACK_ONLY, "0")
     monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     running = Nodes()
     try:
-        for replica_id in range(3):
-            running.add(replica_id)
+        for group in replicas:
+            running.add(*group)
         ray_lookup.join(running.address)
-        wait_until(lambda: len(alive_nodes()) == 4, "all nodes have joined", 60)
+        wait_until(lambda: len(alive_nodes()) == 1 + len(replicas), "all nodes have joined", 60)
         yield running
     finally:
         ray_lookup.leave()
         running.close()
         EmbeddedZooKeeper(tmp_path / "cluster" / "zookeeper").stop()  # is still there where the test failed
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    yield from several_nodes(tmp_path, monkeypatch, (0,), (1,), (2,))
 
 
 def waltz(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -368,9 +368,13 @@ class Link(Opening):
 
 class _ClientStream(client_stream.ClientStream):
     def __init__(self, user: Client) -> None:
-        super().__init__(LIMIT)
+        super().__init__(LIMIT, 0)
         self._user = user
         self.free = asyncio.Event()
+
+    @property
+    def expects(self) -> bool:
+        return False
 
     def on_frame(self, frame: memoryview) -> None:
         self._user.count += 1

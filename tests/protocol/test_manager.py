@@ -23,6 +23,7 @@ from waltz_ray.protocol.manager import (
     ReadAssignment,
     Registered,
     RemoveRegistration,
+    ServersCutOff,
     ServersSeen,
     ServersWanted,
     SettleOver,
@@ -154,6 +155,28 @@ def test_who_hears_nobody_is_deaf_himself() -> None:
     assert m.step(EndpointWell(1, B)) == [], "it has everything already"
 
 
+def test_a_server_that_reaches_too_few_replicas_gives_way_to_one_that_reaches_more() -> None:
+    m = running()
+    (write,) = m.step(ServersCutOff(frozenset((0,))))
+    assert isinstance(write, WriteAssignment)
+    assert servers_of(write.assignment) == {1}
+    assert m.step(AssignmentRead(write.assignment, 2)) == []
+    (back,) = writes(m.step(ServersCutOff(frozenset())))
+    assert servers_of(back.assignment) == {0, 1}
+
+
+def test_where_all_reach_too_few_replicas_nothing_moves() -> None:
+    assert running().step(ServersCutOff(frozenset((0, 1)))) == []
+
+
+def test_a_server_that_is_cut_off_serves_where_the_others_are_gone_or_silent() -> None:
+    m = running()
+    (write,) = writes(m.step(ServersCutOff(frozenset((0,)))))
+    m.step(AssignmentRead(write.assignment, 2))
+    (back,) = writes(m.step(EndpointSilent(1, B)))
+    assert servers_of(back.assignment) == {0}
+
+
 def test_a_silent_server_that_is_started_again_is_another_one() -> None:
     m = running()
     (write,) = writes(m.step(EndpointSilent(0, A)))
@@ -242,6 +265,7 @@ EVENTS = st.one_of(
     st.builds(EndpointRefused, st.integers(0, 2), st.sampled_from([A, B, A2])),
     st.builds(EndpointSilent, st.integers(0, 2), st.sampled_from([A, B, A2])),
     st.builds(EndpointWell, st.integers(0, 2), st.sampled_from([A, B, A2])),
+    st.frozensets(st.integers(0, 2)).map(ServersCutOff),
     st.sampled_from(["write succeeds", "write conflicts", "read"]),
 )
 

@@ -76,7 +76,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "journal_sync_covers_what_came_during_it": 0x0,
     "orders_are_not_guarded": 0xB,
     "reads_during_a_cut_are_not_started_over": 0xB,
-    "roll_does_not_wait_for_a_running_sync": 0x2F,
+    "roll_does_not_wait_for_a_running_sync": 0x40,
     "segment_sync_covers_what_came_during_it": 0xB,
     "deleted_partitions_are_placed": 0x1000032,
     "failed_growths_are_forgotten": 0x1000007,

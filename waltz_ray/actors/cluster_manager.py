@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from waltz_ray.actors.cut_off import CutOff
 from waltz_ray.actors.layers import Layers
 from waltz_ray.actors.manager import Manager
 from waltz_ray.actors.metrics import CursorGauges
@@ -306,8 +307,15 @@ class ClusterManager:
         self._pulse.start()
         self._for_the_original = OriginalNodes(self._zookeeper, cluster)
         self._for_the_original.start()
-        gauges, http = CursorGauges(cluster), self._host.settings.config.http
-        self._window = Window(lambda: self._seen(sparing=True), lambda view: gauges.cursors(view.cursors), http)
+        gauges, cut_off, http = CursorGauges(cluster), CutOff(), self._host.settings.config.http
+
+        def then(view: ClusterStatus) -> None:
+            gauges.cursors(view.cursors)
+            before, now = cut_off.servers, cut_off.seen(view.servers)
+            if now != before:
+                self._host.manager.cut_off_seen(now)
+
+        self._window = Window(lambda: self._seen(sparing=True), then, http)
         self._window.open()
 
     @property

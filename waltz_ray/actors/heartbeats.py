@@ -22,11 +22,19 @@ class Silence:
     """How long somebody has said nothing, in turns of our own loop. A turn counts for two beats at the most: if we were
     stopped ourselves, nobody was silent meanwhile. Pure.
 
-    ``silent``, ``well``: called at each change.
+    ``silent``, ``well``: called at each change. Nobody is silent while nobody else speaks either (``others_speak``):
+    who hears nobody may be deaf himself, and all of them seem to fall silent one after the other.
     """
 
-    def __init__(self, after_s: float, silent: Callable[[], object], well: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        after_s: float,
+        silent: Callable[[], object],
+        well: Callable[[], object],
+        others_speak: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._after_s = after_s
+        self._others_speak = others_speak
         self._silent, self._well = silent, well
         self._quiet_s = self._well_s = 0.0
         self._is_silent = False
@@ -35,17 +43,21 @@ class Silence:
         """He has said something."""
         self._quiet_s = 0.0
 
+    @property
+    def speaks(self) -> bool:
+        """He has said something just now."""
+        return self._quiet_s <= 2 * _BEAT_S
+
     def passed(self, seconds: float) -> None:
         """One more turn is over, after so long."""
         seconds = min(seconds, 2 * _BEAT_S)
         self._quiet_s += seconds
-        if self._quiet_s > self._after_s and not self._is_silent:
+        if self._quiet_s > self._after_s and not self._is_silent and self._others_speak():
             self._is_silent = True
             self._silent()
         if not self._is_silent:
             return
-        answers = self._quiet_s <= 2 * _BEAT_S
-        self._well_s = self._well_s + seconds if answers else 0.0
+        self._well_s = self._well_s + seconds if self.speaks else 0.0
         if self._well_s >= _WELL_S:
             self._is_silent, self._well_s = False, 0.0
             self._well()
@@ -54,10 +66,22 @@ class Silence:
 class Heartbeats:
     """Of one server. Its connections are held by ``endpoint_probe``, which is given ``new_probe``."""
 
-    def __init__(self, silent_s: float, silent: Callable[[], object], well: Callable[[], object]) -> None:
-        """``silent`` is called when there was no answer for ``silent_s``, ``well`` when there are answers again."""
-        self._silence = Silence(silent_s, silent, well)
+    def __init__(
+        self,
+        silent_s: float,
+        silent: Callable[[], object],
+        well: Callable[[], object],
+        others_speak: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``silent`` is called when there was no answer for ``silent_s``, ``well`` when there are answers again; the
+        former not before somebody else is heard (``others_speak``)."""
+        self._silence = Silence(silent_s, silent, well, others_speak)
         self._probe: GreetedProbe | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """It has answered just now."""
+        return self._silence.speaks
 
     def new_probe(self) -> GreetedProbe:
         """The next connection to be held."""

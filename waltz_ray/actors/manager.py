@@ -44,6 +44,7 @@ from waltz_ray.protocol.manager import (
     ReadAssignment,
     Registered,
     RemoveRegistration,
+    ServersCutOff,
     ServersSeen,
     ServersWanted,
     SettleOver,
@@ -94,6 +95,7 @@ class Manager:
         """Who is probed, by server ID."""
         self.supervision_error = ""
         """Why the actors could not be made sure of, the last time; "" if they could."""
+        self._beats: dict[int, Heartbeats] = {}
         self._store = store
         self._ensure = ensure
         self._identity = identity
@@ -179,6 +181,10 @@ class Manager:
     def members_seen(self, expected: frozenset[int], draining: frozenset[int]) -> None:
         """Other servers are to run, or to be drained, than was known; from any thread."""
         self._from_thread(ServersWanted(expected, draining))
+
+    def cut_off_seen(self, servers: frozenset[int]) -> None:
+        """These reach too few replicas, and no others do; from any thread."""
+        self._from_thread(ServersCutOff(servers))
 
     # ---- what is done about it --------------------------------------------------------------------------
 
@@ -273,15 +279,18 @@ class Manager:
         def tell(event: Event) -> Callable[[], None]:
             return lambda: self._put(event)
 
-        beats = Heartbeats(
-            self._silent_s, tell(EndpointSilent(server_id, endpoint)), tell(EndpointWell(server_id, endpoint))
-        )
+        def others_speak() -> bool:
+            return any(each.speaks for each in self._beats.values() if each is not beats)
+
+        silent, well = tell(EndpointSilent(server_id, endpoint)), tell(EndpointWell(server_id, endpoint))
+        beats = self._beats[server_id] = Heartbeats(self._silent_s, silent, well, others_speak)
         refused, answered = EndpointRefused(server_id, endpoint), EndpointAnswered(server_id, endpoint)
         holding = probe_endpoint(beats.new_probe, endpoint, tell(refused), tell(answered))
         await asyncio.gather(holding, *([beats.run()] if self._silent_s else []))
 
     def _stop_probe(self, server_id: int) -> None:
         probe = self.probes.pop(server_id, None)
+        self._beats.pop(server_id, None)
         if probe is not None:
             probe.cancel()
 

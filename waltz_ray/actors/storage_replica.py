@@ -49,6 +49,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from waltz_ray.actors.full_disk import FullDisk, few
+from waltz_ray.actors.lost_files import LostFiles
 from waltz_ray.actors.measured_disk import MeasuredDisk
 from waltz_ray.actors.metrics import Gauges
 from waltz_ray.actors.own_sets import OwnSets
@@ -85,7 +86,7 @@ from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.security.secret_file import SecretFile
 from waltz_ray.storage.cluster_memory import write_memory
-from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore, lock_directory
@@ -115,15 +116,19 @@ class ReplicaHost:
         config: StorageConfig,
         host: str,
         secret_path: str,
+        disk: Disk | None = None,
+        on_fatal: Callable[[str], None] = end_process,
     ) -> None:
+        """``disk``: the gate to it, None = the operating system's. ``on_fatal`` is called when the process must end."""
         self._secret = SecretFile(secret_path)
+        self._fatal = on_fatal
         self._cluster, self._zookeeper = cluster, zookeeper
         self._replica_id = replica_id
         self._directory = replica_directory(directory, replica_id)
         self._config, self._host = config, host
         self._incarnation = uuid.uuid4().hex
         self._state, self._reason, self._since_ms = ActorState.STARTING, "has not begun", _now_ms()
-        self._measured = MeasuredDisk(OsDisk())
+        self._measured = MeasuredDisk(disk or OsDisk())
         self._disk = self._measured.disk
         self._handles: OwnHandles | None = None
         self._store: ReplicaStore | None = None
@@ -137,7 +142,7 @@ class ReplicaHost:
         self._remembered: Mapping[str, object] = {}  # of the cluster, on the disk
         self._sets = OwnSets(replica_id, True, self._look_at_spaces)
         self._trim_marks: dict[int, int] = {}
-        self._full = FullDisk()
+        self._full, self._lost = FullDisk(), LostFiles()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
@@ -158,6 +163,8 @@ class ReplicaHost:
             reason=self._reason,
             since_ms=self._since_ms,
             problem=self._full.problem(),
+            slow=self._measured.slow(),
+            lost=self._lost.problem(tuple(self._sets.left)),
             pid=os.getpid(),
             incarnation=self._incarnation,
             directory=self._directory,
@@ -264,7 +271,8 @@ class ReplicaHost:
                 if self._cluster_store is not None and self._service is not None:
                     self._follow_with(self._cluster_store, self._service)
         except SyncFailed as error:
-            end_process(f"replica {self._replica_id}: {error}; the process ends")
+            self._fatal(f"replica {self._replica_id}: {error}; the process ends")
+            return _RETRY_S
         except (DiskFull, OutOfResources, CoordinationError) as error:
             log.warning("replica %d: does not follow spaces and trim marks yet: %s", self._replica_id, error)
             self._spaces_changed.set()
@@ -362,7 +370,7 @@ class ReplicaHost:
             service = self._service = ReplicaService(self._store)
 
             def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
-                return self._full.noted(service.handle(requests, connection))
+                return self._lost.noted(self._full.noted(service.handle(requests, connection)))
 
             self._endpoint = ReplicaEndpoint(
                 handle,
@@ -371,6 +379,7 @@ class ReplicaHost:
                 name=f"replica/{self._replica_id}",
                 connections=self._config.connections,
                 connections_per_peer=self._config.connections_per_peer,
+                on_fatal=self._fatal,
             )
             self._endpoint.start()
         except BaseException:

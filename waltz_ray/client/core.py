@@ -131,6 +131,7 @@ class PartitionShell:
         self._stream: MountStream | None = None  # that the partition is mounted over
         self._opened: MountStream | None = None  # that it may be mounted over next
         self._opening: asyncio.Task[None] | None = None
+        self._in_vain = False  # it has moved from where a stream is being opened to
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
         self._pump_again = False  # after the step under way
         self._given_up = False
@@ -195,6 +196,7 @@ class PartitionShell:
         """Leave; nothing more is sent or delivered."""
         self._tell(Stopped())
         self._cancel_timers()
+        self._in_vain = False
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -203,6 +205,9 @@ class PartitionShell:
         """The directory says so."""
         self._take_number(location)
         self._tell(Located(location))
+        if self._opening is not None and self.machine.opens_in_vain and not self._in_vain:
+            self._in_vain = True  # a server that hangs would be waited for; others may want the stream, which goes on
+            self._opening.cancel()
 
     def _take_number(self, location: Location | None) -> None:
         if location is not None:
@@ -244,6 +249,7 @@ class PartitionShell:
     # ---- streams
 
     def _open(self, effect: OpenStream) -> None:
+        self._in_vain = False
         self._opening = asyncio.get_running_loop().create_task(self._opened_or_failed(effect.location))
         self._opening.add_done_callback(self._open_ended)
 
@@ -262,6 +268,8 @@ class PartitionShell:
     def _open_ended(self, task: asyncio.Task[None]) -> None:
         if task is self._opening:
             self._opening = None
+            if task.cancelled() and self._in_vain:
+                self._tell(OpenFailed(ConnectionAbortedError("it has moved while a connection was being opened")))
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug of ours: say so at once, not when the task is collected
             logger.error("partition %d: the client has stopped mounting it", self.partition_id, exc_info=error)

@@ -127,8 +127,9 @@ class Engine:
         self.applier = Applier(callbacks, self.origin, self._completed, shell)
 
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
-        shares = mode is FeedMode.OWN and self._config.share_connections
-        streams = MountStreams(self._transport, self._config.max_frame_bytes, shares)
+        config = self._config
+        shares = mode is FeedMode.OWN and config.share_connections
+        streams = MountStreams(self._transport, config.max_frame_bytes, config.silent_ms, shares)
         return Mounter(client_id, mode, self._config, streams, self._shell)
 
     def _completed(self, completion: Completion) -> BaseException | None:

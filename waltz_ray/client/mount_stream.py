@@ -26,6 +26,7 @@ from waltz_ray.protocol.messages.client import (
     LockFailureBatch,
     Mounted,
     NotReady,
+    PartitionStateResponse,
     Rejected,
 )
 from waltz_ray.protocol.mounting_types import MountMessage
@@ -51,6 +52,9 @@ class Mountable(Protocol):
 
     def send_due(self) -> None: ...
 
+    @property
+    def waits(self) -> bool: ...
+
 
 class MountStream:
     """One client's way to one server. Hands every message to the partition it is about; one that has left gets nothing
@@ -72,6 +76,11 @@ class MountStream:
     def busy(self) -> bool:
         """So much is unsent that it is better to gather more."""
         return self._connection.busy
+
+    @property
+    def expects(self) -> bool:
+        """Whether its client waits for something."""
+        return any(partition.waits for partition in self._partitions.values())
 
     def attach(self, partition_id: int, partition: Mountable) -> None:
         """From now on messages about ``partition_id`` go to ``partition``."""
@@ -115,6 +124,8 @@ class MountStream:
             partition_id = message.req_id.partition_id
         elif isinstance(message, AppendedBatch | FeedBatch | LockFailureBatch | NotReady | Rejected):
             partition_id = message.partition_id
+        elif isinstance(message, PartitionStateResponse):
+            return  # a sign of life
         elif isinstance(message, ErrorMessage):
             raise WireError(f"the server closes the connection: {message.message}")
         else:
@@ -137,13 +148,17 @@ class MountStream:
 class _MountConnection(ClientStream):
     """The connection of one client, or of several that share it."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
+        super().__init__(max_frame_bytes, silent_ms)
         self.due: list[MountStream] = []
         """Those with something to send when what came together has been handled."""
         self._streams: dict[int, MountStream] = {}
         self._next_channel = 0
         self._gathers = False
+
+    @property
+    def expects(self) -> bool:
+        return any(stream.expects for stream in self._streams.values())
 
     def join(self) -> MountStream:
         """One more client's stream."""
@@ -203,9 +218,9 @@ class _MountConnection(ClientStream):
 class _SharedConnections:
     """The connections of clients that share them. ``users``: clients that may have streams of them."""
 
-    def __init__(self, transport: Transport, max_frame_bytes: int) -> None:
+    def __init__(self, transport: Transport, max_frame_bytes: int, silent_ms: int) -> None:
         self.users = 0
-        self.pool = StreamPool(transport, lambda: _MountConnection(max_frame_bytes))
+        self.pool = StreamPool(transport, lambda: _MountConnection(max_frame_bytes, silent_ms))
 
 
 _shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[_SharedConnections]] = {}
@@ -215,10 +230,10 @@ _shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[_SharedConnection
 class MountStreams:
     """One client's streams, one per server incarnation, made when first asked for. On the client's loop only."""
 
-    def __init__(self, transport: Transport, max_frame_bytes: int, shares: bool) -> None:
+    def __init__(self, transport: Transport, max_frame_bytes: int, silent_ms: int, shares: bool) -> None:
         """``shares``: it is told of nothing but its own appends, and may share connections with others that are."""
         self._transport = transport
-        self._max_frame_bytes = max_frame_bytes
+        self._limits = max_frame_bytes, silent_ms
         self._may_share = shares and transport.shared is not None
         self._connections: _SharedConnections | None = None
         self._streams: dict[_MountConnection, MountStream] = {}
@@ -243,14 +258,14 @@ class MountStreams:
             those = _shared.setdefault(self._key(), [])
             found = next((one for one in those if one.users < _MOST_SHARE), None)
             if found is None:
-                found = _SharedConnections(self._transport, self._max_frame_bytes)
+                found = _SharedConnections(self._transport, *self._limits)
                 those.append(found)
-        connections = found or _SharedConnections(self._transport, self._max_frame_bytes)
+        connections = found or _SharedConnections(self._transport, *self._limits)
         connections.users += 1
         return connections
 
     def _key(self) -> tuple[asyncio.AbstractEventLoop, Hashable]:
-        return asyncio.get_running_loop(), (self._transport.shared, self._max_frame_bytes)
+        return asyncio.get_running_loop(), (self._transport.shared, self._limits)
 
     async def close(self) -> None:
         """Leave every server. Idempotent."""

@@ -96,9 +96,13 @@ def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> byt
 
 
 class _RpcStream(ClientStream):
-    def __init__(self, max_frame_bytes: int) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
+        super().__init__(max_frame_bytes, silent_ms)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+
+    @property
+    def expects(self) -> bool:
+        return bool(self._waiting)
 
     async def ask(self, question: Question) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -135,7 +139,7 @@ class Rpc:
     """
 
     def __init__(self, transport: Transport, config: ClientConfig, locate: Callable[[int], Location | None]) -> None:
-        self._pool = StreamPool(transport, lambda: _RpcStream(config.max_frame_bytes))
+        self._pool = StreamPool(transport, lambda: _RpcStream(config.max_frame_bytes, config.silent_ms))
         self._config = config
         self._locate = locate
         self._ids = count()

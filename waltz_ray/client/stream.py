@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waltz_ray.client.directory import Location
+from waltz_ray.client.liveness import Liveness, WhatToDo
 from waltz_ray.client.transport import Transport
 from waltz_ray.errors import WireError
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
+from waltz_ray.protocol.messages.client import PartitionStateRequest
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
 from waltz_ray.wire.primitives import BytesLike
@@ -23,6 +25,7 @@ __all__ = ["ClientStream", "StreamPool", "check_version", "greeting"]
 _HELLO_TIMEOUT_MS = 5000
 _BUSY_BYTES = 1024 * 1024
 _JOINED_BYTES = 16 * 1024  # parts that are smaller on the average are joined
+_NOBODYS = -1  # the number of a question whose answer is only a sign of life
 
 
 def greeting() -> str:
@@ -39,12 +42,15 @@ def check_version(version: int) -> None:
 class ClientStream(GreetedStream, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
+        """``silent_ms``: a server that says nothing for so long, though asked, is given up; 0: never."""
         patience = Patience(first_ms=_HELLO_TIMEOUT_MS, busy_bytes=_BUSY_BYTES)
         super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()
         self.on_end: Callable[[], None] = lambda: None
+        self._liveness = Liveness(silent_ms / 1000) if silent_ms else None
+        self._beat: asyncio.TimerHandle | None = None
 
     async def open(self, transport: Transport, location: Location) -> None:
         """Connect and greet; ``OSError`` or ``WireError`` if that fails."""
@@ -73,6 +79,23 @@ class ClientStream(GreetedStream, ABC):
         """End the stream because of ``error``, dropping what is unsent; ``stream_lost`` follows."""
         self.abort(error or "closed by this client")
 
+    @property
+    @abstractmethod
+    def expects(self) -> bool:
+        """Whether something is waited for, so that the server has to be heard soon."""
+
+    def _listen(self, liveness: Liveness, before_s: float) -> None:
+        now_s, come = self._loop.time(), self.carried()
+        if come is None:
+            return  # no TCP connection: whoever carries it knows when it is over
+        verdict = liveness.passed(now_s - before_s, come, self.expects)
+        if verdict is WhatToDo.GIVE_UP:
+            self.close(ConnectionResetError(f"{self.peer} has said nothing for a while, though asked"))
+            return
+        if verdict is WhatToDo.ASK:
+            self.send(PartitionStateRequest(_NOBODYS, 0))
+        self._beat = self._loop.call_later(liveness.beat_s, self._listen, liveness, now_s)
+
     @abstractmethod
     def on_frame(self, frame: memoryview) -> None:
         """The payload of one message of version 5. WireError ends the stream."""
@@ -84,6 +107,8 @@ class ClientStream(GreetedStream, ABC):
     def on_ready(self) -> None:
         super().on_ready()
         check_version(self.version)
+        if self._liveness is not None:
+            self._listen(self._liveness, self._loop.time())
         if not self._hello.done():
             self._hello.set_result(None)
 
@@ -91,6 +116,8 @@ class ClientStream(GreetedStream, ABC):
         self.close()  # nothing that still waits to be sent matters to a side that gives up
 
     def on_closed(self, error: Exception) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
         self.over.set()
         if not self._hello.done():
             self._hello.set_exception(error)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 from waltz_ray.errors import AuthenticationFailed, WireError
+from waltz_ray.net.carried import Carried, carried
 from waltz_ray.net.connector import Opening, keep_alive
 from waltz_ray.net.framer import Framer
 from waltz_ray.net.handshake import Handshake, Prove, handshake_of
@@ -153,6 +154,10 @@ class Stream(Opening, Generic[F]):
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet."""
         return 0 if self._outlet is None else self._outlet.unsent_bytes
+
+    def carried(self) -> Carried | None:
+        """What has gone through it so far; None if that is not known."""
+        return None if self._transport is None else carried(self._transport.get_extra_info("socket"))
 
     def abort(self, why: str | Exception) -> None:
         """Close at once, dropping what is unsent; if it is not connected yet, as soon as it is."""

@@ -12,6 +12,7 @@ Rules:
   protect the log and a living server registers again.
 - A server that answers nothing may be alive, and keeps its registration as long as its ZooKeeper session does. It is
   given nothing as long as another one answers; if none does, it is more likely us, and nothing moves.
+- A server that reaches too few replicas is given nothing as long as another one reaches more.
 - A server that is drained is given nothing, as long as another one answers; so what it has moves, in one step.
 - Right after an election the servers that should run get ``settle`` time to register: a cluster that starts must
   not give everything to whoever comes first and move it again a second later.
@@ -52,6 +53,7 @@ __all__ = [
     "ReadAssignment",
     "Registered",
     "RemoveRegistration",
+    "ServersCutOff",
     "ServersSeen",
     "SettleOver",
     "SpacesSeen",
@@ -141,6 +143,13 @@ class EndpointWell:
 
 
 @value()
+class ServersCutOff:
+    """Those that answer and reach too few replicas to commit anything, all of them."""
+
+    servers: frozenset[int]
+
+
+@value()
 class SpacesSeen:
     """The spaces have changed."""
 
@@ -178,6 +187,7 @@ Event = (
     | EndpointRefused
     | EndpointSilent
     | EndpointWell
+    | ServersCutOff
     | SpacesSeen
     | ServersWanted
     | PartitionsMade
@@ -270,6 +280,7 @@ class ManagerMachine:
     servers: dict[int, Registered] | None = None  # None: not seen yet
     gone: dict[int, Endpoint] = field(default_factory=dict)  # refused, and still registered so
     silent: dict[int, Endpoint] = field(default_factory=dict)  # registered so, and hung
+    cut_off: frozenset[int] = frozenset()
     assignment: Assignment | None = None  # None: to be read
     version: int = -1
     writing: bool = False
@@ -311,6 +322,8 @@ class ManagerMachine:
             case EndpointWell(server_id, endpoint):
                 if self.silent.get(server_id) == endpoint:
                     del self.silent[server_id]
+            case ServersCutOff(cut_off):
+                self.cut_off = cut_off
             case SpacesSeen(table):
                 self.table = table
                 self.awaited &= {space.name for space in table.making}
@@ -380,8 +393,9 @@ class ManagerMachine:
         if not self.settled and not self.expected <= live.keys():
             return []
         self.settled = True
-        staying = {s: server for s, server in live.items() if s not in self.draining} or live
-        infos = {s: ServerInfo(server.preferred) for s, server in staying.items()}
+        staying = live.keys() - self.draining or live.keys()
+        reaching = staying - self.cut_off or staying
+        infos = {s: ServerInfo(live[s].preferred) for s in sorted(reaching)}
         wanted = assign(self.made, infos, self.assignment, self.table.gone & frozenset(range(self.made)))
         if wanted == self.assignment:
             return []

@@ -270,6 +270,12 @@ class Mounting(Generic[Token]):
         self._opening = location
         return [OpenStream(location)]
 
+    @property
+    def opens_in_vain(self) -> bool:
+        """Whether a stream is being opened to where the partition is no more."""
+        opening, location = self._opening, self._location
+        return opening is not None and location is not None and rules.has_moved(opening, location)
+
     @staticmethod
     def _endpoint_of(location: Location | None) -> object:
         return None if location is None else location.endpoint

@@ -91,6 +91,11 @@ REPLICA: tuple[Metric[ReplicaStatus], ...] = (
         lambda r: sum(partition.damaged is not None for partition in r.partitions.values()),
     ),
     Metric("waltz_replica_sync_seconds", "how long the disk took for a sync", lambda r: r.sync),
+    Metric(
+        "waltz_replica_disk_slow",
+        "1 while its syncs take more than 200 ms, or one does not end",
+        lambda r: bool(r.slow),
+    ),
 )
 TRAFFIC: tuple[Metric[EndpointStatistics], ...] = (
     Metric(

@@ -91,7 +91,16 @@ def examine(view: ClusterStatus) -> list[Finding]:
             found.append(
                 Finding(f"replica {number}", room, "make room before appends are refused, or move the replica")
             )
-    return [*found, *_not_checked(view), *_idle_servers(view), *_processes(view), *_held_by_nobody(view)]
+        if replica.slow:
+            found.append(Finding(f"replica {number}", replica.slow, _SLOW_REMEDY))
+    return [
+        *found,
+        *_not_reached(view),
+        *_not_checked(view),
+        *_idle_servers(view),
+        *_processes(view),
+        *_held_by_nobody(view),
+    ]
 
 
 def _silent_manager(view: ClusterStatus) -> list[Finding]:
@@ -141,6 +150,12 @@ def _not_serving(who: str, actor: ActorStatus, since: str = "") -> list[Finding]
     return [Finding(who, problem, _REMEDIES[actor.state])]
 
 
+_SLOW_REMEDY = (
+    "who else writes to that disk, or is it failing (dmesg, SMART)? one slow replica of three holds nobody up"
+)
+
+_LOST_REMEDY = "mount the right disk; if it is this one: see that the others serve, then waltz replace-replica"
+
 _ROTTEN_REMEDY = (
     "see that another replica serves, and has room here: it is tried again by itself; if copies disagree, compare them "
     "with waltz verify before waltz replace-replica"
@@ -151,6 +166,8 @@ def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
     yield from _not_serving(who, replica, _since(replica.since_ms))
     if replica.problem:
         yield Finding(who, replica.problem, "make room on its disk; it goes on by itself within seconds")
+    if replica.lost:
+        yield Finding(who, replica.lost, _LOST_REMEDY)
     for partition_id, stored in replica.partitions.items():
         if stored.damaged:
             remedy = "wait: it is copied anew from its peers; if nothing changes: waltz replace-replica --partition"
@@ -216,6 +233,17 @@ def _few_members(partition_id: int, served: ServedPartition) -> list[Finding]:
     problem = f"commits on {len(served.members)} of {len(served.replicas)} replicas: {', '.join(outside)}"
     remedy = "one that is lost has to come back (see it above), any other catches up by itself: look again"
     return [Finding(f"partition {partition_id}", problem, remedy)]
+
+
+def _not_reached(view: ClusterStatus) -> Iterator[Finding]:
+    """Where both ends serve, it is what is between."""
+    for number, server in view.servers.items():
+        away = [r for r, link in sorted(server.links.items()) if not link.up and r in view.replicas]
+        serving = [str(r) for r in away if view.replicas[r].serving]
+        if server.serving and serving:
+            problem = f"does not reach replica {', '.join(serving)}, which serve{'' if len(serving) > 1 else 's'}"
+            remedy = "see to the network between them; who reaches half of the replicas or fewer gives way to another"
+            yield Finding(f"server {number}", problem, remedy)
 
 
 def _not_checked(view: ClusterStatus) -> Iterator[Finding]:

@@ -293,14 +293,18 @@ class ScrubStatus:
 class ReplicaStatus(ActorStatus):
     """A storage replica's. ``node``: Ray's ID of the node it runs on; ``since_ms``: when its state began, Unix time.
 
-    ``problem``: what is wrong although it serves (a full disk), "" = nothing. ``traffic``: None without an endpoint.
-    ``scrub``: None while it does not serve. ``sync``: seconds that the disk took for a sync.
+    ``problem``: what is wrong although it serves (a full disk), "" = nothing; ``slow``: the same of its disk's syncs,
+    for which nobody waits as long as a quorum has better disks; ``lost``: which partitions it takes no part in, as it
+    remembers less of them than it had promised. ``traffic``: None without an endpoint. ``scrub``: None
+    while it does not serve. ``sync``: seconds that the disk took for a sync.
     """
 
     replica: int | None = None
     node: str | None = None
     since_ms: int | None = None
     problem: str = ""
+    slow: str = ""
+    lost: str = ""
     incarnation: str | None = None
     directory: str | None = None
     endpoint: Endpoint | None = None

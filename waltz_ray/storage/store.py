@@ -146,9 +146,11 @@ class ReplicaStore:
         disk.fsync_directory(_parent(directory))
         image = read_control_image(disk.disk, directory)
         if image.cluster_key != cluster_key:
+            differing = sum(one != other for one, other in zip(image.cluster_key.bytes, cluster_key.bytes, strict=True))
+            rot = "; only one byte of it is another: the control file has rotted" if differing == 1 else ""
             raise ForeignStorage(
                 f"{directory}: belongs to the cluster with key {image.cluster_key}, not to {cluster_key}; "
-                f"is this the right disk?"
+                f"is this the right disk?{rot}"
             )
         if image.original:
             image = convert_original(disk, directory, image)
