@@ -251,7 +251,7 @@ def _not_well(view: ClusterStatus) -> list[str]:
 
 
 def write_availability(found: Mapping[str, Any], directory: Path) -> None:
-    """``availability.json``, and ``availability.md`` for people."""
+    """As JSON, and as a page for people; the files are called after the benchmark."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "availability.json").write_text(json.dumps(found, indent=2) + "\n")
     place = found["machine"]
