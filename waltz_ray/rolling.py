@@ -8,7 +8,7 @@ that its partitions move as they do in any planned move; a replica is just ended
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltz_ray.actors.supervision import ZOOKEEPER, restart_actor, running_actors, statuses
@@ -16,6 +16,7 @@ from waltz_ray.bring_up import cluster_status, missing
 from waltz_ray.errors import ClusterNotFound, InvalidInput, PartitionNotReady
 from waltz_ray.finding.ray_lookup import MANAGER
 from waltz_ray.members import Members
+from waltz_ray.runtime.status import ActorStatus
 
 __all__ = ["RollingRestart"]
 
@@ -104,12 +105,8 @@ class RollingRestart:
                 return None
         of = {each: [int(number)] if each == kind else [] for each in _KINDS[:-1]}
         answers = statuses(cluster, of["server"], of["replica"], kv=of["kv"], topics=of["topic"])
-        (status,) = [
-            *answers.servers.values(),
-            *answers.replicas.values(),
-            *answers.kv.values(),
-            *answers.topics.values(),
-        ]
+        kinds: tuple[Mapping[int, ActorStatus], ...] = (answers.servers, answers.replicas, answers.kv, answers.topics)
+        (status,) = [status for each in kinds for status in each.values()]
         return status.pid if status.serving else None
 
     def _not_well(self, name: str) -> str:

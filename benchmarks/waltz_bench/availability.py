@@ -29,7 +29,7 @@ from waltz_bench.events import Act
 from waltz_bench.measure import ratio
 from waltz_bench.report import markdown_figures, markdown_pauses, report
 from waltz_bench.restarts import fill_all, restart_everything
-from waltz_bench.steady import PARTITIONS, SteadyAppends, felt_s, wait_for_commits
+from waltz_bench.steady import PARTITIONS, Note, SteadyAppends, felt_s, wait_for_commits
 from waltz_ray.bring_up import missing
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
@@ -209,7 +209,7 @@ def _load(
     waltz: Waltz, options: AvailabilityOptions, found: _Found, commits: Sequence[Commits] = ()
 ) -> Iterator[list[SteadyAppends]]:
     """Clients that append until the end."""
-    notes = [each.note for each in commits] or [None] * options.clients
+    notes: list[Note | None] = [each.note for each in commits] or [None] * options.clients
     with clients_of(waltz, options.clients, PARTITIONS) as clients:
         begin_s = perf_counter()
         pairs = zip(clients, notes, strict=True)

@@ -151,9 +151,9 @@ def test_what_partitions_lack_is_told(tmp_path: Path, zookeeper_server: str) -> 
         wait_until(lambda: members.lacking() == expected, "the published sessions say so")
         cluster.start_replica(2)
         wait_until(lambda: members.lacking() == [], "it is a member again")
-        cluster.stop_server(0)
-        cluster.stop_server(1)
-        cluster.place([])
+        for server_id in list(cluster.servers):
+            cluster.stop_server(server_id)
+        cluster.place([1000])
         assert members.lacking() == ["partition 0 is not open", "partition 1 is not open"]
 
 
