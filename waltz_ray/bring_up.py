@@ -4,11 +4,13 @@ Every step is idempotent, so a bring-up that crashed anywhere is simply run agai
 
 1. Ray: the one at ``address``, or the one this directory already has, or a new one of ours (``local_ray``).
    ``cluster.json`` names it before anything else is started on it.
-2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``.
+2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``. Its process begins while
+   a Ray of ours starts: both take seconds, and ZooKeeper first waits for the sessions of whoever was killed to end.
    What would listen where strangers reach it is refused, unless somebody has said that it may.
 3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
 4. The cluster's secret, in a file (``security.secret_file``), if there is none yet.
-5. The manager, which makes everything else; then waiting until every partition is ready.
+5. The manager, which makes everything else; then waiting until every partition is ready. Servers, replicas and layers
+   are made here already, as the manager would: it leads only some seconds later.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from waltz_ray.actors.supervision import (
     ask,
     end_actor,
     ensure_actor,
+    ensure_data_plane,
     find_actor,
     running_actors,
     statuses,
@@ -162,6 +165,9 @@ class _Attempt:
                 check_addresses(config, _addresses(), self._config.insecure or recorded.insecure)
             make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
+            _ensure_manager(self._known)
+            if not was_running:
+                _begin_data_plane(self._known, info, kv, topics)
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
         known = self._known
         return Cluster(
@@ -219,6 +225,8 @@ class _Attempt:
         with undisturbed_moment():  # no process that is not written down
             head = local_ray.launch(Path(self._known.directory))
             self._note(replace(self._known, address=head.address, ray=head))
+        if self._known.embedded:  # meanwhile; the actor adopts it. Sessions of before a crash begin to end, too
+            EmbeddedZooKeeper(_zookeeper_directory(self._known)).launch()
         local_ray.wait_until_started(head, self._left_s())
 
     def _with_zookeeper(self) -> ClusterFile:
@@ -226,7 +234,7 @@ class _Attempt:
         if not known.embedded:
             return replace(known, zookeeper=self._config.zookeeper)
         self._progress("starting ZooKeeper")
-        data_dir = os.path.join(known.directory, "zookeeper")
+        data_dir = _zookeeper_directory(known)
         arguments, namespace = (data_dir, self._left_s()), namespace_of(known.name)
         ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, arguments, threads=4, resource="node:__internal_head__")
         try:
@@ -280,7 +288,12 @@ def _end_processes(cluster: ClusterFile) -> None:
     if cluster.ray is not None:
         local_ray.stop(cluster.ray)
     if cluster.embedded:
-        EmbeddedZooKeeper(os.path.join(cluster.directory, "zookeeper")).stop()
+        EmbeddedZooKeeper(_zookeeper_directory(cluster)).stop()
+
+
+def _zookeeper_directory(cluster: ClusterFile) -> str:
+    """Of the embedded one."""
+    return os.path.join(cluster.directory, "zookeeper")
 
 
 def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
@@ -496,11 +509,23 @@ def _as_recorded(known: ClusterFile, info: ClusterInfo) -> ClusterFile:
     return replace(known, key=key, replicas=now.replicas, replication=now.replication, servers=now.servers)
 
 
+def _ensure_manager(known: ClusterFile) -> None:
+    ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
+
+
+def _begin_data_plane(known: ClusterFile, info: ClusterInfo, kv: int, topics: int) -> None:
+    """What the manager will make sure of once it leads: processes begin meanwhile, and replicas read their disks."""
+    settings = as_of(from_json(info.settings), info.members)
+    config = settings.config
+    layers = replace(config, kv=replace(config.kv, actors=kv), topics=replace(config.topics, actors=topics))
+    ensure_data_plane(replace(settings, config=layers), known.zookeeper)
+
+
 def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress, deadline: float) -> ClusterStatus:
     begin = time.monotonic()
     last = ""
     while True:
-        ensure_actor(ClusterManager, MANAGER, namespace_of(known.name), (known.name, known.zookeeper), threads=8)
+        _ensure_manager(known)
         try:
             status = cluster_status(known.name)
             waiting = missing(status, kv, topics)

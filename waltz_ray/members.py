@@ -272,6 +272,25 @@ class Members(ClusterHandle):
 
         self._wait(left, progress, timeout)
 
+    def lacking(self) -> list[str]:
+        """What partitions lack: one that is not open where it is assigned, one with fewer members than replicas."""
+        assignment, lacking = self._store.assignment()[0], []
+        for p in self._store.spaces.table().kept:
+            try:
+                roster, owner = self._store.roster(p)[0], assignment.owner(p)
+            except NoNode:
+                continue  # its space is being made
+            absent = sorted(roster.replicas.keys() - roster.members)
+            if (
+                owner is None
+                or roster.generation < owner.generation
+                or roster.session_id != roster.last_published_session
+            ):
+                lacking.append(f"partition {p} is not open")
+            elif absent:
+                lacking.append(f"partition {p} lacks replica {absent[0]}")
+        return lacking
+
     def _wait(self, left: Callable[[], str], progress: Progress, timeout: float) -> None:
         deadline, told = time.monotonic() + timeout, ""
         while text := left():

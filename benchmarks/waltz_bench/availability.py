@@ -2,46 +2,61 @@
 
 Four clients keep appends under way in every partition. One event after the other, and again; of each the longest time
 without a commit for some client in some partition, as long as the event lasts and until everything is well again. The
-first row is of no event at all: what the machine does by itself. Only processes of the benchmark's own cluster are
-stopped and killed, by pid.
+first row is of no event at all: what the machine does by itself. What happens is in ``events.py``; everything at once
+(``restarts.py``) and checkpoints (``checkpoints.py``) have a cluster of their own each.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from waltz_bench import events
+from waltz_bench.checkpoints import INTERVAL, Commits, checkpoints
 from waltz_bench.clients import READY_S, clients_of
-from waltz_bench.cluster import REPLICAS, SERVERS, Waltz
-from waltz_bench.kills import wait_for_all
+from waltz_bench.cluster import SERVERS, Waltz, waltz_cluster
+from waltz_bench.events import Act
 from waltz_bench.measure import ratio
-from waltz_bench.report import report
-from waltz_bench.victims import ZOOKEEPER, pids_of, stopped
-from waltz_ray.actors.supervision import MANAGER, ask
-from waltz_ray.client.client import WaltzClient
-from waltz_ray.errors import DataUnavailable, InvalidInput
+from waltz_bench.report import markdown_figures, markdown_pauses, report
+from waltz_bench.restarts import fill_all, restart_everything
+from waltz_bench.steady import PARTITIONS, Note, SteadyAppends, felt_s, wait_for_commits
+from waltz_ray.bring_up import missing
+from waltz_ray.config import ServerConfig
+from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
+from waltz_ray.runtime.status import ClusterStatus
 
-__all__ = ["EVENTS", "PARTITIONS", "AvailabilityOptions", "availability", "chosen"]
+__all__ = [
+    "BETWEEN",
+    "CHECKPOINT",
+    "EVENTS",
+    "EVERYTHING",
+    "AvailabilityOptions",
+    "FeltRow",
+    "availability",
+    "chosen",
+    "rows_of",
+    "write_availability",
+]
 
-PARTITIONS = 4
-_ANSWER_S = 20.0
-_ZOOKEEPER_HANGS_S = 20.0  # more than sessions last
+EVERYTHING, CHECKPOINT, BETWEEN = "SIGKILL of everything, waltz up", "checkpoint session", "between two checkpoints"
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class AvailabilityOptions:
-    """``tries`` of each event. Each client has ``outstanding`` appends of ``size_bytes`` in each of four partitions."""
+    """``tries`` of each event, ``long_tries`` at the most of those that take half a minute or more. Each client has
+    ``outstanding`` appends of ``size_bytes`` in each of four partitions. ``zookeeper_s``: for how long ZooKeeper is
+    away. ``records``: in the directory that is brought up again."""
 
     tries: int = 20
     clients: int = 4
@@ -49,239 +64,260 @@ class AvailabilityOptions:
     size_bytes: int = 200
     events: tuple[str, ...] = ()
     """Names in ``EVENTS``; none: all."""
-
-
-class _Appends:
-    """Keeps a client's appends under way."""
-
-    def __init__(self, client: WaltzClient, options: AvailabilityOptions) -> None:
-        self.commits = [0] * PARTITIONS
-        self.failures: list[str] = []
-        self._client, self._data = client, b"." * options.size_bytes
-        self._lock = threading.Lock()
-        self._drained = threading.Condition(self._lock)
-        self._stopping = False
-        self._open = 0
-        self._last = [perf_counter()] * PARTITIONS
-        self._longest = 0.0
-        for partition_id in range(PARTITIONS):
-            for _ in range(options.outstanding):
-                self._append(partition_id)
-
-    def _append(self, partition_id: int) -> None:
-        with self._lock:
-            if self._stopping:
-                return
-            self._open += 1
-        self._client.append(partition_id, self._data).add_done_callback(lambda done: self._done(partition_id, done))
-
-    def _done(self, partition_id: int, future: Future[int]) -> None:
-        now, error = perf_counter(), future.exception()
-        with self._lock:
-            if error is not None:
-                self.failures.append(f"{type(error).__name__}: {error}")
-            else:
-                self.commits[partition_id] += 1
-            self._longest = max(self._longest, now - self._last[partition_id])
-            self._last[partition_id] = now
-            self._open -= 1
-            self._drained.notify_all()
-        self._append(partition_id)
-
-    def felt_s(self) -> float:
-        """The longest time without a commit in some partition since this was asked last."""
-        now = perf_counter()
-        with self._lock:
-            longest = max(self._longest, *(now - last for last in self._last))
-            self._longest = 0.0
-            return longest
-
-    def end(self) -> None:
-        """No further appends; waits for those under way."""
-        with self._lock:
-            self._stopping = True
-            if not self._drained.wait_for(lambda: not self._open, READY_S):
-                raise DataUnavailable(f"{self._open} appends have no fate {READY_S:g} s after the last event")
+    long_tries: int = 5
+    zookeeper_s: float = 60.0
+    records: int = 10_000_000
 
 
 @dataclass(frozen=True)
 class _Event:
-    """``act`` is given the cluster and the number of the try, and returns when the event is over. ``p50_s``, ``max_s``:
-    what may be felt of it, the median of the tries and at the most; None: no matter."""
+    """``act`` makes what is to happen; None: it is not about the cluster that all others are about. ``p50_s``,
+    ``max_s``: what may be felt of it, the median of the tries and at the most; None: no matter. ``long``: it takes
+    half a minute or more."""
 
-    act: Callable[[Waltz, int], None]
+    act: Callable[[AvailabilityOptions], Act] | None
     p50_s: float | None = None
     max_s: float | None = None
+    long: bool = False
+
+    def tries(self, options: AvailabilityOptions) -> int:
+        """How often."""
+        return min(options.tries, options.long_tries) if self.long else options.tries
 
 
-def _nothing(waltz: Waltz, number: int) -> None:
-    time.sleep(2)  # the measured interval itself
+def _always(act: Act) -> Callable[[AvailabilityOptions], Act]:
+    return lambda options: act
 
 
-Victims = Callable[[Waltz, int], Sequence[str]]
-"""Names of the processes that the event is about."""
+def _away(hung: bool, with_kill: bool) -> _Event:
+    """ZooKeeper; what is felt is no more than of a replica's kill, and nothing without one."""
 
+    def act(options: AvailabilityOptions) -> Act:
+        return events.without_zookeeper(hung, with_kill, options.zookeeper_s)
 
-def _a_replica(waltz: Waltz, number: int) -> Sequence[str]:
-    """Each in turn."""
-    return [f"replica-{number % REPLICAS}"]
-
-
-def _a_server(waltz: Waltz, number: int) -> Sequence[str]:
-    """One that has partitions: who has just been started again may have none."""
-    return [f"server-{waltz.status().partitions[number % PARTITIONS].server}"]
-
-
-def _all_servers(waltz: Waltz, number: int) -> Sequence[str]:
-    return [f"server-{server}" for server in range(SERVERS)]
-
-
-def _zookeeper(waltz: Waltz, number: int) -> Sequence[str]:
-    """The embedded one; its keeper ends one that hangs, and starts it again."""
-    return [ZOOKEEPER]
-
-
-def _kill(victims: Victims) -> Callable[[Waltz, int], None]:
-    """SIGKILL."""
-
-    def act(waltz: Waltz, number: int) -> None:
-        for pid in pids_of(waltz, victims(waltz, number)):
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(2)  # the measured interval itself
-
-    return act
-
-
-def _stop(seconds: float, victims: Victims) -> Callable[[Waltz, int], None]:
-    """SIGSTOP of one, for so long."""
-
-    def act(waltz: Waltz, number: int) -> None:
-        (pid,) = pids_of(waltz, victims(waltz, number))
-        with stopped(pid):
-            time.sleep(seconds)  # how long it hangs
-
-    return act
-
-
-def _kill_a_replica_while_zookeeper_hangs(waltz: Waltz, number: int) -> None:
-    replica, zookeeper = pids_of(waltz, [*_a_replica(waltz, number), *_zookeeper(waltz, number)])
-    with stopped(zookeeper):
-        time.sleep(2)  # it hangs before, and after
-        os.kill(replica, signal.SIGKILL)
-        time.sleep(_ZOOKEEPER_HANGS_S - 2)  # the measured interval itself
-
-
-def _move(waltz: Waltz, number: int) -> None:
-    """The servers change places: from the second try on each gets the partitions that the other one had."""
-    halves = [list(range(0, PARTITIONS // 2)), list(range(PARTITIONS // 2, PARTITIONS))]
-    for server, half in enumerate(halves if number % 2 else reversed(halves)):
-        ask(waltz.name, MANAGER, "set_preferred", _ANSWER_S, server, half)
-    time.sleep(2)  # the measured interval itself
+    return _Event(act, None, 0.3, long=True)
 
 
 EVENTS = {
-    "nothing": _Event(_nothing),
-    "SIGKILL of a replica": _Event(_kill(_a_replica), 0.15, 0.3),
-    "SIGSTOP of a replica": _Event(_stop(4, _a_replica), None, 2.0),
-    "SIGKILL of a server": _Event(_kill(_a_server), 0.5, 1.0),
-    "SIGSTOP of a server": _Event(_stop(8, _a_server), None, 2.5),
-    "SIGKILL of both servers": _Event(_kill(_all_servers), None, 4.0),
-    "planned move": _Event(_move, None, 0.2),
-    "SIGKILL of ZooKeeper": _Event(_kill(_zookeeper), None, 0.3),
-    "SIGSTOP of ZooKeeper": _Event(_stop(_ZOOKEEPER_HANGS_S, _zookeeper), None, 0.3),
-    "SIGKILL of a replica, ZooKeeper hangs": _Event(_kill_a_replica_while_zookeeper_hangs, None, 0.3),
+    "nothing": _Event(_always(events.nothing)),
+    "SIGKILL of a replica": _Event(_always(events.kill(events.a_replica)), 0.15, 0.3),
+    "SIGSTOP of a replica": _Event(_always(events.stop(4, events.a_replica)), None, 2.0),
+    "SIGKILL of a server": _Event(_always(events.kill(events.a_server)), 0.5, 1.0),
+    "SIGSTOP of a server": _Event(_always(events.stop(8, events.a_server)), None, 2.5),
+    "SIGKILL of both servers": _Event(_always(events.kill(events.all_servers)), None, 4.0),
+    "SIGKILL of a replica and a server": _Event(_always(events.kill(events.a_node)), 0.65, 1.3),
+    "planned move": _Event(_always(events.move), None, 0.2),
+    "drain of a server": _Event(_always(events.drain), None, 0.2),
+    "rolling restart": _Event(_always(events.rolling_restart), None, 0.2, long=True),
+    "ZooKeeper dead": _away(hung=False, with_kill=False),
+    "ZooKeeper dead, SIGKILL of a replica": _away(hung=False, with_kill=True),
+    "ZooKeeper hung": _away(hung=True, with_kill=False),
+    "ZooKeeper hung, SIGKILL of a replica": _away(hung=True, with_kill=True),
+    CHECKPOINT: _Event(None, None, 0.02),
+    EVERYTHING: _Event(None, None, 15.0, long=True),
 }
 """By name, in the order in which they come."""
 
 
-def chosen(events: Sequence[str]) -> tuple[str, ...]:
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
     """Those, in their order; none: all. InvalidInput."""
-    strangers = sorted(set(events) - EVENTS.keys())
+    strangers = sorted(set(names) - EVENTS.keys())
     if strangers:
         raise InvalidInput(f"there is no event {strangers[0]!r}; there are: {', '.join(EVENTS)}")
-    return tuple(name for name in EVENTS if name in events or not events)
+    return tuple(name for name in EVENTS if name in names or not names)
 
 
-def availability(
-    waltz: Waltz, options: AvailabilityOptions, progress: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
-    """Each event in turn, ``tries`` times."""
+@dataclass
+class _Found:
+    """What was felt of each event, and the load average (1 minute) when it began."""
+
+    felt: dict[str, list[float]]
+    loads: dict[str, list[float]]
+    failures: list[str] = field(default_factory=list)
+    commits: int = 0
+    seconds: float = 0.0
+
+    def note(self, name: str, seconds: Sequence[float], load: float) -> None:
+        """Of one try, or of some under one load."""
+        self.felt.setdefault(name, []).extend(seconds)
+        self.loads.setdefault(name, []).extend([load] * len(seconds))
+
+
+def availability(place: Path, options: AvailabilityOptions, progress: Progress = lambda text: None) -> dict[str, Any]:
+    """Each event ``tries`` times, in clusters below ``place``."""
     names = chosen(options.events)
-    felt: dict[str, list[float]] = {name: [] for name in names}
-    loads: list[float] = []
+    found = _Found({}, {})
+    here = [name for name in names if EVENTS[name].act is not None]
+    if here:
+        with waltz_cluster(place, "", progress, PARTITIONS) as waltz, _load(waltz, options, found) as appends:
+            _in_turn(waltz, appends, here, options, found, progress)
+    if CHECKPOINT in names:
+        server = ServerConfig(checkpoint_interval=INTERVAL)
+        with waltz_cluster(place / "checkpoints", "", progress, PARTITIONS, server) as waltz:
+            _checkpoints(waltz, options, found, progress)
+    if EVERYTHING in names:
+        with waltz_cluster(place / "everything", "", progress, PARTITIONS) as waltz:
+            _everything(waltz, options, found, progress)
+    return _told(found, place)
+
+
+def _in_turn(
+    waltz: Waltz,
+    appends: Sequence[SteadyAppends],
+    names: Sequence[str],
+    options: AvailabilityOptions,
+    found: _Found,
+    progress: Progress,
+) -> None:
+    for number, name in itertools.product(range(options.tries), names):
+        event = EVENTS[name]
+        if event.act is None or number >= event.tries(options):
+            continue
+        act, load = event.act(options), _when_all_is_well(waltz)
+        felt_s(appends)
+        act(waltz, number)
+        wait_for_commits(appends)
+        found.note(name, [felt_s(appends)], load)
+        progress(f"{number + 1}/{event.tries(options)} {name}: {found.felt[name][-1]:.2f} s")
+
+
+def _checkpoints(waltz: Waltz, options: AvailabilityOptions, found: _Found, progress: Progress) -> None:
+    commits = [Commits() for _ in range(options.clients)]
+    with _load(waltz, options, found, commits):
+        at, between = checkpoints(waltz, commits, options.tries, progress)
+    load = os.getloadavg()[0]
+    found.note(BETWEEN, between, load)
+    found.note(CHECKPOINT, at, load)
+
+
+def _everything(waltz: Waltz, options: AvailabilityOptions, found: _Found, progress: Progress) -> None:
+    with clients_of(waltz, 1, PARTITIONS) as (client,):
+        fill_all(client, options.records, progress)
+    tries = EVENTS[EVERYTHING].tries(options)
+    with _load(waltz, options, found) as appends:
+        for number in range(tries):
+            load = _when_all_is_well(waltz)
+            felt_s(appends)
+            restart_everything(waltz)
+            wait_for_commits(appends)
+            found.note(EVERYTHING, [felt_s(appends)], load)
+            progress(f"{number + 1}/{tries} {EVERYTHING}: {found.felt[EVERYTHING][-1]:.2f} s")
+
+
+@contextmanager
+def _load(
+    waltz: Waltz, options: AvailabilityOptions, found: _Found, commits: Sequence[Commits] = ()
+) -> Iterator[list[SteadyAppends]]:
+    """Clients that append until the end."""
+    notes: list[Note | None] = [each.note for each in commits] or [None] * options.clients
     with clients_of(waltz, options.clients, PARTITIONS) as clients:
-        appends = [_Appends(client, options) for client in clients]
         begin_s = perf_counter()
-        for number, name in itertools.product(range(options.tries), names):
-            _wait_for_servers(waltz)
-            loads.append(os.getloadavg()[0])
-            _felt_s(appends)
-            EVENTS[name].act(waltz, number)
-            _wait_for_commits(appends)
-            felt[name].append(_felt_s(appends))
-            progress(f"{number + 1}/{options.tries} {name}: {felt[name][-1]:.2f} s")
-        seconds = perf_counter() - begin_s
+        pairs = zip(clients, notes, strict=True)
+        appends = [SteadyAppends(client, options.outstanding, options.size_bytes, note) for client, note in pairs]
+        yield appends
+        found.seconds += perf_counter() - begin_s
         for each in appends:
             each.end()
-    failures = [failure for each in appends for failure in each.failures]
-    figures = [
-        *(figure for name, values in felt.items() for figure in _figures(name, values)),
-        _figure("committed", "appends/s", [sum(sum(each.commits) for each in appends) / seconds]),
-        _figure("appends that failed", "appends", [len(failures)]),
-        _figure("load average", "processes", loads),
+        found.failures += [failure for each in appends for failure in each.failures]
+        found.commits += sum(sum(each.commits) for each in appends)
+
+
+def _when_all_is_well(waltz: Waltz) -> float:
+    """Until everything serves, with all members, and each server has a partition, for who has just been started again
+    gets some: the load average then. DataUnavailable."""
+    until_s, trouble = perf_counter() + READY_S, ["no answer"]
+    while trouble:
+        if perf_counter() > until_s:
+            raise DataUnavailable(f"not everything serves {READY_S:g} s after an event: {trouble[0]}")
+        try:
+            trouble = _not_well(waltz.status())
+        except ClusterNotFound as error:
+            trouble = [str(error)]
+        time.sleep(0.1 if trouble else 0)
+    return os.getloadavg()[0]
+
+
+def _not_well(view: ClusterStatus) -> list[str]:
+    served = [each for server in view.servers.values() for each in server.partitions.items()]
+    owners = {each.server for each in view.partitions}
+    return [
+        *missing(view),
+        *(f"partition {p} lacks members" for p, one in served if set(one.members) != set(one.replicas)),
+        *([f"only servers {sorted(map(str, owners))} have partitions"] if len(owners) < SERVERS else []),
     ]
-    more = {"figures": figures, "felt_s": felt, "failures": failures[:10]}
-    return report("availability", [], _ratios(felt), Path(waltz.directory), **more)
 
 
-def _wait_for_servers(waltz: Waltz) -> None:
-    """Until everything serves, and each server has a partition: who has just been started again gets some."""
-    until_s = perf_counter() + READY_S
-    wait_for_all(waltz)
-    while len({each.server for each in waltz.status().partitions}) < SERVERS:
-        if perf_counter() > until_s:
-            raise DataUnavailable(f"a server has had no partition for {READY_S:g} s; see waltz status")
-        time.sleep(0.1)
-    wait_for_all(waltz)
+# ---- what is told
 
 
-def _felt_s(appends: Sequence[_Appends]) -> float:
-    return max(each.felt_s() for each in appends)
+def write_availability(found: Mapping[str, Any], directory: Path) -> None:
+    """As JSON, and as a page for people; the files are called after the benchmark."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "availability.json").write_text(json.dumps(found, indent=2) + "\n")
+    place = found["machine"]
+    text = [
+        "# Pauses that clients feel, in seconds",
+        f"{found['date']}, {place['cores']} cores, {place['memory_gb']} GB, {place['file_system']}",
+        markdown_pauses(found["events"]),
+        markdown_figures(found["figures"]),
+    ]
+    (directory / "availability.md").write_text("\n\n".join(text))
 
 
-def _wait_for_commits(appends: Sequence[_Appends]) -> None:
-    """Until each client has committed something in each partition after now: what is felt is not over before."""
-    before, until_s = [list(each.commits) for each in appends], perf_counter() + READY_S
-    while any(
-        now == then
-        for each, counts in zip(appends, before, strict=True)
-        for now, then in zip(each.commits, counts, strict=True)
-    ):
-        if perf_counter() > until_s:
-            raise DataUnavailable(f"a client has committed nothing for {READY_S:g} s after an event; see waltz status")
-        time.sleep(0.01)
+@dataclass(frozen=True)
+class FeltRow:
+    """Of one event. ``load``: median of the load averages (1 minute) when the tries began. ``may_p50_s``, ``may_s``:
+    what may be felt, None: no matter."""
+
+    event: str
+    tries: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+    load: float
+    may_p50_s: float | None
+    may_s: float | None
 
 
-def _figure(name: str, unit: str, values: Sequence[float]) -> dict[str, Any]:
-    """One line: the median of the values, and their range."""
-    shown = {"value": np.median(values), "min": min(values), "max": max(values)}
-    return {"name": name, "unit": unit, "runs": len(values)} | {key: round(float(v), 3) for key, v in shown.items()}
+def rows_of(felt: dict[str, list[float]], loads: dict[str, list[float]]) -> list[FeltRow]:
+    """A row for each event."""
+    return [_row(name, values, loads[name]) for name, values in felt.items()]
 
 
-def _figures(name: str, values: Sequence[float]) -> list[dict[str, Any]]:
-    p99 = float(np.percentile(values, 99))
-    return [_figure(name, "s felt", values), _figure(f"{name}, p99", "s felt", [p99])]
+def _row(name: str, values: Sequence[float], loads: Sequence[float]) -> FeltRow:
+    event = EVENTS.get(name, _Event(None))
+    p50, p99 = (round(float(np.percentile(values, percent)), 4) for percent in (50, 99))
+    load = round(float(np.median(loads)), 1)
+    return FeltRow(name, len(values), p50, p99, round(max(values), 4), load, event.p50_s, event.max_s)
 
 
-def _ratios(felt: dict[str, list[float]]) -> dict[str, Any]:
+def _told(found: _Found, place: Path) -> dict[str, Any]:
+    rows = rows_of(found.felt, found.loads)
+    figures = [
+        _figure("committed", "appends/s", found.commits / found.seconds),
+        _figure("appends that failed", "appends", len(found.failures)),
+    ]
+    more = {
+        "figures": figures,
+        "events": [vars(row) for row in rows],
+        "felt_s": {name: [round(each, 4) for each in values] for name, values in found.felt.items()},
+        "loads": found.loads,
+        "failures": found.failures[:10],
+    }
+    return report("availability", [], _ratios(rows), place, **more)
+
+
+def _figure(name: str, unit: str, value: float) -> dict[str, Any]:
+    shown = round(float(value), 3)
+    return {"name": name, "unit": unit, "runs": 1, "value": shown, "min": shown, "max": shown}
+
+
+def _ratios(rows: Sequence[FeltRow]) -> dict[str, Any]:
     """What was felt, against what may be."""
     bounds = [
-        (f"{name}, {what}, s", value(felt[name]), bound)
-        for name in felt
-        for what, value, bound in (
-            ("p50", lambda values: float(np.median(values)), EVENTS[name].p50_s),
-            ("max", max, EVENTS[name].max_s),
-        )
+        (f"{row.event}, {what}, s", value, bound)
+        for row in rows
+        for what, value, bound in (("p50", row.p50_s, row.may_p50_s), ("max", row.max_s, row.may_s))
         if bound is not None
     ]
     return {name: ratio(value, bound, smaller_is_better=True) for name, value, bound in bounds}

@@ -22,6 +22,7 @@ __all__ = [
     "gates_met",
     "machine",
     "markdown_figures",
+    "markdown_pauses",
     "markdown_ratios",
     "markdown_rows",
     "report",
@@ -79,6 +80,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     """Tables of the rows, the figures and the ratios, and whatever else there is a line for."""
     if found["rows"]:
         console.print(_rows(found["rows"]))
+    if found.get("events"):
+        console.print(_pauses(found["events"]))
     if found.get("figures"):
         console.print(_figures(found["figures"]))
     if found["ratios"]:
@@ -99,6 +102,29 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(*_cells(row))
     return table
+
+
+_PAUSE_HEADS = ("event", "tries", "p50", "p99", "max", "may be", "load")
+
+
+def _pauses(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(*_PAUSE_HEADS, title="felt, seconds")
+    for row in rows:
+        table.add_row(*_pause_cells(row))
+    return table
+
+
+def _pause_cells(row: Mapping[str, Any]) -> list[str]:
+    may = ", ".join(
+        f"{name} {row[key]:g}" for name, key in (("p50", "may_p50_s"), ("max", "may_s")) if row[key] is not None
+    )
+    felt = (f"{row[key]:.3f}" for key in ("p50_s", "p99_s", "max_s"))
+    return [row["event"], str(row["tries"]), *felt, may or "-", f"{row['load']:.1f}"]
+
+
+def markdown_pauses(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What was felt of events as a Markdown table."""
+    return _markdown(_PAUSE_HEADS, [_pause_cells(row) for row in rows])
 
 
 _FIGURE_HEADS = ("figure", "median", "min", "max", "unit", "runs")

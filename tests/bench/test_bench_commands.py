@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from waltz_bench.availability import BETWEEN, CHECKPOINT, EVENTS, EVERYTHING
 
 from waltz_ray.cli import main
 
@@ -109,13 +110,39 @@ def test_short_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_what_is_felt_of_a_hung_server_and_of_a_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = ("nothing", "SIGSTOP of a server", "planned move")
     short = ("--tries", "1", "--clients", "2", *(word for name in events for word in ("--event", name)))
-    assert run("bench", "availability", "--dir", str(tmp_path), "--json", *short) == 0
+    results = tmp_path / "results"
+    assert run("bench", "availability", "--dir", str(tmp_path), "--results", str(results), "--json", *short) == 0
     found = json.loads(capsys.readouterr().out)
+    assert json.loads((results / "availability.json").read_text()) == found
+    (results / "availability.json").unlink()
+    assert "| SIGSTOP of a server | 1 |" in (results / "availability.md").read_text()
+    (results / "availability.md").unlink()
+    results.rmdir()
     assert list(found["felt_s"]) == list(events)
     (hung,) = found["felt_s"]["SIGSTOP of a server"]
     assert 1.0 < hung < 5.5, "its ZooKeeper session would have ended after 6 s"
     assert found["failures"] == []
     assert set(found["ratios"]) == {"SIGSTOP of a server, max, s", "planned move, max, s"}
+    assert [(row["event"], row["tries"], row["max_s"]) for row in found["events"]] == [
+        (name, 1, found["felt_s"][name][0]) for name in events
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_every_event_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once each; ZooKeeper away for two of its sessions, and few records in what is killed as a whole."""
+    short = ("--tries", "1", "--clients", "2", "--zookeeper-seconds", "12", "--records", "20000")
+    assert run("bench", "availability", "--dir", str(tmp_path), "--json", *short) == 0
+    found = json.loads(capsys.readouterr().out)
+    told = {row["event"]: row for row in found["events"]}
+    assert set(told) == {*EVENTS, BETWEEN}
+    assert all(row["max_s"] < 5 for name, row in told.items() if name != EVERYTHING), told
+    assert told[BETWEEN]["p50_s"] < told[CHECKPOINT]["p50_s"]
+    assert 1 < told[EVERYTHING]["max_s"] < 60
+    assert found["failures"] == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from waltz_bench.appending import lock_ratios, partition_ratios
+from waltz_bench.availability import EVENTS, AvailabilityOptions, chosen, rows_of, write_availability
+from waltz_bench.checkpoints import felt_at
 from waltz_bench.compare import BATCHED_ATOMIC, CompareOptions, enough_syncs, nats_ratios
 from waltz_bench.feeds import feed_ratios
 from waltz_bench.growth import growth_ratios
@@ -232,3 +234,45 @@ def test_syncs_of_a_trace() -> None:
 def test_a_failed_sync_is_no_proof(line: str) -> None:
     with pytest.raises(DataUnavailable, match="a sync failed"):
         parse_trace(TRACE + line)
+
+
+@pytest.mark.parametrize(
+    ("mark", "felt"),
+    [
+        (12, 4.0),  # between 10 and 20, which are other clients' as well
+        (10, 4.0),  # its own commit at the mark came before
+        (9, 2.0),
+        (4, None),  # nothing of before
+        (20, None),  # nothing of behind
+    ],
+)
+def test_what_is_felt_at_a_mark(mark: int, felt: float | None) -> None:
+    assert felt_at(mark, [5, 8, 10, 20], [1.0, 2.0, 4.0, 8.0]) == felt
+
+
+def test_rows_of_events_have_percentiles_and_load_and_what_may_be(tmp_path: Path) -> None:
+    felt = {"nothing": [0.01], "SIGKILL of a replica": [0.1, 0.2, 0.4]}
+    rows = rows_of(felt, {"nothing": [1.0], "SIGKILL of a replica": [1.0, 3.0, 2.0]})
+    assert [(each.event, each.tries, each.p50_s, each.max_s, each.load) for each in rows] == [
+        ("nothing", 1, 0.01, 0.01, 1.0),
+        ("SIGKILL of a replica", 3, 0.2, 0.4, 2.0),
+    ]
+    assert 0.39 < rows[1].p99_s < 0.4
+    found = report("availability", [], {}, tmp_path, events=[vars(each) for each in rows], figures=[])
+    write_availability(found, tmp_path / "results")
+    page = (tmp_path / "results" / "availability.md").read_text()
+    assert "| SIGKILL of a replica | 3 | 0.200 | 0.396 | 0.400 | p50 0.15, max 0.3 | 2.0 |" in page
+    assert "| nothing | 1 | 0.010 | 0.010 | 0.010 | - | 1.0 |" in page
+
+
+def test_events_that_take_long_are_tried_less_often() -> None:
+    options = AvailabilityOptions(tries=20, long_tries=5)
+    assert {name for name in chosen(()) if EVENTS[name].tries(options) == 5} == {
+        "rolling restart",
+        "ZooKeeper dead",
+        "ZooKeeper dead, SIGKILL of a replica",
+        "ZooKeeper hung",
+        "ZooKeeper hung, SIGKILL of a replica",
+        "SIGKILL of everything, waltz up",
+    }
+    assert EVENTS["ZooKeeper hung"].tries(AvailabilityOptions(tries=2)) == 2

@@ -179,6 +179,40 @@ def stopped(*pids: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+def test_everything_is_restarted_one_after_the_other_under_load(life: Lifecycle) -> None:
+    """Nobody's append fails, and all of it is in the log once."""
+    names = ["server/0", "server/1", "replica/0", "replica/1", "replica/2", "cluster-manager"]
+    before = {process.pid for process in life.processes()}
+    actors = {actor["pid"] for kind in ("servers", "replicas") for actor in life.status()[kind].values()}
+    assert actors <= before
+    command = [sys.executable, "-m", "waltz_ray", "restart", "--dir", str(life.directory), "--json"]
+    with waltz_ray.connect(directory=str(life.directory)) as client:
+        committed: dict[int, bytes] = {}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as restart:
+            while restart.poll() is None or not committed:
+                data = f"restart {len(committed)}".encode()
+                committed[client.append(1, data).result(30)] = data
+            told, errors = restart.communicate()
+        assert restart.returncode == 0, errors
+        assert json.loads(told) == {"cluster": "life", "restarted": names}
+        found = [each.data for each in client.feed(1, min(committed))]
+    assert found == [committed[n] for n in sorted(committed)]
+    status = life.status()
+    now = {actor["pid"] for kind in ("servers", "replicas") for actor in status[kind].values()}
+    assert len(now) == len(actors)
+    assert now & actors == set()
+    assert [server["draining"] for server in json.loads(list_servers(life))] == [False, False]
+
+
+def test_what_is_not_there_is_not_restarted(life: Lifecycle) -> None:
+    told = life.waltz("restart", "server/7", "--dir", str(life.directory), code=1).stderr
+    assert "runs no 'server/7'; there are: server/0, server/1, replica/0" in told
+
+
+def list_servers(life: Lifecycle) -> str:
+    return life.waltz("server", "list", "--json", "--dir", str(life.directory)).stdout
+
+
 def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
     def told(whom: str) -> str:
         before = time.monotonic()

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from waltz_ray import bring_up as bringing_up
+from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
@@ -86,6 +89,25 @@ def test_strangers_are_not_let_in_unless_somebody_says_so(tmp_path: Path, monkey
     assert cluster_file.read(tmp_path) is None
     with pytest.raises(KeyboardInterrupt):  # where ZooKeeper is asked for
         bring_up(ClusterConfig("c", str(tmp_path), insecure=True), "h:1")
+
+
+def test_the_data_plane_begins_as_the_manager_would_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the members that there are by now, and as many actors of layers as are wanted."""
+    made: list[tuple[Settings, str]] = []
+    monkeypatch.setattr(
+        bringing_up, "ensure_data_plane", lambda settings, zookeeper: made.append((settings, zookeeper))
+    )
+    zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+    store = ClusterStore(zookeeper, "c")
+    placement = dict.fromkeys(range(3), "")
+    store.initialize(2, (0, 1, 2), to_json(Settings(ClusterConfig("c", "/d"), placement)))
+    store.members.change(lambda members: members.with_server().draining_server(0).without_server(0, 0))
+    bringing_up._begin_data_plane(
+        ClusterFile("c", "/d", 2, 3, 2, zookeeper="z:1"), ClusterStore(zookeeper, "c").info(), 2, 1
+    )
+    ((settings, where),) = made
+    assert (settings.server_ids, sorted(settings.placement), where) == ([1, 2], [0, 1, 2], "z:1")
+    assert (settings.config.kv.actors, settings.config.topics.actors) == (2, 1)
 
 
 def test_a_port_that_is_not_used_is_warned_of() -> None:

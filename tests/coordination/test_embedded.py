@@ -88,6 +88,18 @@ def test_a_killed_server_is_started_again_and_a_foreign_pid_is_ignored(data_dir:
         assert json.loads(record.read_text())["pid"] == server.pid
 
 
+def test_one_that_was_only_launched_is_adopted(data_dir: Path) -> None:
+    """As ``waltz up`` does it, which starts Ray meanwhile."""
+    EmbeddedZooKeeper(data_dir).launch()
+    EmbeddedZooKeeper(data_dir).launch()
+    server = EmbeddedZooKeeper(data_dir)
+    address = server.start()
+    port = int(address.partition(":")[2])
+    assert json.loads((data_dir / "zookeeper.json").read_text()) == {"version": 1, "pid": server.pid, "port": port}
+    with pytest.raises(CoordinationError, match=f"already runs on port {port}, not 1"):
+        EmbeddedZooKeeper(data_dir, port=1).launch()
+
+
 def test_starters_at_once_start_one_server(data_dir: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         addresses = list(pool.map(lambda _: EmbeddedZooKeeper(data_dir).start(), range(4)))

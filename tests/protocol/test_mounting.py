@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -465,8 +465,14 @@ def test_a_broken_rule_is_noticed_where_the_log_is_trimmed(monkeypatch: pytest.M
 class Bench:
     """A machine and what it answered last."""
 
-    def __init__(self, mode: FeedMode = FeedMode.HEADERS, position: int = -1, earliest: bool = False) -> None:
-        self.machine: Mounting[str] = Mounting(0, CLIENT, mode, position, CONFIG, earliest)
+    def __init__(
+        self,
+        mode: FeedMode = FeedMode.HEADERS,
+        position: int = -1,
+        earliest: bool = False,
+        config: ClientConfig = CONFIG,
+    ) -> None:
+        self.machine: Mounting[str] = Mounting(0, CLIENT, mode, position, config, earliest)
 
     def tell(self, event: Event) -> list[Any]:
         effects = [*self.machine.step(event)]
@@ -540,6 +546,34 @@ def test_a_change_cuts_the_back_off_short() -> None:
     third = Location(3, 3, ENDPOINT)
     assert bench.tell(Located(third)) == []
     assert bench.tell(StreamOpened()) == [OpenStream(third)]  # what was opened is of no use any more
+
+
+@pytest.mark.parametrize(
+    ("quick_ms", "pauses_ms"),
+    [
+        (0, [20, 40, 80, 160, 320, 640, 1000, 1000]),
+        (100, [20, 40, 40, 80, 160, 320, 640, 1000]),
+        (300, [20, 40, 40, 40, 40, 40, 40, 40, 80, 160, 320, 640, 1000, 1000]),
+    ],
+)
+def test_it_tries_often_at_first_and_then_ever_more_rarely(quick_ms: int, pauses_ms: list[int]) -> None:
+    bench = Bench(config=replace(CONFIG, quick_mounts_ms=quick_ms))
+    bench.tell(Started(Location(1, 1, ENDPOINT)))
+
+    def pauses_after(event: Event) -> list[int]:
+        """Of ``event``, and of attempts that fail behind it."""
+        found = []
+        for each in [event, *[OpenFailed(OSError("no"))] * (len(pauses_ms) - 1)]:
+            timer = bench.tell(each)[-1]
+            assert timer.jittered
+            found.append(round(1000 * timer.delay_s))
+            bench.tell(MountTimerFired(Timer.RETRY))
+        return found
+
+    assert pauses_after(OpenFailed(OSError("no"))) == pauses_ms
+    message = bench.tell(StreamOpened())[-1].message
+    bench.tell(Received(Mounted(message.req_id, MountState.READY, 1, message.client_mark), 0))
+    assert pauses_after(StreamLost(ConnectionResetError("gone"))) == pauses_ms
 
 
 def test_what_waits_too_long_expires_while_it_is_not_ready() -> None:

@@ -178,6 +178,7 @@ class SimClient(Process):
             feed_credit_bytes=random.choice([4096, 20_000, 1 << 20]),
             mount_timeout_ms=random.choice([1_000, 8_000, 60_000]),
             request_timeout_ms=random.choice([500, 10_000]),
+            quick_mounts_ms=0,  # no more than how often it tries, and the seeds would lead elsewhere
             hindrance_after_ms=0,  # it decides nothing, and would only change what the seeds lead to
         )
 

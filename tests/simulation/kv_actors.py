@@ -130,7 +130,7 @@ class SimKvActor(Process):
     async def _start(self) -> None:
         assert self.zookeeper is not None
         directory = StoreDirectory(self.zookeeper, CLUSTER, "kv")
-        config = ClientConfig(feed_credit_bytes=1, hindrance_after_ms=0)
+        config = ClientConfig(feed_credit_bytes=1, quick_mounts_ms=0, hindrance_after_ms=0)
         client = AsyncWaltzClient(directory, TcpTransport(), config=config)
         try:
             await client.start()

@@ -116,7 +116,7 @@ class SimTopicActor(Process):
             self.start_later(_RETRY_S)
 
     async def _connect(self, space: Space) -> AsyncWaltzClient:
-        return await log_client(self, space.name, ClientConfig(hindrance_after_ms=0))
+        return await log_client(self, space.name, ClientConfig(quick_mounts_ms=0, hindrance_after_ms=0))
 
     def state(self) -> str:
         said = None if self.server is None else self.server.status()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class SimTopicsPlace:
         raise AssertionError("there are no threads here")
 
     async def log_async(self, topic: str, config: ClientConfig | None = None) -> AsyncWaltzClient:
-        return await log_client(self._process, topic, config or ClientConfig())
+        return await log_client(self._process, topic, replace(config or ClientConfig(), quick_mounts_ms=0))
 
 
 class Asking(Process):

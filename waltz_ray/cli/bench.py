@@ -416,20 +416,29 @@ def kills(
 def availability(
     directory: DirOption = "",
     tries: Annotated[int, typer.Option(min=1, help="Of each event.")] = 20,
+    long_tries: Annotated[
+        int, typer.Option(min=1, help="At the most, of each event that takes half a minute or more.")
+    ] = 5,
     clients: Annotated[int, typer.Option(min=1, help="Clients that append to four partitions.")] = 4,
     outstanding: Annotated[int, typer.Option(min=1, help="Appends of each client under way in each of them.")] = 4,
     size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 200,
+    zookeeper_seconds: Annotated[float, typer.Option(min=1, help="For how long ZooKeeper is dead, or hangs.")] = 60.0,
+    records: Annotated[int, typer.Option(min=4, help="In the cluster of which everything is killed.")] = 10_000_000,
     only: Annotated[list[str] | None, typer.Option("--event", help="Only this event; may be repeated.")] = None,
+    results: Annotated[str, typer.Option(help="Write availability.{md,json} here.", show_default=False)] = "",
     as_json: JsonOption = False,
 ) -> None:
     """The pause that is felt when a process is killed, or hangs, or partitions are moved under load."""
-    part, cluster = _part("availability"), _part("cluster")
-    options = part.AvailabilityOptions(tries, clients, outstanding, size, part.chosen(only or ()))
+    part = _part("availability")
+    options = part.AvailabilityOptions(
+        tries, clients, outstanding, size, part.chosen(only or ()), long_tries, zookeeper_seconds, records
+    )
 
     def run(place: Path, progress: Callable[[str], None]) -> dict[str, Any]:
-        with cluster.waltz_cluster(place, "", progress, part.PARTITIONS) as waltz:
-            found: dict[str, Any] = part.availability(waltz, options, progress)
-            return found
+        found: dict[str, Any] = part.availability(place, options, progress)
+        if results:
+            part.write_availability(found, Path(results))
+        return found
 
     _run(directory, as_json, run)
 

@@ -105,22 +105,33 @@ class EmbeddedZooKeeper:
 
         CoordinationError: the port is taken, no Java, no jars, or the server ended or did not answer in time.
         """
-        self._dir.mkdir(parents=True, exist_ok=True)
         with self._starting():
-            process = self._find()
-            if process:
-                port = self._configured_port()
-                if self._port not in (0, port):
-                    raise CoordinationError(
-                        f"{self._dir}: its ZooKeeper already runs on port {port}, not {self._port}; "
-                        f"stop it first or give that port"
-                    )
-            else:
-                port = self._choose_port()
-                process = self._launch(port)
+            process, port = self._adopted_or_launched()
             self._wait_until_ready(process, port, timeout_s)
             self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
             return f"{self._host}:{port}"
+
+    def launch(self) -> None:
+        """Have its process begin, if there is none, and wait for nothing: a later ``start`` adopts it.
+
+        CoordinationError: the port is taken, no Java, no jars.
+        """
+        with self._starting():
+            self._adopted_or_launched()
+
+    def _adopted_or_launched(self) -> tuple[psutil.Process, int]:
+        """The process, and its port."""
+        process = self._find()
+        if process is None:
+            port = self._choose_port()
+            return self._launch(port), port
+        port = self._configured_port()
+        if self._port not in (0, port):
+            raise CoordinationError(
+                f"{self._dir}: its ZooKeeper already runs on port {port}, not {self._port}; "
+                f"stop it first or give that port"
+            )
+        return process, port
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent."""
@@ -148,6 +159,7 @@ class EmbeddedZooKeeper:
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
+        self._dir.mkdir(parents=True, exist_ok=True)
         with open(self._dir / "zookeeper.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

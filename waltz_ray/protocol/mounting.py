@@ -97,7 +97,7 @@ __all__ = ["Mounting"]
 
 Token = TypeVar("Token")
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts to mount; jittered
+_FIRST_PAUSE_S = 0.02  # between two attempts to mount; jittered
 _QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
 _SHORTEST_EXPIRY_STEP_S = 0.001
 
@@ -162,7 +162,7 @@ class Mounting(Generic[Token]):
         self._queue_full = False  # FULL is set
         self._turned_away = False  # since then nothing was sent
         self._expiring = False  # EXPIRY is set
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s, self._paused_s = _FIRST_PAUSE_S, 0.0
         self._full_pause_s = _QUEUE_FULL_PAUSE_S
 
     def step(self, event: Event) -> Sequence[Effect[Token]]:
@@ -294,7 +294,9 @@ class Mounting(Generic[Token]):
 
     def _pause(self) -> Sequence[Effect[Token]]:
         """Back off before the next attempt, unless something has changed meanwhile."""
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        pause_s = self._pause_s
+        self._paused_s += pause_s
+        self._pause_s = rules.next_pause_s(pause_s, self._paused_s, self._config.quick_mounts_ms / 1000)
         if self._hurry:
             return self._locate()
         self._pausing = True
@@ -377,7 +379,7 @@ class Mounting(Generic[Token]):
             return self._client_ahead(message.high_water_mark)
         if message.state == MountState.TRIMMED:
             return self._trimmed(message.high_water_mark)
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s, self._paused_s = _FIRST_PAUSE_S, 0.0
         self.trouble, self.hindrance = None, ""
         failed = self.monitor.mounted_ready(message.high_water_mark)
         fates: list[Effect[Token]] = [FailAppends(failed, self._dropped)] if failed else []

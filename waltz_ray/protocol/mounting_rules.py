@@ -16,8 +16,11 @@ __all__ = [
     "may_begin_further_on",
     "mount_credit_bytes",
     "needs_no_past",
+    "next_pause_s",
     "waits_for_fates",
 ]
+
+_QUICK_PAUSE_S, _LONGEST_PAUSE_S = 0.04, 1.0
 
 
 def has_moved(mounted_at: Location, location: Location | None) -> bool:
@@ -28,6 +31,17 @@ def has_moved(mounted_at: Location, location: Location | None) -> bool:
     if location is None or location.endpoint is None or location == mounted_at:
         return False
     return location.generation >= mounted_at.generation
+
+
+def next_pause_s(pause_s: float, paused_s: float, quick_s: float) -> float:
+    """How long to wait after an attempt to mount, if it was ``pause_s`` before it, and ``paused_s`` since all began.
+
+    Twice as long each time, but not before ``quick_s`` are over: most of what a client waits for is a move, which is
+    over in a moment that it should not sleep through. A server that is away for long is asked once a second.
+    """
+    if pause_s >= _QUICK_PAUSE_S and paused_s < quick_s:
+        return pause_s
+    return min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def mount_credit_bytes(limit_bytes: int, held_bytes: int) -> int:
