@@ -36,6 +36,7 @@
     ├── RayNotRunning                Ray cannot be started or reached
     ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
+        ├── AccessRefused            the client has not the right to do this, or nobody knows who it is
         ├── ClusterNotFound          no cluster of that name
         ├── SpaceNotFound            no space of that name
         ├── SpaceGone                the space was deleted, with its records
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # every command imports this module, and few need a loop
     import concurrent.futures
 
 __all__ = [
+    "AccessRefused",
     "AppendFailed",
     "AppendTimeout",
     "AuthenticationFailed",
@@ -326,6 +328,13 @@ class InvariantBroken(WaltzError):
 
 class ClientError(WaltzError):
     """Base of what an application sees."""
+
+
+class AccessRefused(ClientError):
+    """The cluster does not let this client do that: what, to what, and what to do about it. Nothing was done.
+
+    Not retriable: an operator has to give the right, or the client has to show who it is.
+    """
 
 
 class ClusterNotFound(ClientError):

@@ -25,6 +25,7 @@ from waltz_ray.protocol.messages.client import (
     InChannel,
     LockFailureBatch,
     Mounted,
+    NotAllowed,
     NotReady,
     Rejected,
 )
@@ -115,6 +116,8 @@ class MountStream:
             partition_id = message.req_id.partition_id
         elif isinstance(message, AppendedBatch | FeedBatch | LockFailureBatch | NotReady | Rejected):
             partition_id = message.partition_id
+        elif isinstance(message, NotAllowed):
+            raise WireError(f"the server refuses what no mount asks for: {message.message}")
         elif isinstance(message, ErrorMessage):
             raise WireError(f"the server closes the connection: {message.message}")
         else:

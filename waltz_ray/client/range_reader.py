@@ -13,13 +13,14 @@ from waltz_ray.client.persist import persist
 from waltz_ray.client.rpc import READ_BYTES, Answer, Question, checked_batch, checked_first, checked_times
 from waltz_ray.client.stream import check_version, greeting
 from waltz_ray.client.times import WantedTimes
-from waltz_ray.errors import DataUnavailable, InvalidInput, WireError
+from waltz_ray.errors import AccessRefused, DataUnavailable, InvalidInput, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     ErrorMessage,
     FirstIdAtRequest,
+    NotAllowed,
     PartitionStateRequest,
     PartitionStateResponse,
     TimesRequest,
@@ -58,6 +59,8 @@ class _Connection:
         question = make(self._next_id)
         self._stream.send(*encode_client(BATCH_VERSION, question))
         answer = decode_client(BATCH_VERSION, self._stream.receive())
+        if isinstance(answer, NotAllowed):
+            raise AccessRefused(answer.message)
         if isinstance(answer, ErrorMessage):
             raise WireError(f"the server closes the connection: {answer.message}")
         if not isinstance(answer, Answer) or answer.request_id != self._next_id:

@@ -6,10 +6,12 @@ import logging
 import os
 import ssl
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from waltz_ray.runtime.seldom import Seldom
 
-__all__ = ["TLS_HANDSHAKE", "ServerTls", "client_context", "server_context"]
+__all__ = ["TLS_HANDSHAKE", "ServerTls", "certificate_name", "client_context", "server_context"]
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,13 @@ def server_context(certificate: str, key: str, clients: str | None = None) -> ss
     if clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """The common name of its subject, as ``getpeercert`` tells it of one that was verified; "" = there is none."""
+    subject = () if certificate is None else certificate.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return str(names[-1]) if names else ""
 
 
 class ServerTls:

@@ -1,0 +1,150 @@
+"""Every message of every port, as everybody: what docs/security.md says of each, in its table, is what happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.actors.bench_server import Door
+from tests.actors.test_feed_pace import in_loop
+from tests.security.rights import NAMES, Comes, door_of, guarded_server
+from tests.wire.test_client_codec import GOLDEN as BATCHES
+from tests.wire.test_original_codec import GOLDEN as ORIGINALS
+from waltz_ray.actors.server import Server
+from waltz_ray.protocol.access import needed
+from waltz_ray.protocol.messages.client import ErrorMessage, FeedMode, Mount, NotAllowed, Rejected, RejectionCode
+from waltz_ray.protocol.messages.original import (
+    AddPreferredRequest,
+    AppendRequest,
+    DataResponse,
+    RemovePreferredRequest,
+)
+from waltz_ray.protocol.records import AppendBatch
+from waltz_ray.wire.codec import CLIENT_TABLE, CLIENT_VERSIONS, ClientMessage
+
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+COLUMNS = ("nobody", "wrong certificate", *NAMES)
+
+
+def table_of(port: str) -> dict[str, tuple[str, ...]]:
+    """Message -> what each of COLUMNS may."""
+    rows = re.findall(rf"^\| {port} \| ([^|]+) \|(.*)\|$", PAGE, flags=re.MULTILINE)
+    found = {name.strip(): tuple(cell.strip() for cell in cells.split("|")) for name, cells in rows}
+    assert len(found) == len(rows), "a message stands twice"
+    assert all(len(cells) == len(COLUMNS) and {*cells} <= {"yes", "no"} for cells in found.values())
+    return found
+
+
+SERVER = table_of("server")
+
+
+def of_partition_0(message: ClientMessage) -> ClientMessage:
+    """The same, about the partition that the bench has."""
+    if isinstance(message, AddPreferredRequest | RemovePreferredRequest):
+        return dataclasses.replace(message, partitions=(0,))
+    if isinstance(message, AppendRequest):  # locks are not of every version
+        message = dataclasses.replace(message, write_locks=(), read_locks=(), append_locks=())
+    if hasattr(message, "partition_id"):
+        return dataclasses.replace(message, partition_id=0)  # type: ignore[call-arg]
+    if hasattr(message, "req_id"):
+        return dataclasses.replace(message, req_id=message.req_id._replace(partition_id=0))
+    return message
+
+
+def name_of(message: ClientMessage) -> str:
+    number = next(row.number for row in CLIENT_TABLE.rows.values() if row.cls is message.__class__)
+    feed = f", feed {message.feed.name}" if isinstance(message, Mount) else ""
+    return f"{CLIENT_TABLE.names[number]}{feed}"
+
+
+def samples() -> dict[str, tuple[ClientMessage, tuple[int, ...]]]:
+    """Of every row of the codec one, and of MOUNT one of each feed: message, versions."""
+    found: dict[str, tuple[ClientMessage, tuple[int, ...]]] = {}
+    every = [*((message, versions) for versions, message, _ in ORIGINALS), *((message, (5,)) for message, _ in BATCHES)]
+    for message, versions in every:
+        if isinstance(message, Mount):
+            for feed in FeedMode:
+                one = of_partition_0(dataclasses.replace(message, feed=feed))
+                found[name_of(one)] = one, versions
+        else:
+            name = name_of(message)
+            before = found.get(name, (message, ()))[1]
+            found[name] = of_partition_0(message), (*before, *versions)
+    assert {name.split(",")[0] for name in found} == {*CLIENT_TABLE.names.values()}, "a message has no sample"
+    return found
+
+
+SAMPLES = samples()
+
+
+def test_the_table_has_every_message_of_clients_and_no_other() -> None:
+    """What is only sent to clients is refused as what breaks the protocol, whoever sends it: it is in no table."""
+    server_only = set(SAMPLES) - set(SERVER)
+    assert set(SERVER) <= set(SAMPLES)
+    assert not {name for name in server_only if name.endswith("_REQUEST") or name.startswith("MOUNT,")}
+
+
+def outcome(server: Server, door: Door, message: ClientMessage) -> str:
+    """ "yes", "no", or "never": no client may send it."""
+    assert server.guard is not None
+    refused = sum(server.guard.refused.values())
+    door.send(message)
+    told = door.told()
+    if sum(server.guard.refused.values()) > refused:
+        last = told[-1] if told else None
+        numbers = len(message.sequence_numbers) if isinstance(message, AppendBatch) else 0
+        if door.version < 5 and not isinstance(last, DataResponse):
+            assert door.wire.ended, "it was refused and may go on"
+        elif isinstance(last, Rejected):
+            assert last.code is RejectionCode.NOT_ALLOWED
+            assert len(last.sequence_numbers) == numbers
+        else:
+            assert isinstance(last, NotAllowed | DataResponse), last
+        return "no"
+    if any(isinstance(each, ErrorMessage) and "must not send" in each.message for each in told):
+        return "never"
+    never = needed(message) is None
+    assert not never or door.wire.ended, "it was taken"
+    return "never" if never else "yes"
+
+
+CASES = [(name, version) for name, (_, versions) in SAMPLES.items() for version in sorted({*versions})]
+
+
+@pytest.mark.parametrize(("name", "version"), CASES)
+@in_loop
+async def test_what_the_table_says_is_what_happens(name: str, version: int) -> None:
+    message, _ = SAMPLES[name]
+    comers = {"nobody": Comes(), **{each: Comes(each) for each in NAMES}}
+    for column, comes in comers.items():
+        server = guarded_server()
+        found = outcome(server, door_of(server, comes, version), message)
+        if name not in SERVER:
+            assert found == "never", f"{name} of a client is taken, and is not in the table"
+        elif found == "never":
+            assert version == 5, f"{name} is no message of clients"
+            assert name in ("MOUNT_REQUEST", "APPEND_REQUEST", "FEED_REQUEST"), f"{name}: never"
+        else:
+            assert found == SERVER[name][COLUMNS.index(column)], f"{column}, version {version}"
+
+
+def test_nobody_with_a_wrong_certificate_is_answered_anything() -> None:
+    """It does not get so far: ``test_rights.py`` has the handshake."""
+    assert {cells[COLUMNS.index("wrong certificate")] for cells in SERVER.values()} == {"no"}
+
+
+@in_loop
+async def test_without_rights_everybody_may_everything() -> None:
+    for name in SERVER:
+        message, versions = SAMPLES[name]
+        server = guarded_server(rules=None)
+        outcome(server, door_of(server, Comes(tls=False), max(versions)), message)
+        assert server.guard is not None
+        assert not server.guard.refused, name
+
+
+def test_versions_are_those_of_the_protocol() -> None:
+    assert {version for _, version in CASES} == {*CLIENT_VERSIONS}
