@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,11 @@ def table_of(port: str) -> dict[str, tuple[str, ...]]:
 SERVER = table_of("server")
 
 
+def changed(message: Any, **fields: Any) -> ClientMessage:
+    found: ClientMessage = dataclasses.replace(message, **fields)
+    return found
+
+
 def of_partition_0(message: ClientMessage) -> ClientMessage:
     """The same, about the partition that the bench has."""
     if isinstance(message, AddPreferredRequest | RemovePreferredRequest):
@@ -48,9 +54,9 @@ def of_partition_0(message: ClientMessage) -> ClientMessage:
     if isinstance(message, AppendRequest):  # locks are not of every version
         message = dataclasses.replace(message, write_locks=(), read_locks=(), append_locks=())
     if hasattr(message, "partition_id"):
-        return dataclasses.replace(message, partition_id=0)  # type: ignore[call-arg]
+        return changed(message, partition_id=0)
     if hasattr(message, "req_id"):
-        return dataclasses.replace(message, req_id=message.req_id._replace(partition_id=0))
+        return changed(message, req_id=message.req_id._replace(partition_id=0))
     return message
 
 

@@ -159,7 +159,8 @@ class Server:
         if not config.tls_certificate:
             return None
         try:
-            return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None)
+            clients, optional = config.tls_clients or None, config.tls_certificates_optional
+            return ServerTls(config.tls_certificate, config.tls_key, clients, optional)
         except OSError as error:  # which ssl.SSLError is
             files = ", ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
             raise ConfigError(

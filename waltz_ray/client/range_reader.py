@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.client.persist import persist
 from waltz_ray.client.rpc import READ_BYTES, Answer, Question, checked_batch, checked_first, checked_times
 from waltz_ray.client.stream import check_version, greeting
@@ -23,6 +24,7 @@ from waltz_ray.protocol.messages.client import (
     NotAllowed,
     PartitionStateRequest,
     PartitionStateResponse,
+    ShowToken,
     TimesRequest,
 )
 from waltz_ray.protocol.messages.original import MountState
@@ -39,14 +41,19 @@ T = TypeVar("T")
 class _Connection:
     """One greeted connection; one question at a time."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int, credentials: Presented = NO_CREDENTIALS
+    ) -> None:
         self._next_id = 0
+        tls, token = credentials.context(), credentials.token()
         self._stream = BlockingStream.open(
-            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s
+            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s, tls
         )
         try:
             check_version(self._stream.version)
-        except WireError:
+            if token:
+                self._stream.send(*encode_client(BATCH_VERSION, ShowToken(token)))
+        except BaseException:
             self.close()
             raise
 
@@ -81,8 +88,10 @@ class RangeReader:
         timeout_s: float = 30.0,
         max_frame_bytes: int = 64 * 1024 * 1024,
         first: int = 0,
+        credentials: Presented = NO_CREDENTIALS,
     ) -> None:
-        """``first``: the number in the cluster of what is partition 0 here."""
+        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``."""
+        self._credentials = credentials
         self._first = first
         self._resolve = resolve
         self._timeout_s = timeout_s
@@ -188,7 +197,7 @@ class RangeReader:
 
     def _connection(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
         if endpoint not in self._connections:
-            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes)
+            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes, self._credentials)
         return self._connections[endpoint]
 
     def _forget(self, endpoint: Endpoint) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waltz_ray.client.directory import Location
-from waltz_ray.client.transport import Transport
+from waltz_ray.client.transport import Introducing, Transport
 from waltz_ray.errors import WireError
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
+from waltz_ray.protocol.messages.client import ShowToken
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
 from waltz_ray.wire.primitives import BytesLike
@@ -36,15 +37,19 @@ def check_version(version: int) -> None:
         raise WireError(f"the server speaks version {version} at most, this client needs {BATCH_VERSION}; upgrade it")
 
 
-class ClientStream(GreetedStream, ABC):
+class ClientStream(GreetedStream, Introducing, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         patience = Patience(first_ms=_HELLO_TIMEOUT_MS, busy_bytes=_BUSY_BYTES)
         super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._token = ""
         self.over = asyncio.Event()
         self.on_end: Callable[[], None] = lambda: None
+
+    def introduce(self, token: str) -> None:
+        self._token = token
 
     async def open(self, transport: Transport, location: Location) -> None:
         """Connect and greet; ``OSError`` or ``WireError`` if that fails."""
@@ -84,6 +89,8 @@ class ClientStream(GreetedStream, ABC):
     def on_ready(self) -> None:
         super().on_ready()
         check_version(self.version)
+        if self._token:
+            self.send(ShowToken(self._token))
         if not self._hello.done():
             self._hello.set_result(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from waltz_ray.coordination.api import Watch, ZooKeeper
-from waltz_ray.errors import NodeExists, NoNode, VersionConflict
+from waltz_ray.errors import InvalidInput, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.access import SpaceRules
 from waltz_ray.wire.access_document import decode_access_rules
 
@@ -30,6 +30,14 @@ class AccessStore:
         """What holds; None: there are none. InvalidInput if it makes no sense."""
         data, version = self.document()
         return None if version < 0 else decode_access_rules(data)
+
+    def tls_only(self) -> bool:
+        """Whether clients have to speak TLS, as far as it makes sense."""
+        try:
+            rules = self.rules()
+        except InvalidInput:
+            return False  # servers refuse, and say why
+        return rules is not None and rules.tls_only
 
     def replace(self, data: bytes, version: int) -> bool:
         """Replace it where it has that version (-1: where there is none); False: it has another."""

@@ -21,16 +21,16 @@ TLS_HANDSHAKE = 0x16
 _LOG_EVERY_S = 60.0
 
 
-def server_context(certificate: str, key: str, clients: str | None = None) -> ssl.SSLContext:
+def server_context(certificate: str, key: str, clients: str | None = None, optional: bool = False) -> ssl.SSLContext:
     """The context of who accepts, from PEM files.
 
-    ``clients`` is whom a client's own certificate has to be from; None: it needs none.
+    ``clients`` is whom a client's own certificate has to be from; None: it needs none. ``optional``: it may have none.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
     if clients is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
 
 
@@ -48,13 +48,14 @@ class ServerTls:
     written) are told in the log, and what was read last stays: a port does not go away for them.
     """
 
-    def __init__(self, certificate: str, key: str, clients: str | None = None) -> None:
+    def __init__(self, certificate: str, key: str, clients: str | None = None, optional: bool = False) -> None:
         """OSError, which ssl.SSLError is, if the files cannot be used now."""
+        self._optional = optional
         self._files = certificate, key, clients
         self._lock = threading.Lock()
         self._told = Seldom(_LOG_EVERY_S)
         self._seen = self._look()
-        self._context = server_context(certificate, key, clients)
+        self._context = server_context(certificate, key, clients, optional)
 
     def __call__(self) -> ssl.SSLContext:
         """For the next connection."""
@@ -62,7 +63,7 @@ class ServerTls:
             try:
                 seen = self._look()
                 if seen != self._seen:
-                    self._context = server_context(*self._files)
+                    self._context = server_context(*self._files, self._optional)
                     self._seen = seen
                     log.info("%s was read again", self._files[0])
             except OSError as error:
