@@ -23,7 +23,7 @@ COMMANDS = {
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
     **{"produce": "produce", "context": "context"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
-    **{"kv": "kv", "topic": "topic", "certs": "certs"},
+    **{"kv": "kv", "topic": "topic", "certs": "certs", "access": "access"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},

@@ -72,6 +72,14 @@ def up(
     tls_clients: Annotated[
         str, typer.Option(help="PEM file on every node: authorities of which clients with TLS have a certificate.")
     ] = "",
+    tls_certificates_optional: Annotated[
+        bool,
+        typer.Option("--tls-tokens", help="With --tls-clients: who has none may show a token instead."),
+    ] = False,
+    tls_authority: Annotated[
+        str,
+        typer.Option(help="PEM file on every node: authorities of servers, for kv and topic actors. For rights."),
+    ] = "",
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen on other addresses than loopback: the network is closed to strangers."),
@@ -103,7 +111,13 @@ def up(
         servers=servers if servers is not None else there.servers,
         kv=KvConfig(actors=kv or 0),
         topics=TopicConfig(actors=topics or 0),
-        server=ServerConfig(tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
+        server=ServerConfig(
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            tls_clients=tls_clients,
+            tls_certificates_optional=tls_certificates_optional,
+            tls_authority=tls_authority,
+        ),
         http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
         secret_file=secret_file,
         insecure=insecure,
