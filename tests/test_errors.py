@@ -70,6 +70,7 @@ from waltz_ray.errors import (
     VersionConflict,
     WaltzError,
     WireError,
+    ZooKeeperRefused,
     ZooKeeperUnreachable,
 )
 
@@ -103,7 +104,7 @@ AGAIN = {
 }
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
-    *(InvalidInput, ConfigError, BadPayload, AccessRefused),  # would be refused again
+    *(InvalidInput, ConfigError, BadPayload, AccessRefused, ZooKeeperRefused),  # would be refused again
     *(WireError, ForeignStorage, ClusterMismatch, NodeDamaged, ControlFileMissing),  # for a person
     *(Corruption, PartitionDamaged),  # for a person, too
     *(AuthenticationFailed, SecretUnusable),  # until a person has put the right secret there

@@ -27,6 +27,7 @@
     │   └── PartitionDamaged         this partition of this replica is not served
     ├── CoordinationError
     │   ├── ZooKeeperUnreachable     retriable
+    │   ├── ZooKeeperRefused         ZooKeeper does not let this process do that
     │   ├── NoNode                   a ZooKeeper node is not there
     │   ├── NodeExists               a ZooKeeper node is there already
     │   ├── VersionConflict          a compare-and-set lost
@@ -136,6 +137,7 @@ __all__ = [
     "VersionConflict",
     "WaltzError",
     "WireError",
+    "ZooKeeperRefused",
     "ZooKeeperUnreachable",
 ]
 
@@ -289,6 +291,10 @@ class ZooKeeperUnreachable(CoordinationError):
     """No ZooKeeper server answers."""
 
     retriable = True
+
+
+class ZooKeeperRefused(CoordinationError):
+    """ZooKeeper does not let this process do that to a node: it is another one's, by name and password."""
 
 
 class NoNode(CoordinationError):

@@ -27,7 +27,7 @@ def run(*arguments: str) -> int:
     return int(str(leaving.value.code))
 
 
-FILES = ("tls_authority", "tls_certificate", "tls_key", "token_file")
+FILES = ("tls_authority", "tls_certificate", "tls_key", "token_file", "zookeeper_auth_file")
 
 
 def test_made_used_shown_and_deleted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

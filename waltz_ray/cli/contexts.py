@@ -21,6 +21,7 @@ _FILES = {
     "tls_certificate": "WALTZ_TLS_CERTIFICATE",
     "tls_key": "WALTZ_TLS_KEY",
     "token_file": "WALTZ_TOKEN_FILE",
+    "zookeeper_auth_file": "WALTZ_ZOOKEEPER_AUTH_FILE",
 }
 _OURS = ("WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -28,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Context:
-    """Which cluster is meant, as the options of the same names say it; "" = not said. The last four: paths of files by
+    """Which cluster is meant, as the options of the same names say it; "" = not said. The last five: paths of files by
     which clients know its servers and are known (docs/security.md), never what is in them."""
 
     cluster: str = ""
@@ -39,6 +40,7 @@ class Context:
     tls_certificate: str = ""
     tls_key: str = ""
     token_file: str = ""
+    zookeeper_auth_file: str = ""
 
     def check(self) -> None:
         """InvalidInput if no cluster can be found by it."""

@@ -54,6 +54,10 @@ def up(
         typer.Option(min=1, help="Topic actors (TubeMQ), and a key/value actor if there is none; more at any time."),
     ] = None,
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
+    zookeeper_auth_file: Annotated[
+        str,
+        typer.Option("--zookeeper-auth-file", help="File on every node: name and password of its nodes in ZooKeeper."),
+    ] = "",
     http_port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="The manager's HTTP port, for ever. \\[default: any free one]"),
@@ -97,6 +101,8 @@ def up(
     from waltz_ray.finding import cluster_file
 
     directory = str(Path(directory).resolve())
+    if zookeeper_auth_file:  # where every process looks, the actors too (actors/supervision.py)
+        os.environ["WALTZ_ZOOKEEPER_AUTH_FILE"] = str(Path(zookeeper_auth_file).resolve())
     known = cluster_file.read(directory)
     restored = read_restored(directory) if known is None else None
     there = known or (restored.config if restored is not None else _DEFAULT)
