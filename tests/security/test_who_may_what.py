@@ -11,6 +11,7 @@ import pytest
 
 from tests.actors.bench_server import Door
 from tests.actors.test_feed_pace import in_loop
+from tests.security import test_replica_port as replica_port
 from tests.security.rights import NAMES, Comes, door_of, guarded_server
 from tests.wire.test_client_codec import GOLDEN as BATCHES
 from tests.wire.test_original_codec import GOLDEN as ORIGINALS
@@ -23,19 +24,21 @@ from waltz_ray.protocol.messages.original import (
     DataResponse,
     RemovePreferredRequest,
 )
+from waltz_ray.protocol.messages.replica import ReplicaRequest
 from waltz_ray.protocol.records import AppendBatch
 from waltz_ray.wire.codec import CLIENT_TABLE, CLIENT_VERSIONS, ClientMessage
+from waltz_ray.wire.replica_codec import REPLICA_TABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 COLUMNS = ("nobody", "wrong certificate", *NAMES)
 
 
-def table_of(port: str) -> dict[str, tuple[str, ...]]:
-    """Message -> what each of COLUMNS may."""
+def table_of(port: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, tuple[str, ...]]:
+    """Message -> what each of the columns may."""
     rows = re.findall(rf"^\| {port} \| ([^|]+) \|(.*)\|$", PAGE, flags=re.MULTILINE)
     found = {name.strip(): tuple(cell.strip() for cell in cells.split("|")) for name, cells in rows}
     assert len(found) == len(rows), "a message stands twice"
-    assert all(len(cells) == len(COLUMNS) and {*cells} <= {"yes", "no"} for cells in found.values())
+    assert all(len(cells) == len(columns) and {*cells} <= {"yes", "no"} for cells in found.values())
     return found
 
 
@@ -154,3 +157,16 @@ async def test_without_rights_everybody_may_everything() -> None:
 
 def test_versions_are_those_of_the_protocol() -> None:
     assert {version for _, version in CASES} == {*CLIENT_VERSIONS}
+
+
+REPLICA_COLUMNS = ("nobody", "another secret", "a ticket", "the secret")
+
+
+def test_the_table_of_the_replicas_port_is_what_is_tested_there() -> None:
+    table = table_of("replica", REPLICA_COLUMNS)
+    rows = [row for row in REPLICA_TABLE.rows.values() if issubclass(row.cls, ReplicaRequest)]
+    assert {row.name for row in rows} == set(table)
+    assert {row.cls for row in rows} == {type(request) for request in replica_port.REQUESTS}
+    for row in rows:
+        ticket = "yes" if row.cls in replica_port.READS else "no"
+        assert table[row.name] == ("no", "no", ticket, "yes"), row.name

