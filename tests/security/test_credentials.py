@@ -11,6 +11,7 @@ import pytest
 from tests.security.keys import SECRET
 from waltz_ray.actors.member_credentials import MemberCredentials
 from waltz_ray.client.credentials import NO_CREDENTIALS, TLS_VARIABLES, Credentials
+from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, ServerConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.security.certificates import make_certificates
@@ -98,3 +99,10 @@ def test_an_actor_of_the_cluster_proves_it_over_tls_only(files: Path) -> None:
 def test_settings_that_need_others_say_so(field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         ServerConfig(**{field: "/a" if field == "tls_authority" else True})  # type: ignore[arg-type]
+
+
+def test_clients_with_other_files_share_no_connection(files: Path) -> None:
+    ann = TcpTransport(credentials=of_ann(files))
+    assert ann.shared == TcpTransport(credentials=of_ann(files)).shared
+    assert ann.shared != TcpTransport().shared
+    assert ann.shared != TcpTransport(credentials=Credentials(str(files / "authority.pem"))).shared

@@ -17,7 +17,15 @@ from tests.wire.test_client_codec import GOLDEN as BATCHES
 from tests.wire.test_original_codec import GOLDEN as ORIGINALS
 from waltz_ray.actors.server import Server
 from waltz_ray.protocol.access import needed
-from waltz_ray.protocol.messages.client import ErrorMessage, FeedMode, Mount, NotAllowed, Rejected, RejectionCode
+from waltz_ray.protocol.messages.client import (
+    ErrorMessage,
+    FeedMode,
+    InChannel,
+    Mount,
+    NotAllowed,
+    Rejected,
+    RejectionCode,
+)
 from waltz_ray.protocol.messages.original import (
     AddPreferredRequest,
     AppendRequest,
@@ -26,7 +34,7 @@ from waltz_ray.protocol.messages.original import (
 )
 from waltz_ray.protocol.messages.replica import ReplicaRequest
 from waltz_ray.protocol.records import AppendBatch
-from waltz_ray.wire.codec import CLIENT_TABLE, CLIENT_VERSIONS, ClientMessage
+from waltz_ray.wire.codec import CLIENT_TABLE, CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
 from waltz_ray.wire.replica_codec import REPLICA_TABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
@@ -74,7 +82,9 @@ def samples() -> dict[str, tuple[ClientMessage, tuple[int, ...]]]:
     found: dict[str, tuple[ClientMessage, tuple[int, ...]]] = {}
     every = [*((message, versions) for versions, message, _ in ORIGINALS), *((message, (5,)) for message, _ in BATCHES)]
     for message, versions in every:
-        if isinstance(message, Mount):
+        if isinstance(message, InChannel):  # what is in it is what counts: ``IN_A_CHANNEL``
+            found["IN_CHANNEL"] = message, versions
+        elif isinstance(message, Mount):
             for feed in FeedMode:
                 one = of_partition_0(dataclasses.replace(message, feed=feed))
                 found[name_of(one)] = one, versions
@@ -96,12 +106,16 @@ def test_the_table_has_every_message_of_clients_and_no_other() -> None:
     assert not {name for name in server_only if name.endswith("_REQUEST") or name.startswith("MOUNT,")}
 
 
-def outcome(server: Server, door: Door, message: ClientMessage) -> str:
-    """ "yes", "no", or "never": no client may send it."""
+def outcome(server: Server, door: Door, message: ClientMessage, channel: bool = False) -> str:
+    """One of yes, no, and never: no client may send it. ``channel``: it is sent, and answered, in one."""
     assert server.guard is not None
     refused = sum(server.guard.refused.values())
-    door.send(message)
+    payload = b"".join(bytes(part) for part in encode_client(door.version, message))
+    door.send(InChannel(7, memoryview(payload)) if channel else message)
     told = door.told()
+    if channel and told and isinstance(told[-1], InChannel):
+        assert told[-1].channel == 7
+        told = [decode_client(5, told[-1].message)]
     if sum(server.guard.refused.values()) > refused:
         last = told[-1] if told else None
         numbers = len(message.sequence_numbers) if isinstance(message, AppendBatch) else 0
@@ -138,6 +152,19 @@ async def test_what_the_table_says_is_what_happens(name: str, version: int) -> N
             assert name in ("MOUNT_REQUEST", "APPEND_REQUEST", "FEED_REQUEST"), f"{name}: never"
         else:
             assert found == SERVER[name][COLUMNS.index(column)], f"{column}, version {version}"
+
+
+IN_A_CHANNEL = [name for name in SERVER if name.startswith(("MOUNT,", "APPEND_BATCH", "UNMOUNT", "FEED_CREDIT"))]
+
+
+@pytest.mark.parametrize("name", IN_A_CHANNEL)
+@in_loop
+async def test_in_a_channel_nobody_may_more(name: str) -> None:
+    message, _ = SAMPLES[name]
+    comers = {"nobody": Comes(), **{each: Comes(each) for each in NAMES}}
+    for column, comes in comers.items():
+        server = guarded_server()
+        assert outcome(server, door_of(server, comes), message, True) == SERVER[name][COLUMNS.index(column)], column
 
 
 def test_nobody_with_a_wrong_certificate_is_answered_anything() -> None:

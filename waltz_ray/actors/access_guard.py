@@ -30,7 +30,7 @@ from waltz_ray.protocol.access import (
     why_refused,
 )
 from waltz_ray.protocol.authentication import Secret
-from waltz_ray.protocol.messages.client import Mount, NotAllowed, Rejected, RejectionCode, ShowToken
+from waltz_ray.protocol.messages.client import ChannelClosed, Mount, NotAllowed, Rejected, RejectionCode, ShowToken
 from waltz_ray.protocol.messages.original import (
     AddPreferredRequest,
     AssignmentRequest,
@@ -193,7 +193,7 @@ class ConnectionAccess:
         return None
 
 
-_OF_NO_PARTITION = (CheckConnectivityRequest, AssignmentRequest, HealthRequest, ShowToken)
+_OF_NO_PARTITION = (CheckConnectivityRequest, AssignmentRequest, HealthRequest, ShowToken, ChannelClosed)
 
 
 def _partition_of(message: Any) -> int | None:

@@ -84,6 +84,7 @@ _NEEDS: Mapping[type, frozenset[SpaceRight]] = {
     batches.ShowToken: NOTHING,
     batches.FeedCredit: NOTHING,
     batches.Unmount: NOTHING,
+    batches.ChannelClosed: NOTHING,
     AppendBatch: _APPEND,
     batches.DataRangeRequest: _READ,
     batches.TimesRequest: _READ,
