@@ -347,6 +347,13 @@ class KvConfig:
     fullwait_ms: int = 2_000
     """How long a write with fullwait waits for its secondary before it is answered NOT_REPLICATED."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it the ports take TLS beside plain connections, and tell them apart by
+    their first byte, which has to come within 5 s. Read again when it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
     connections: int = 4096
     """Connections of clients to one port at one time; one more is closed at once."""
 
@@ -391,6 +398,8 @@ class KvConfig:
         _require(self, "max_value_bytes", 1, (16 << 20) - 1024)
         _require(self, "outstanding", 1, 1_000_000)
         _require(self, "compact_bytes", 1024, 1 << 40)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("KvConfig.tls_certificate and tls_key go together: give both, or none")
         if self.dialect not in ("doc", "2012"):
             raise ConfigError(f'KvConfig.dialect must be "doc" or "2012", not {self.dialect!r}')
         if self.lease_margin_ms >= self.session_ms:

@@ -70,7 +70,7 @@ def up(
     ] = "",
     tls_certificate: Annotated[
         str,
-        typer.Option(help="PEM file on every node: servers and HTTP take TLS, too, for ever. See certs make."),
+        typer.Option(help="PEM file on every node: servers, kv and HTTP take TLS, too, for ever. See certs make."),
     ] = "",
     tls_key: Annotated[str, typer.Option(help="Its key.")] = "",
     tls_clients: Annotated[
@@ -115,7 +115,7 @@ def up(
         replicas=replicas if replicas is not None else there.replicas,
         replication=replication if replication is not None else there.replication,
         servers=servers if servers is not None else there.servers,
-        kv=KvConfig(actors=kv or 0),
+        kv=KvConfig(actors=kv or 0, tls_certificate=tls_certificate, tls_key=tls_key),
         topics=TopicConfig(actors=topics or 0),
         server=ServerConfig(
             tls_certificate=tls_certificate,
