@@ -26,6 +26,7 @@ from waltz_ray.protocol.messages.client import (
     PartitionStateRequest,
     ShowToken,
 )
+from waltz_ray.protocol.messages.original import AddPreferredRequest
 from waltz_ray.security.member_token import MEMBER_TOKEN_MS, is_member_token, member_token
 from waltz_ray.wire.access_document import decode_access_rules, encode_access_rules
 from waltz_ray.wire.codec import ClientMessage
@@ -274,3 +275,14 @@ async def test_who_goes_on_asking_what_is_refused_is_closed() -> None:
     before = door.wire.ended
     door.send(STATE)
     assert (before, door.wire.ended) == ("", "closed")
+
+
+@in_loop
+async def test_what_is_remembered_of_a_connection_is_bounded() -> None:
+    server = guarded_server(replace(RULES, rights={("ann", ANY): frozenset(SpaceRight)}, clients=frozenset({"ann"})))
+    door = door_of(server, Comes("ann"))
+    door.send(*[PartitionStateRequest(number, number) for number in range(500)])
+    door.send(*[AddPreferredRequest(ReqId(1, 1, 0, 1), (number,)) for number in range(500)])
+    access = door.connection._access
+    assert access is not None
+    assert len(access._granted) <= server.partitions * 2

@@ -55,6 +55,8 @@ MOST_REFUSALS = 256
 """Of one connection: then it is closed (docs/wire.md, "Rules")."""
 
 _LOG_EVERY_S = 10.0
+_IN_NONE = "(none)"
+_NAME_PARTITIONS = (AddPreferredRequest, RemovePreferredRequest)
 
 InLoop = Callable[[Callable[..., None]], Callable[..., None]]
 """The same call, to be made from another thread."""
@@ -124,7 +126,7 @@ class AccessGuard:
         for space in self._spaces.present() if self._spaces is not None else ():
             if space.first <= partition_id < space.first + space.count:
                 return space.name
-        return "(none)"
+        return _IN_NONE
 
     def count(self, reason: str, peer: str, why: str) -> None:
         """Something was refused: counted, and told seldom."""
@@ -161,13 +163,14 @@ class ConnectionAccess:
         if not rights or rules is None:
             return None
         key = _key(message)
-        if key in self._granted:
+        if key in self._granted and not isinstance(message, _NAME_PARTITIONS):
             return None
         spaces = self._spaces(message)
         for space in spaces:
             if found := why_refused(rules, self.comer, space, rights):
                 return self._refused(message, *found)
-        self._granted[key] = rights, spaces
+        if _IN_NONE not in spaces and not isinstance(message, _NAME_PARTITIONS):  # a peer could name any number
+            self._granted[key] = rights, spaces
         return None
 
     def _refused(self, message: ClientMessage, reason: str, why: str) -> str:
@@ -206,8 +209,6 @@ def _partition_of(message: Any) -> int | None:
 
 def _key(message: Any) -> tuple[Any, ...]:
     """What is the same for all messages that need the same right."""
-    if isinstance(message, AddPreferredRequest | RemovePreferredRequest):
-        return message.__class__, message.partitions
     feed = message.feed if isinstance(message, Mount) else None
     return message.__class__, _partition_of(message), feed
 
