@@ -81,9 +81,15 @@ def access(cluster: Cluster, tmp_path: Path) -> Access:
     return run
 
 
-def shown(files: Path, name: str = "", **more: str) -> ClientConfig:
-    own = {"tls_certificate": str(files / f"{name}.pem"), "tls_key": str(files / f"{name}.key")} if name else {}
-    return ClientConfig(tls_authority=str(files / "authority.pem"), mount_timeout_ms=2_000, **own, **more)
+def shown(files: Path, name: str = "", token_file: str = "") -> ClientConfig:
+    certificate, key = (f"{files}/{name}.pem", f"{files}/{name}.key") if name else ("", "")
+    return ClientConfig(
+        tls_authority=str(files / "authority.pem"),
+        tls_certificate=certificate,
+        tls_key=key,
+        token_file=token_file,
+        mount_timeout_ms=2_000,
+    )
 
 
 def comes(cluster: Cluster, config: ClientConfig | None = None) -> WaltzClient:

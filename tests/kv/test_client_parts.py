@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_who_comes_first_has_room_first() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"timeout_s": 0}, {"timeout_s": 301}, {"outstanding_bytes": 1}, {"max_frame_bytes": 0}]
 )
-def test_settings_have_bounds(wrong: dict[str, int]) -> None:
+def test_settings_have_bounds(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         KvClientConfig(**wrong)
 

@@ -27,8 +27,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def of_ann(files: Path) -> Credentials:
-    names = "authority.pem", "ann.pem", "ann.key", "ann.token"
-    return Credentials(*(str(files / name) for name in names))
+    return Credentials(f"{files}/authority.pem", f"{files}/ann.pem", f"{files}/ann.key", f"{files}/ann.token")
 
 
 def test_the_configuration_counts_and_else_the_environment(files: Path) -> None:
