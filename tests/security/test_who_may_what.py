@@ -23,6 +23,7 @@ from waltz_ray.protocol.messages.client import (
     InChannel,
     Mount,
     NotAllowed,
+    PartitionStateRequest,
     Rejected,
     RejectionCode,
 )
@@ -74,7 +75,8 @@ def of_partition_0(message: ClientMessage) -> ClientMessage:
 def name_of(message: ClientMessage) -> str:
     number = next(row.number for row in CLIENT_TABLE.rows.values() if row.cls is message.__class__)
     feed = f", feed {message.feed.name}" if isinstance(message, Mount) else ""
-    return f"{CLIENT_TABLE.names[number]}{feed}"
+    none = ", of none" if isinstance(message, PartitionStateRequest) and message.partition_id < 0 else ""
+    return f"{CLIENT_TABLE.names[number]}{feed}{none}"
 
 
 def samples() -> dict[str, tuple[ClientMessage, tuple[int, ...]]]:
@@ -92,6 +94,7 @@ def samples() -> dict[str, tuple[ClientMessage, tuple[int, ...]]]:
             name = name_of(message)
             before = found.get(name, (message, ()))[1]
             found[name] = of_partition_0(message), (*before, *versions)
+    found["PARTITION_STATE_REQUEST, of none"] = PartitionStateRequest(6, -1), (5,)
     assert {name.split(",")[0] for name in found} == {*CLIENT_TABLE.names.values()}, "a message has no sample"
     return found
 

@@ -126,6 +126,10 @@ def needed(message: object) -> frozenset[SpaceRight] | None:
     if message.__class__ is batches.Mount:
         assert isinstance(message, batches.Mount)
         return _FEEDS[message.feed]
+    if message.__class__ is batches.PartitionStateRequest:
+        assert isinstance(message, batches.PartitionStateRequest)
+        if message.partition_id < 0:  # of none: a sign of life, which the manager asks for
+            return NOTHING
     return _NEEDS.get(message.__class__)
 
 
