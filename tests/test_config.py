@@ -43,6 +43,7 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (ServerConfig, {"lock_table_size": True}),
         (ClientConfig, {"outstanding_appends": -1}),
         (KvConfig, {"dialect": "2013"}),
+        (KvConfig, {"tls_key": "/a.key"}),
         (KvConfig, {"lease_margin_ms": 1500}),
         (TopicConfig, {"max_message_bytes": 1 << 30}),
         (TopicConfig, {"tls_certificate": "/a.pem"}),

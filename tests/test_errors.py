@@ -11,6 +11,7 @@ import pytest
 
 from waltz_ray import errors
 from waltz_ray.errors import (
+    AccessRefused,
     AppendFailed,
     AppendTimeout,
     AuthenticationFailed,
@@ -69,6 +70,7 @@ from waltz_ray.errors import (
     VersionConflict,
     WaltzError,
     WireError,
+    ZooKeeperRefused,
     ZooKeeperUnreachable,
 )
 
@@ -102,7 +104,7 @@ AGAIN = {
 }
 NEVER = {
     *(WaltzError, StorageError, ReplicaRefused, CoordinationError, ClientError),  # nobody knows what happened
-    *(InvalidInput, ConfigError, BadPayload),  # would be refused again
+    *(InvalidInput, ConfigError, BadPayload, AccessRefused, ZooKeeperRefused),  # would be refused again
     *(WireError, ForeignStorage, ClusterMismatch, NodeDamaged, ControlFileMissing),  # for a person
     *(Corruption, PartitionDamaged),  # for a person, too
     *(AuthenticationFailed, SecretUnusable),  # until a person has put the right secret there

@@ -594,8 +594,10 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
     ]
 
 
-def _tls(config: ClusterConfig) -> tuple[str, str, str]:
-    return config.server.tls_certificate, config.server.tls_key, config.server.tls_clients
+def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
+    server = config.server
+    files = server.tls_certificate, server.tls_key, server.tls_clients, server.tls_authority
+    return (*files, server.tls_certificates_optional)
 
 
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:

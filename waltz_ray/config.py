@@ -180,6 +180,14 @@ class ServerConfig:
     """Path of a PEM file with the authorities of clients: who comes with TLS has to have a certificate of one of them.
     Empty = it needs none."""
 
+    tls_certificates_optional: bool = False
+    """With tls_clients: who comes with TLS may have no certificate, and show a token instead."""
+
+    tls_authority: str = ""
+    """Path of a PEM file with the authorities of the servers' certificates, on every node: with it the cluster's own
+    actors that are clients of servers (key/value, topics) speak TLS and prove that they are of the cluster, which they
+    have to where clients have rights."""
+
     connections: int = 1024
     """Connections of clients at one time; one more is closed at once. A client has two to each server it uses."""
 
@@ -219,6 +227,10 @@ class ServerConfig:
             raise ConfigError(
                 "ServerConfig.tls_clients says whose clients to take with TLS, which needs tls_certificate"
             )
+        if self.tls_certificates_optional and not self.tls_clients:
+            raise ConfigError("ServerConfig.tls_certificates_optional is about tls_clients: give that, too")
+        if self.tls_authority and not self.tls_certificate:
+            raise ConfigError("ServerConfig.tls_authority is of the servers' certificates: give tls_certificate, too")
 
     def catch_up_bytes(self, partitions: int) -> int:
         """How much each of ``partitions`` may send or read at a time to bring a replica up.
@@ -281,6 +293,21 @@ class ClientConfig:
     max_frame_bytes: int = 64 * 1024 * 1024
     """A longer frame is a wire error. A record takes half of it at the most, here and at the server."""
 
+    tls_authority: str = ""
+    """Path of a PEM file with the authorities of the servers' certificates. With this, a certificate or a token the
+    client speaks TLS, and nothing else. If all four of these are empty, WALTZ_TLS_AUTHORITY, WALTZ_TLS_CERTIFICATE,
+    WALTZ_TLS_KEY and WALTZ_TOKEN_FILE count; where a cluster says that it takes TLS only, TLS is spoken, and the
+    authorities are the system's."""
+
+    tls_certificate: str = ""
+    """Path of a PEM file that says who the client is."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
+    token_file: str = ""
+    """Path of a file, readable by its owner only, with the token that says who the client is."""
+
     def __post_init__(self) -> None:
         _require(self, "outstanding_appends", 1, 10_000_000)
         _require(self, "outstanding_bytes", 1, 1 << 34)
@@ -295,6 +322,8 @@ class ClientConfig:
         _require(self, "hindrance_after_ms", 0, 3_600_000)
         _require(self, "silent_ms", 0, 600_000)
         _require(self, "max_frame_bytes", 1024, (1 << 31) - 1)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("ClientConfig.tls_certificate and tls_key go together: give both, or none")
 
 
 @dataclass(frozen=True)
@@ -329,6 +358,13 @@ class KvConfig:
 
     fullwait_ms: int = 2_000
     """How long a write with fullwait waits for its secondary before it is answered NOT_REPLICATED."""
+
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it the ports take TLS beside plain connections, and tell them apart by
+    their first byte, which has to come within 5 s. Read again when it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
 
     connections: int = 4096
     """Connections of clients to one port at one time; one more is closed at once."""
@@ -374,6 +410,8 @@ class KvConfig:
         _require(self, "max_value_bytes", 1, (16 << 20) - 1024)
         _require(self, "outstanding", 1, 1_000_000)
         _require(self, "compact_bytes", 1024, 1 << 40)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("KvConfig.tls_certificate and tls_key go together: give both, or none")
         if self.dialect not in ("doc", "2012"):
             raise ConfigError(f'KvConfig.dialect must be "doc" or "2012", not {self.dialect!r}')
         if self.lease_margin_ms >= self.session_ms:

@@ -15,6 +15,7 @@ from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.credentials import Credentials
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.tcp import TcpTransport
@@ -62,10 +63,12 @@ def connect(
 
     ``space``: whose partitions it uses, numbered from 0; by default those that the cluster was made with.
 
+    A cluster with TLS or rights (docs/security.md): ``config`` or the environment says where this client's files are.
+
     ClusterNotFound, ClusterMismatch, SpaceNotFound, SpaceGone, RayNotRunning, ZooKeeperUnreachable, InvalidInput.
     """
     found = find_cluster(cluster, directory, address, zookeeper)
-    find = partial(_opened, found, transport, space)
+    find = partial(_opened, found, transport, space, Credentials.of(config))
     place, carrier = find()
     try:
         return WaltzClient(place, carrier, callbacks, config, partitions, feed, find=find, codec=codec)
@@ -93,7 +96,7 @@ async def connect_async(
     The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
     """
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
-    find = partial(_opened, found, transport, space)
+    find = partial(_opened, found, transport, space, Credentials.of(config))
     place, carrier = await asyncio.to_thread(find)
     client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
     try:
@@ -115,20 +118,25 @@ def init_ray(
     return join_cluster(cluster, directory, address, **options)
 
 
-def _opened(found: FoundCluster, transport: TransportKind, space: str) -> tuple[StoreDirectory, Transport]:
+def _opened(
+    found: FoundCluster, transport: TransportKind, space: str, credentials: Credentials
+) -> tuple[StoreDirectory, Transport]:
     """What a client is made of; also in another process, to which the client has travelled."""
     # Here, so that `import waltz_ray` does not load kazoo in processes that never connect (replicas, Spark workers).
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
     if transport not in ("tcp", "actor"):
         raise InvalidInput(f"transport must be 'tcp' or 'actor', not {transport!r}")
-    carrier: Transport = TcpTransport()
-    if transport == "actor":
-        join_cluster(found.name, address=found.ray)
-        carrier = ActorTransport(server_handles(found.name))
     place = StoreDirectory(KazooZooKeeper(found.zookeeper), found.name, space)
     try:
         check_key(found, place.info)
+        if transport == "actor":
+            join_cluster(found.name, address=found.ray)
+            carrier: Transport = ActorTransport(server_handles(found.name))
+        else:
+            shown = credentials.where_tls_is_asked_for(place.tls_only())
+            shown.context(), shown.token()  # what cannot be used is told at once
+            carrier = TcpTransport(credentials=shown)
     except BaseException:
         place.close()
         raise
@@ -166,6 +174,10 @@ class StoreDirectory:
     def cluster_key(self) -> str:
         """Made once, with the cluster: no other one has it, whatever its name."""
         return str(self.info.cluster_key)
+
+    def tls_only(self) -> bool:
+        """Whether the cluster says that clients have to speak TLS."""
+        return self._store.access.tls_only()
 
     def next_client_id(self) -> int:
         """A client ID nobody was ever given."""

@@ -27,6 +27,7 @@
     │   └── PartitionDamaged         this partition of this replica is not served
     ├── CoordinationError
     │   ├── ZooKeeperUnreachable     retriable
+    │   ├── ZooKeeperRefused         ZooKeeper does not let this process do that
     │   ├── NoNode                   a ZooKeeper node is not there
     │   ├── NodeExists               a ZooKeeper node is there already
     │   ├── VersionConflict          a compare-and-set lost
@@ -36,6 +37,7 @@
     ├── RayNotRunning                Ray cannot be started or reached
     ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
+        ├── AccessRefused            the client has not the right to do this, or nobody knows who it is
         ├── ClusterNotFound          no cluster of that name
         ├── SpaceNotFound            no space of that name
         ├── SpaceGone                the space was deleted, with its records
@@ -76,6 +78,7 @@ if TYPE_CHECKING:  # every command imports this module, and few need a loop
     import concurrent.futures
 
 __all__ = [
+    "AccessRefused",
     "AppendFailed",
     "AppendTimeout",
     "AuthenticationFailed",
@@ -134,6 +137,7 @@ __all__ = [
     "VersionConflict",
     "WaltzError",
     "WireError",
+    "ZooKeeperRefused",
     "ZooKeeperUnreachable",
 ]
 
@@ -289,6 +293,10 @@ class ZooKeeperUnreachable(CoordinationError):
     retriable = True
 
 
+class ZooKeeperRefused(CoordinationError):
+    """ZooKeeper does not let this process do that to a node: it is another one's, by name and password."""
+
+
 class NoNode(CoordinationError):
     """The ZooKeeper node (or its parent) does not exist."""
 
@@ -326,6 +334,13 @@ class InvariantBroken(WaltzError):
 
 class ClientError(WaltzError):
     """Base of what an application sees."""
+
+
+class AccessRefused(ClientError):
+    """The cluster does not let this client do that: what, to what, and what to do about it. Nothing was done.
+
+    Not retriable: an operator has to give the right, or the client has to show who it is.
+    """
 
 
 class ClusterNotFound(ClientError):

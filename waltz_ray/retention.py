@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from waltz_ray.client.bounds import check_partition
+from waltz_ray.client.credentials import Credentials
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.client.times import in_milliseconds
 from waltz_ray.coordination.hold_store import Hold
@@ -77,7 +78,11 @@ class RetentionByHand(ClusterHandle):
 
     def _checked_id(self, space: Space, partition_id: int, before: int | datetime) -> int:
         """``before`` as a transaction ID, all of what is below it committed."""
-        with RangeReader(self._server_of(space.first), first=space.first) as reader:
+        with RangeReader(
+            self._server_of(space.first),
+            first=space.first,
+            credentials=Credentials.of().where_tls_is_asked_for(self._store.access.tls_only()),
+        ) as reader:
             if isinstance(before, datetime):
                 return reader.first_id_at(partition_id, in_milliseconds("before", before))
             last_id = reader.high_water_mark(partition_id)

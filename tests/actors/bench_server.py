@@ -93,11 +93,18 @@ class Wire(asyncio.Transport):
 class Door:
     """One client: a version, its wire and what it has been told."""
 
-    def __init__(self, server: Server, version: int = 5, address: str = "10.0.0.1", taking: bool = True) -> None:
+    def __init__(
+        self,
+        server: Server,
+        version: int = 5,
+        address: str = "10.0.0.1",
+        taking: bool = True,
+        wire: Wire | None = None,
+    ) -> None:
         self.version = version
         self._decoder = FrameDecoder(1 << 30)
         self._told: list[ClientMessage] = []
-        self.wire = Wire(address, taking)
+        self.wire = wire or Wire(address, taking)
         self.connection: ClientConnection = server.new_connection()
         self.wire.protocol = self.connection
         self.connection.connection_made(self.wire)

@@ -27,6 +27,9 @@ def run(*arguments: str) -> int:
     return int(str(leaving.value.code))
 
 
+FILES = ("tls_authority", "tls_certificate", "tls_key", "token_file", "zookeeper_auth_file")
+
+
 def test_made_used_shown_and_deleted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("context", "create", "prod", "--cluster", "shop", "--zookeeper", "zk1:2181,zk2:2181") == 0
     assert run("context", "show") == 1  # none is in use
@@ -36,7 +39,7 @@ def test_made_used_shown_and_deleted(file: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert run("context", "list", "--json") == 0
     shown = {"name": "prod", "current": True, "cluster": "shop", "zookeeper": "zk1:2181,zk2:2181"}
-    assert json.loads(capsys.readouterr().out) == [shown | {"address": "", "dir": ""}]
+    assert json.loads(capsys.readouterr().out) == [shown | dict.fromkeys(("address", "dir", *FILES), "")]
     assert run("context", "show") == 0
     assert capsys.readouterr().out.split() == ["context", "prod", "cluster", "shop", "zookeeper", PROD.zookeeper]
     assert run("context", "delete", "prod") == 0

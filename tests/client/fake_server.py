@@ -334,9 +334,9 @@ class Connection(asyncio.Protocol):
         elif isinstance(message, DataRangeRequest):
             self.read(message)
         elif isinstance(message, PartitionStateRequest):
-            log = self.server.logs[message.partition_id]
-            state = PartitionStateResponse(message.request_id, log.partition_id, 1, 1, log.mark, MountState.READY)
-            self.send(state)
+            known = self.server.logs.get(message.partition_id)  # none: it only wants to hear us
+            state, mark = (MountState.NOT_READY, -1) if known is None else (MountState.READY, known.mark)
+            self.send(PartitionStateResponse(message.request_id, message.partition_id, 1, 1, mark, state))
         elif isinstance(message, FirstIdAtRequest):
             assert message.time_ms == 0, "nothing here has a time"
             self.send(FirstIdAtResponse(message.request_id, 0, None))

@@ -19,6 +19,7 @@ import pytest
 from typing_extensions import Self
 
 from tests.security.keys import secret_in
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.mover import Mover
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.server import Server
@@ -74,7 +75,8 @@ class Cluster:
         self._client = KazooZooKeeper(zookeeper)
         self.store = ClusterStore(self._client, self.name)
         self.secret = secret_in(directory)
-        settings = {"config": {"directory": str(directory)}}
+        tls = {each: getattr(config, each) for each in ("tls_certificate", "tls_key", "tls_clients", "tls_authority")}
+        settings = {"config": {"directory": str(directory), "server": tls}, "placement": {}}
         self.info = self.store.initialize(partitions, list(range(replicas)), settings, replication)
         self.endpoints: dict[int, ReplicaEndpoint] = {}
         self.stores: dict[int, ReplicaStore] = {}
@@ -153,7 +155,8 @@ class Cluster:
 
         async def start() -> Server:
             keyring = Keyring.of_server(self.secret)
-            server = Server(server_id, store, self.config, self.ended.append, keyring=keyring)
+            guard = AccessGuard(f"server {server_id}", store, self.secret.secret)
+            server = Server(server_id, store, self.config, self.ended.append, keyring=keyring, guard=guard)
             await server.start()
             await SetFollower(server).start()
             return server

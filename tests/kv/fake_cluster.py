@@ -56,7 +56,7 @@ from waltz_ray.kv.messages import (
 from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.kv.wire import COMMAND_OPCODES, decode_command, encode_command, encode_reply
 from waltz_ray.kv.wire_framer import KvFramer
-from waltz_ray.net.listener import LoopListener, listen
+from waltz_ray.net.listener import LoopListener, Tls, listen
 
 __all__ = ["FakeKvActor", "FakeKvCluster", "FakePlace"]
 
@@ -116,9 +116,11 @@ class State:
 class FakeKvCluster:
     """``with FakeKvCluster(3) as cluster``. Everything that begins with no underscore is for the test's thread."""
 
-    def __init__(self, actors: int = 3, partitions: int = 16, mask: int = 0xF, dialect: str = "doc") -> None:
+    def __init__(
+        self, actors: int = 3, partitions: int = 16, mask: int = 0xF, dialect: str = "doc", tls: Tls | None = None
+    ) -> None:
         self.state = State()
-        self.partitions, self.dialect = partitions, dialect
+        self.partitions, self.dialect, self.tls = partitions, dialect, tls
         self.thread = LoopThread()
         self.actors = [FakeKvActor(self, number) for number in range(actors)]
         self.mask = mask
@@ -235,7 +237,9 @@ class FakeKvActor:
 
     async def listen(self, port: int = 0) -> None:
         self.lives = self.reads = True
-        self._listener = await listen("a fake kv actor", lambda: FakeConnection(self), "127.0.0.1", port)
+        self._listener = await listen(
+            "a fake kv actor", lambda: FakeConnection(self), "127.0.0.1", port, self._cluster.tls
+        )
         self.server = f"127.0.0.1:{self._listener.port}"
 
     def kill(self) -> None:

@@ -9,11 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kv.conftest import LogPlace
 from tests.kv.fake_cluster import FakeKvCluster
+from tests.net.test_tls import made
 from waltz_ray import compat, kv
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -34,6 +37,7 @@ from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, T
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import fnv1a_32
+from waltz_ray.net.tls import server_context
 from waltz_ray.protocol.ids import Endpoint
 
 # ---- the table
@@ -137,7 +141,7 @@ def test_who_comes_first_has_room_first() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"timeout_s": 0}, {"timeout_s": 301}, {"outstanding_bytes": 1}, {"max_frame_bytes": 0}]
 )
-def test_settings_have_bounds(wrong: dict[str, int]) -> None:
+def test_settings_have_bounds(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         KvClientConfig(**wrong)
 
@@ -336,3 +340,19 @@ def test_watching_on_a_loop(place: LogPlace) -> None:
             await found.stop()  # type: ignore[attr-defined]
 
     asyncio.run(run())
+
+
+# ---- TLS
+
+
+def test_over_tls_to_ports_whose_certificate_is_trusted(tmp_path: Path) -> None:
+    own, other = made(tmp_path / "own"), made(tmp_path / "other")
+    with FakeKvCluster(1, tls=server_context(own.path, own.key)) as cluster:
+        with KvClient(cluster.place(), KvClientConfig(tls=True, tls_authority=own.path)) as items:
+            items.set("colour", "red")
+            assert items.get("colour") == "red"
+        for wrong in (KvClientConfig(tls=True, tls_authority=other.path, timeout_s=0.5), KvClientConfig(timeout_s=0.5)):
+            with KvClient(cluster.place(), wrong) as items, pytest.raises(KvNotReady):
+                items.get("colour")
+    with pytest.raises(ConfigError, match="tls is off"):
+        KvClientConfig(tls_authority="/a.pem")

@@ -19,7 +19,7 @@ from waltz_ray.kv.serving.peer_link import PeerLink
 from waltz_ray.kv.serving.peers import Peers
 from waltz_ray.kv.serving.port import GatewayLimits
 from waltz_ray.net.outgoing import Outgoing
-from waltz_ray.net.tls import client_context, server_context
+from waltz_ray.net.tls import ServerTls, client_context, server_context
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -204,6 +204,21 @@ def test_over_tls(tmp_path: Path) -> None:
             await plain.ask(Ping(), 0.1)
         await plain.close()
         await link.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_tls_and_plain_on_one_port(tmp_path: Path) -> None:
+    own = made(tmp_path)
+
+    async def body() -> None:
+        gateway = Gateway("test", DictPort(), tls=ServerTls(own.path, own.key), plain=True)
+        server = f"127.0.0.1:{await gateway.listen('127.0.0.1', 0)}"
+        for tls in (None, client_context(own.path)):
+            link = PeerLink(server, "me:1", tls=tls)
+            assert await link.ask(Get(Opcode.GET_INT, 0, 1), 5) == Fail()
+            await link.close()
         await gateway.close()
 
     run(body())

@@ -50,6 +50,7 @@ def made(directory: Path) -> Certificate:
     """It vouches for itself, for 127.0.0.1."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate with")
+    directory.mkdir(exist_ok=True)
     path, key = str(directory / "certificate.pem"), str(directory / "key.pem")
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = ["-subj", "/CN=test", "-addext", f"subjectAltName=IP:{HOST}"]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.simulation.mutations import WALKED
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead, PartitionNotReady, Trimmed
+from waltz_ray.errors import AccessRefused, ClientAhead, PartitionNotReady, Trimmed
 from waltz_ray.protocol.ids import Endpoint, Location
 from waltz_ray.protocol.messages.client import (
     FROM_NOW,
@@ -60,6 +60,7 @@ from waltz_ray.protocol.mounting_types import (
     SendCredit,
     SendMount,
     SendUnmount,
+    SendWaiting,
     SetTimer,
     Started,
     StateChanged,
@@ -764,3 +765,39 @@ def test_nothing_follows_the_stop() -> None:
     ]
     for event in later:
         assert bench.tell(event) == []
+
+
+def not_allowed(*numbers: int) -> Received:
+    columns = np.array(numbers, dtype=np.int32)
+    return Received(Rejected(0, -1, RejectionCode.NOT_ALLOWED, columns, "client 'ann' may not: ask"), 0)
+
+
+def test_who_may_not_mount_is_told_once_and_for_all() -> None:
+    bench = Bench()
+    bench.mounting()
+    effects = bench.tell(not_allowed())
+    assert [type(effect) for effect in effects] == [StateChanged, SendUnmount, GaveUp]
+    error = bench.machine.not_ready_error(0)
+    assert isinstance(error, AccessRefused)
+    assert "client 'ann' may not: ask" in str(error)
+    assert bench.tell(Located(Location(2, 2, ENDPOINT))) == []
+
+
+def test_a_right_that_went_while_appends_were_under_way_leaves_their_fate_open() -> None:
+    bench = Bench()
+    bench.ready()
+    bench.tell(AppendsTaken("batch", 3))
+    bench.tell(StreamLost(ConnectionResetError("the rights have changed")))
+    bench.again()
+    effects = bench.tell(not_allowed())
+    assert [type(effect) for effect in effects] == [LoseAppends, StateChanged, SendUnmount, GaveUp]
+    assert "may or may not be in the log" in str(effects[0].error)
+
+
+def test_an_append_that_is_not_allowed_is_refused_for_good_and_the_mount_goes_on() -> None:
+    bench = Bench()
+    bench.ready()
+    bench.tell(AppendsTaken("batch", 1))
+    effects = bench.tell(not_allowed(0))
+    assert [type(effect) for effect in effects] == [RefuseAppends, SendWaiting]
+    assert bench.machine.state is MountingState.READY

@@ -32,12 +32,14 @@ from waltz_ray.protocol.messages.client import (
     LockFailureBatch,
     Mount,
     Mounted,
+    NotAllowed,
     NotReady,
     PartitionStateRequest,
     PartitionStateResponse,
     RecordsTrimmed,
     Rejected,
     RejectionCode,
+    ShowToken,
     TimesRequest,
     TimesResponse,
     Unmount,
@@ -128,6 +130,8 @@ GOLDEN: list[tuple[ClientMessage, str]] = [
     (FirstIdAtResponse(6, None, "no"), "35 00000006 00 ffffffffffffffff 00000002 6e6f"),
     (HindranceRequest(6, 3), "30 00000006 00000003"),
     (HindranceResponse(6, 3, "é"), "31 00000006 00000003 00000002 c3a9"),
+    (ShowToken("abc"), "37 00000003 616263"),
+    (NotAllowed(6, -1, "no"), "38 00000006 ffffffff 00000002 6e6f"),
     (RecordsTrimmed(6, 3, 9), "36 00000006 00000003 0000000000000009"),
     (Mounted(ID, MountState.TRIMMED, 5, 99), f"27 {REQ} 03 00000005 0000000000000063"),
     (InChannel(7, memoryview(bytes.fromhex("2b0000000300000005"))), "40 00000007 2b 00000003 00000005"),
@@ -152,7 +156,7 @@ def test_golden_bytes(message: ClientMessage, golden: str) -> None:
 
 
 def test_every_type_has_golden_bytes_and_both_halves() -> None:
-    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == {*range(32, 55), 64, 65}
+    assert {sample[0] for sample in SAMPLES} == {row.number for row in ROWS} == {*range(32, 57), 64, 65}
     assert {type(message) for message, _ in GOLDEN} == {row.cls for row in ROWS}
 
 
@@ -165,6 +169,7 @@ def test_enum_numbers_are_frozen() -> None:
         ("CLOSING", 5),
         ("BAD_CHECKSUM", 6),
         ("TOO_LARGE", 7),
+        ("NOT_ALLOWED", 8),
     ]
     assert [(mode.name, mode.value) for mode in FeedMode] == [("NONE", 0), ("HEADERS", 1), ("RECORDS", 2), ("OWN", 3)]
     names = ["READY", "NOT_READY", "CLIENT_AHEAD", "TRIMMED"]
@@ -273,7 +278,7 @@ LOCK_HEAD = f"{APPEND} 00000001 03 {MARK} {ONE}"
         (f"22 00000003 0000000000000009 00000002 00000027 00000029 {'00' * 80}", "shorter than 40 bytes"),
         ("23 00000003 0000000000000009 00000001 00000004 00000000", "1 appends do not fit in the 8 bytes"),
         ("24 00000003 00000002 00 00000000 00000000", "rejection code 0 is unknown"),
-        ("24 00000003 00000002 08 00000000 00000000", "rejection code 8 is unknown"),
+        ("24 00000003 00000002 09 00000000 00000000", "rejection code 9 is unknown"),
         ("24 00000003 00000002 01 00000001 00000000", "cut short"),
         ("24 00000003 00000002 01 00000000 ffffffff", "a string is null"),
         ("25 00000003 80000000", "-2147483648 appends do not fit"),
@@ -288,6 +293,7 @@ LOCK_HEAD = f"{APPEND} 00000001 03 {MARK} {ONE}"
         ("2b 00000003 00000005 00", "left over"),
         ("2c 00000001 ff", "not UTF-8"),
         ("2e 00000006", "cut short at byte 5"),
+        ("37 00000000", "a token has 1 to 4096 characters"),
         (f"2f 00000006 00000003 00000005 {MARK} {MARK} 04", "mount state 4 is unknown"),
         ("40 00000007", "no message in it"),
         ("40 00000000 2b 00000003 00000005", "channel 0; they are counted from 1"),

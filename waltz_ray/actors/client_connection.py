@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waltz_ray.actors.access_guard import MOST_REFUSALS, ConnectionAccess, refusal
 from waltz_ray.actors.client_peer import CLIENTS_OF_A_CONNECTION, ClientPeer
 from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.errors import WireError
 from waltz_ray.net.stream import GreetedStream, Patience
+from waltz_ray.net.tls import certificate_name
+from waltz_ray.protocol.access import Comer
 from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
 from waltz_ray.protocol.ids import ReqId
-from waltz_ray.protocol.messages.client import ChannelClosed, ErrorMessage, FeedBatch, FeedRecords, InChannel
+from waltz_ray.protocol.messages.client import ChannelClosed, ErrorMessage, FeedBatch, FeedRecords, InChannel, ShowToken
 from waltz_ray.protocol.messages.original import AppendRequest, FeedRequest, FlushRequest, MountRequest
 from waltz_ray.protocol.partition.events import FlushReceived, ServerMessage
 from waltz_ray.wire.channel_codec import channel_head
@@ -56,6 +59,7 @@ class ClientConnection(ClientPeer, GreetedStream):
         self._channels: dict[int, ClientChannel] = {}
         self._dialect: OriginalDialect | None = None
         self._answers = Answers(self, server)
+        self._access: ConnectionAccess | None = None  # while there are rights of clients
 
     # ---- in ---------------------------------------------------------------------------------------------
 
@@ -64,11 +68,40 @@ class ClientConnection(ClientPeer, GreetedStream):
         if self.version < BATCH_VERSION:
             self._dialect = OriginalDialect(self.connection_id, self.version, self._high_water_mark)
         self._server.connections[self.connection_id] = self
+        guard = self._server.guard
+        if guard is not None and guard.rules is not None:
+            self._access = ConnectionAccess(guard, self._comer(), self.peer)
+
+    def _comer(self) -> Comer:
+        about = self._transport.get_extra_info if self._transport is not None else lambda name: None
+        tls = about("ssl_object") is not None
+        return Comer(certificate_name(about("peercert")) if tls else "", tls, bool(about("waltz_member")))
+
+    def rights_changed(self) -> None:
+        """What this connection could do before it may perhaps not do any more: then it ends."""
+        guard = self._server.guard
+        assert guard is not None
+        if guard.rules is None:
+            self._access = None
+        elif self._access is None:
+            self._end_with("clients have rights here from now on: connect again")
+        elif why := self._access.lost():
+            self._end_with(why)
+
+    def _end_with(self, why: str) -> None:
+        if self.version >= BATCH_VERSION:
+            self.write(ErrorMessage(why))
+        self.finish(why)
 
     def on_frame(self, frame: memoryview) -> None:
         message = decode_client(self.version, frame)
+        channel = 0
         if isinstance(message, InChannel):
-            self._channel(message.channel).on_message(decode_client(BATCH_VERSION, message.message))
+            channel, message = message.channel, decode_client(BATCH_VERSION, message.message)
+        if self._access is not None and (why := self._access.why_not(message)):
+            self._answer_refused(self._access, message, why, channel)
+        elif channel:
+            self._channel(channel).on_message(message)
         elif self.take(message):
             pass
         elif isinstance(message, ChannelClosed):
@@ -77,12 +110,25 @@ class ClientConnection(ClientPeer, GreetedStream):
             self.tell(message.req_id.partition_id, FlushReceived(self.connection_id, message.req_id))
         elif isinstance(message, RpcRequest):
             self._answers.ask(message)
+        elif isinstance(message, ShowToken):
+            if self._access is not None:
+                self._access.show(message.token)
         elif isinstance(message, MountRequest | AppendRequest | FeedRequest) and self._dialect is not None:
             if isinstance(message, MountRequest):
                 self.check_client(message.req_id)
             self._carry_out(self._dialect.receive(message))
         else:
             raise WireError(f"a client must not send {type(message).__name__} in version {self.version}")
+
+    def _answer_refused(self, access: ConnectionAccess, message: ClientMessage, why: str, channel: int) -> None:
+        answer = refusal(message, why, self.version >= BATCH_VERSION)
+        if answer is None or access.refusals > MOST_REFUSALS:
+            self._end_with(why)
+        elif channel:
+            head, parts = channel_head(channel), encode_client(BATCH_VERSION, answer)
+            self.send_frame(encode_frame(MAGIC_CLIENT, BATCH_VERSION, head, *parts))
+        else:
+            self.write(answer)
 
     @property
     def takes_nothing(self) -> bool:

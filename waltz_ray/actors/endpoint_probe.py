@@ -23,6 +23,7 @@ __all__ = ["GreetedProbe", "SilentProbe", "probe_endpoint"]
 
 _CONNECT_TIMEOUT_S = 2.0
 _LIVED_S = 0.2
+_NO_PARTITION = -1  # whose state anybody may ask for, whatever rights clients need
 _MAX_FRAME_BYTES = 1024  # a probe asks for little
 
 
@@ -44,7 +45,7 @@ class GreetedProbe(GreetedStream):
         """Have the server say something, unless it owes us an answer."""
         if not self._asked:
             self._asked = True
-            question = encode_client(self.version, PartitionStateRequest(0, 0))
+            question = encode_client(self.version, PartitionStateRequest(0, _NO_PARTITION))
             self.send_bytes(encode_frame(MAGIC_CLIENT, self.version, *question))
 
     def on_frame(self, frame: memoryview) -> None:

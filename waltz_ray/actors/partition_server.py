@@ -12,6 +12,7 @@ from dataclasses import replace
 import ray
 
 from waltz_ray import compat
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
@@ -101,7 +102,8 @@ class PartitionServer:
         take_normal_priority()
         store = await asyncio.to_thread(connect)
         self._secret.secret()  # a server that no replica believes had better say so
-        server = Server(self._server_id, store, self._config, keyring=Keyring.of_server(self._secret))
+        guard = AccessGuard(f"server {self._server_id}", store, self._secret.secret)
+        server = Server(self._server_id, store, self._config, keyring=Keyring.of_server(self._secret), guard=guard)
         await server.start()
         await SetFollower(server).start()
         assert self._client is not None
@@ -221,6 +223,8 @@ class Channel(asyncio.Transport):
         return sum(map(len, self._out))
 
     def get_extra_info(self, name: str, default: object = None) -> object:
+        if name == "waltz_member":  # who may call this actor is of the cluster's Ray, and may everything
+            return True
         return "an actor channel" if name == "peername" else default
 
     def close(self) -> None:

@@ -17,8 +17,10 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.client_connection import ClientChannel, ClientConnection
 from waltz_ray.actors.copy_pace import CopyPace
 from waltz_ray.actors.partition_driver import Drivers, PartitionDriver
@@ -71,13 +73,15 @@ class Server:
         on_fatal: Callable[[str], None] | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
         keyring: Keyring | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
         """``on_fatal`` is called when the process must end; the default logs the message and ends it. ``now_ms`` is the
         wall clock, in milliseconds since 1970. ``keyring`` proves to replicas that this is a server of their cluster;
-        None: it has no links to replicas of that kind."""
+        None: it has no links to replicas of that kind. ``guard``: knows the rights of clients; None: they need none."""
         self.now_ms = now_ms
         self.fatal = on_fatal or _end_process
         self._keyring = keyring
+        self.guard = guard
         self.server_id = server_id
         self.incarnation = uuid.uuid4().hex
         self.store = store
@@ -114,11 +118,15 @@ class Server:
 
     async def start(self) -> None:
         """Listen, link, register, follow the assignment. ConfigError if the port is in use."""
+        if self.guard is not None:
+            await self.in_thread(self.guard.read)
         endpoint = self.endpoint = await self.listen()
         for replica_id in self.info.replica_ids:
             self.links[replica_id] = self.new_link(replica_id)
 
         def register() -> None:
+            if self.guard is not None:
+                self.watches += self.guard.watch(self.from_thread, self._on_rights)
             self.watches.append(self.store.watch_replicas(self.from_thread(self.on_replicas)))
             preferred = self.store.preferred(self.server_id)
             self._registration = self.store.register_server(self.server_id, endpoint, preferred)
@@ -151,7 +159,8 @@ class Server:
         if not config.tls_certificate:
             return None
         try:
-            return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None)
+            clients, optional = config.tls_clients or None, config.tls_certificates_optional
+            return ServerTls(config.tls_certificate, config.tls_key, clients, optional)
         except OSError as error:  # which ssl.SSLError is
             files = ", ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
             raise ConfigError(
@@ -251,6 +260,11 @@ class Server:
                 self.drivers[partition_id].handle(TrimMarkRaised(self._trim_marks[partition_id]))
             self.drivers[partition_id].handle(Assigned(generation, len(mine)))
 
+    def _on_rights(self) -> None:
+        for connection in list(self.connections.values()):
+            if isinstance(connection, ClientConnection):
+                connection.rights_changed()
+
     def _on_trim_marks(self, marks: dict[int, int]) -> None:
         before, self._trim_marks = self._trim_marks, marks
         for partition_id in self.assigned:
@@ -296,7 +310,9 @@ class Server:
             longest_step_ms=round(self.watchdog.longest_ms, 1),
             links={replica_id: link.status() for replica_id, link in self.links.items()},
             partitions={p: _served(self.drivers[p]) for p in sorted(self.assigned)},
-            measures=self.measures.view(),
+            measures=replace(
+                self.measures.view(), access_refused={} if self.guard is None else dict(self.guard.refused)
+            ),
         )
 
 

@@ -8,6 +8,7 @@ only one actor of a name: two replicas cannot hold one directory's lock, two ser
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
+from waltz_ray.coordination.zookeeper_access import ZOOKEEPER_VARIABLES
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
@@ -92,6 +94,9 @@ def ensure_actor(
         "max_task_retries": 0,  # a call whose outcome is unknown is the caller's to judge
         "num_cpus": 0,
     }
+    known_by = {each: os.environ[each] for each in ZOOKEEPER_VARIABLES if os.environ.get(each)}
+    if known_by:  # also where Ray was not started by us; paths, not what is in the files
+        options["runtime_env"] = {"env_vars": known_by}
     if threads is not None:
         options["max_concurrency"] = threads
     if resource:

@@ -24,7 +24,7 @@ COMMANDS = {
     **{"restart": "restart"},
     **{"produce": "produce", "context": "context"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
-    **{"kv": "kv", "topic": "topic", "certs": "certs"},
+    **{"kv": "kv", "topic": "topic", "certs": "certs", "access": "access"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},
     **{"import": "import_original", "export-original": "export_original"},
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},

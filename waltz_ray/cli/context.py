@@ -42,11 +42,23 @@ def create(
     zookeeper: Annotated[str, typer.Option(help="Its ZooKeeper, host:port,...", show_default=False)] = "",
     address: Annotated[str, typer.Option(help="The address of its Ray, host:port.", show_default=False)] = "",
     directory: Annotated[str, typer.Option("--dir", help="Its directory.", show_default=False)] = "",
+    tls_authority: Annotated[
+        str, typer.Option(help="PEM file: whom its servers' certificates are from.", show_default=False)
+    ] = "",
+    tls_certificate: Annotated[str, typer.Option(help="PEM file: who you are.", show_default=False)] = "",
+    tls_key: Annotated[str, typer.Option(help="Its key's file.", show_default=False)] = "",
+    token_file: Annotated[str, typer.Option(help="File with a token that says it.", show_default=False)] = "",
+    zookeeper_auth_file: Annotated[
+        str, typer.Option(help="File with a name and password for ZooKeeper.", show_default=False)
+    ] = "",
 ) -> None:
     """Make a context. Nothing is asked whether there is such a cluster."""
     path = config_file()
     contexts = read(path)
-    contexts.create(name, Context(cluster, zookeeper, address, os.path.abspath(directory) if directory else ""))
+    paths = tls_authority, tls_certificate, tls_key, token_file, zookeeper_auth_file
+    files = [os.path.abspath(each) if each else "" for each in paths]
+    found = os.path.abspath(directory) if directory else ""
+    contexts.create(name, Context(cluster, zookeeper, address, found, *files))
     write(path, contexts)
     typer.echo(f"context {name} is made; use it: waltz context use {name}")
 
@@ -100,7 +112,7 @@ def show(
         return
     for key, value in ({"context": name} | found).items():
         if value:
-            typer.echo(f"{key:<10} {value}")
+            typer.echo(f"{key:<20} {value}")
 
 
 @_context.command()

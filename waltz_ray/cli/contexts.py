@@ -16,18 +16,31 @@ __all__ = ["Context", "Contexts", "apply", "config_file", "read", "taken_out", "
 
 _OPTIONS = ("--dir", "--cluster", "--address", "--zookeeper")
 _VARIABLES = {"dir": "WALTZ_DIR", "cluster": "WALTZ_CLUSTER", "zookeeper": "WALTZ_ZOOKEEPER", "address": "RAY_ADDRESS"}
+_FILES = {
+    "tls_authority": "WALTZ_TLS_AUTHORITY",
+    "tls_certificate": "WALTZ_TLS_CERTIFICATE",
+    "tls_key": "WALTZ_TLS_KEY",
+    "token_file": "WALTZ_TOKEN_FILE",
+    "zookeeper_auth_file": "WALTZ_ZOOKEEPER_AUTH_FILE",
+}
 _OURS = ("WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Context:
-    """Which cluster is meant, as the options of the same names say it; "" = not said."""
+    """Which cluster is meant, as the options of the same names say it; "" = not said. The last five: paths of files by
+    which clients know its servers and are known (docs/security.md), never what is in them."""
 
     cluster: str = ""
     zookeeper: str = ""
     address: str = ""
     dir: str = ""
+    tls_authority: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+    zookeeper_auth_file: str = ""
 
     def check(self) -> None:
         """InvalidInput if no cluster can be found by it."""
@@ -35,7 +48,9 @@ class Context:
             raise InvalidInput("a context has one of --dir, --address and --zookeeper: each finds the cluster alone")
         if self.zookeeper and not self.cluster:
             raise InvalidInput("a ZooKeeper may have several clusters; give the cluster's name, too: --cluster")
-        if self == Context():
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise InvalidInput("a certificate and its key go together: give both --tls-certificate and --tls-key")
+        if not any((self.cluster, self.zookeeper, self.address, self.dir)):
             raise InvalidInput(
                 "a context names a cluster: give --dir, --address, --zookeeper with --cluster, or a name"
             )
@@ -159,8 +174,9 @@ def apply(name: str | None, arguments: Sequence[str], environment: MutableMappin
     else:
         contexts = read(config_file(environment))
     context = contexts.get(name)
-    for variable in _VARIABLES.values():
+    variables = {**_VARIABLES, **_FILES}
+    for variable in variables.values():
         environment.pop(variable, None)
-    for each, variable in _VARIABLES.items():
+    for each, variable in variables.items():
         if value := getattr(context, each):
             environment[variable] = value

@@ -54,6 +54,10 @@ def up(
         typer.Option(min=1, help="Topic actors (TubeMQ), and a key/value actor if there is none; more at any time."),
     ] = None,
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
+    zookeeper_auth_file: Annotated[
+        str,
+        typer.Option("--zookeeper-auth-file", help="File on every node: name and password of its nodes in ZooKeeper."),
+    ] = "",
     http_port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="The manager's HTTP port, for ever. \\[default: any free one]"),
@@ -66,11 +70,19 @@ def up(
     ] = "",
     tls_certificate: Annotated[
         str,
-        typer.Option(help="PEM file on every node: servers and HTTP take TLS, too, for ever. See certs make."),
+        typer.Option(help="PEM file on every node: servers, kv and HTTP take TLS, too, for ever. See certs make."),
     ] = "",
     tls_key: Annotated[str, typer.Option(help="Its key.")] = "",
     tls_clients: Annotated[
         str, typer.Option(help="PEM file on every node: authorities of which clients with TLS have a certificate.")
+    ] = "",
+    tls_certificates_optional: Annotated[
+        bool,
+        typer.Option("--tls-tokens", help="With --tls-clients: who has none may show a token instead."),
+    ] = False,
+    tls_authority: Annotated[
+        str,
+        typer.Option(help="PEM file on every node: authorities of servers, for kv and topic actors. For rights."),
     ] = "",
     insecure: Annotated[
         bool,
@@ -89,6 +101,8 @@ def up(
     from waltz_ray.finding import cluster_file
 
     directory = str(Path(directory).resolve())
+    if zookeeper_auth_file:  # where every process looks, the actors too (actors/supervision.py)
+        os.environ["WALTZ_ZOOKEEPER_AUTH_FILE"] = str(Path(zookeeper_auth_file).resolve())
     known = cluster_file.read(directory)
     restored = read_restored(directory) if known is None else None
     there = known or (restored.config if restored is not None else _DEFAULT)
@@ -101,9 +115,15 @@ def up(
         replicas=replicas if replicas is not None else there.replicas,
         replication=replication if replication is not None else there.replication,
         servers=servers if servers is not None else there.servers,
-        kv=KvConfig(actors=kv or 0),
+        kv=KvConfig(actors=kv or 0, tls_certificate=tls_certificate, tls_key=tls_key),
         topics=TopicConfig(actors=topics or 0),
-        server=ServerConfig(tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
+        server=ServerConfig(
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            tls_clients=tls_clients,
+            tls_certificates_optional=tls_certificates_optional,
+            tls_authority=tls_authority,
+        ),
         http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
         secret_file=secret_file,
         insecure=insecure,

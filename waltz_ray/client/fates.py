@@ -7,7 +7,7 @@ from typing import Protocol
 
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent, unsent
-from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict, WaltzError
+from waltz_ray.errors import AccessRefused, AppendFailed, InvalidInput, LockConflict, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.messages.client import RejectionCode
 from waltz_ray.protocol.records import Int64s
@@ -88,8 +88,7 @@ class Fates:
 
     def refused(self, pieces: Sequence[Piece[Sending]], reason: str, code: RejectionCode) -> None:
         """Fail these appends for good: they are not in the log and would be refused again. Too large is invalid."""
-        kind = InvalidInput if code is RejectionCode.TOO_LARGE else AppendFailed
-        self._end(pieces, kind(reason))
+        self._end(pieces, _REFUSALS.get(code, AppendFailed)(reason))
 
     def _end(self, pieces: Sequence[Piece[Sending]], error: WaltzError) -> None:
         appends = _still_open(_of_appends(pieces))
@@ -122,6 +121,12 @@ class Fates:
         for append in given_up:
             append.fail(AppendFailed(f"{reason}; append it again"))
         self._outbox.forget(contexts + given_up)
+
+
+_REFUSALS: dict[RejectionCode, type[WaltzError]] = {
+    RejectionCode.TOO_LARGE: InvalidInput,
+    RejectionCode.NOT_ALLOWED: AccessRefused,
+}
 
 
 def _of_appends(pieces: Iterable[Piece[Sending]]) -> list[Piece[AppendCall]]:

@@ -25,6 +25,7 @@ from waltz_ray.protocol.messages.client import (
     InChannel,
     LockFailureBatch,
     Mounted,
+    NotAllowed,
     NotReady,
     PartitionStateResponse,
     Rejected,
@@ -126,6 +127,8 @@ class MountStream:
             partition_id = message.partition_id
         elif isinstance(message, PartitionStateResponse):
             return  # a sign of life
+        elif isinstance(message, NotAllowed):
+            raise WireError(f"the server refuses what no mount asks for: {message.message}")
         elif isinstance(message, ErrorMessage):
             raise WireError(f"the server closes the connection: {message.message}")
         else:

@@ -9,19 +9,22 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.client.persist import persist
 from waltz_ray.client.rpc import READ_BYTES, Answer, Question, checked_batch, checked_first, checked_times
 from waltz_ray.client.stream import check_version, greeting
 from waltz_ray.client.times import WantedTimes
-from waltz_ray.errors import DataUnavailable, InvalidInput, WireError
+from waltz_ray.errors import AccessRefused, DataUnavailable, InvalidInput, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
     ErrorMessage,
     FirstIdAtRequest,
+    NotAllowed,
     PartitionStateRequest,
     PartitionStateResponse,
+    ShowToken,
     TimesRequest,
 )
 from waltz_ray.protocol.messages.original import MountState
@@ -38,14 +41,19 @@ T = TypeVar("T")
 class _Connection:
     """One greeted connection; one question at a time."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int, credentials: Presented = NO_CREDENTIALS
+    ) -> None:
         self._next_id = 0
+        tls, token = credentials.context(), credentials.token()
         self._stream = BlockingStream.open(
-            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s
+            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s, tls
         )
         try:
             check_version(self._stream.version)
-        except WireError:
+            if token:
+                self._stream.send(*encode_client(BATCH_VERSION, ShowToken(token)))
+        except BaseException:
             self.close()
             raise
 
@@ -58,6 +66,8 @@ class _Connection:
         question = make(self._next_id)
         self._stream.send(*encode_client(BATCH_VERSION, question))
         answer = decode_client(BATCH_VERSION, self._stream.receive())
+        if isinstance(answer, NotAllowed):
+            raise AccessRefused(answer.message)
         if isinstance(answer, ErrorMessage):
             raise WireError(f"the server closes the connection: {answer.message}")
         if not isinstance(answer, Answer) or answer.request_id != self._next_id:
@@ -78,8 +88,10 @@ class RangeReader:
         timeout_s: float = 30.0,
         max_frame_bytes: int = 64 * 1024 * 1024,
         first: int = 0,
+        credentials: Presented = NO_CREDENTIALS,
     ) -> None:
-        """``first``: the number in the cluster of what is partition 0 here."""
+        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``."""
+        self._credentials = credentials
         self._first = first
         self._resolve = resolve
         self._timeout_s = timeout_s
@@ -185,7 +197,7 @@ class RangeReader:
 
     def _connection(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
         if endpoint not in self._connections:
-            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes)
+            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes, self._credentials)
         return self._connections[endpoint]
 
     def _forget(self, endpoint: Endpoint) -> None:

@@ -14,7 +14,7 @@ from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.times import WantedTimes
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import DataUnavailable, SpaceGone, Trimmed, WireError
+from waltz_ray.errors import AccessRefused, DataUnavailable, SpaceGone, Trimmed, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import (
     DataRangeRequest,
@@ -24,6 +24,7 @@ from waltz_ray.protocol.messages.client import (
     FirstIdAtResponse,
     HindranceRequest,
     HindranceResponse,
+    NotAllowed,
     PartitionStateRequest,
     PartitionStateResponse,
     RecordsTrimmed,
@@ -121,6 +122,10 @@ class _RpcStream(ClientStream):
             future = self._waiting.get(message.request_id)  # absent: whoever asked has stopped waiting
             if future is not None and not future.done():
                 future.set_result(message)
+        elif isinstance(message, NotAllowed):
+            future = self._waiting.get(message.request_id)
+            if future is not None and not future.done():
+                future.set_exception(AccessRefused(message.message))
         elif isinstance(message, ErrorMessage):
             raise WireError(f"the server closes the connection: {message.message}")
         else:
@@ -200,6 +205,8 @@ class Rpc:
                 stream = await self._pool.get(location)
                 number = location.number_of(partition_id)
                 answer = await stream.ask(HindranceRequest(self._next_id(), number))
+        except AccessRefused as refused:
+            return str(refused)
         except (OSError, WireError) as error:
             return f"server {location.server_id} does not answer ({error or f'within {timeout_s:g} s'})"
         if not isinstance(answer, HindranceResponse):

@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 
 from waltz_ray.client.directory import Location
 from waltz_ray.client.liveness import Liveness, WhatToDo
-from waltz_ray.client.transport import Transport
+from waltz_ray.client.transport import Introducing, Transport
 from waltz_ray.errors import WireError
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
-from waltz_ray.protocol.messages.client import PartitionStateRequest
+from waltz_ray.protocol.messages.client import PartitionStateRequest, ShowToken
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
 from waltz_ray.wire.primitives import BytesLike
@@ -26,6 +26,7 @@ _HELLO_TIMEOUT_MS = 5000
 _BUSY_BYTES = 1024 * 1024
 _JOINED_BYTES = 16 * 1024  # parts that are smaller on the average are joined
 _NOBODYS = -1  # the number of a question whose answer is only a sign of life
+_NO_PARTITION = -1  # whose state anybody may ask for, whatever rights clients need
 
 
 def greeting() -> str:
@@ -39,7 +40,7 @@ def check_version(version: int) -> None:
         raise WireError(f"the server speaks version {version} at most, this client needs {BATCH_VERSION}; upgrade it")
 
 
-class ClientStream(GreetedStream, ABC):
+class ClientStream(GreetedStream, Introducing, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
     def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
@@ -47,10 +48,14 @@ class ClientStream(GreetedStream, ABC):
         patience = Patience(first_ms=_HELLO_TIMEOUT_MS, busy_bytes=_BUSY_BYTES)
         super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._token = ""
         self.over = asyncio.Event()
         self.on_end: Callable[[], None] = lambda: None
         self._liveness = Liveness(silent_ms / 1000) if silent_ms else None
         self._beat: asyncio.TimerHandle | None = None
+
+    def introduce(self, token: str) -> None:
+        self._token = token
 
     async def open(self, transport: Transport, location: Location) -> None:
         """Connect and greet; ``OSError`` or ``WireError`` if that fails."""
@@ -93,7 +98,7 @@ class ClientStream(GreetedStream, ABC):
             self.close(ConnectionResetError(f"{self.peer} has said nothing for a while, though asked"))
             return
         if verdict is WhatToDo.ASK:
-            self.send(PartitionStateRequest(_NOBODYS, 0))
+            self.send(PartitionStateRequest(_NOBODYS, _NO_PARTITION))
         self._beat = self._loop.call_later(liveness.beat_s, self._listen, liveness, now_s)
 
     @abstractmethod
@@ -107,6 +112,8 @@ class ClientStream(GreetedStream, ABC):
     def on_ready(self) -> None:
         super().on_ready()
         check_version(self.version)
+        if self._token:
+            self.send(ShowToken(self._token))
         if self._liveness is not None:
             self._listen(self._liveness, self._loop.time())
         if not self._hello.done():

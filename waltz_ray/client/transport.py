@@ -12,7 +12,15 @@ from typing import Protocol
 from waltz_ray.client.directory import Location
 from waltz_ray.net.connector import Opening
 
-__all__ = ["Opening", "Transport"]
+__all__ = ["Introducing", "Opening", "Transport"]
+
+
+class Introducing(Opening):
+    """A stream that can say who opens it."""
+
+    def introduce(self, token: str) -> None:
+        """Show ``token`` as soon as the peer has said HELLO."""
+        raise NotImplementedError
 
 
 class Transport(Protocol):

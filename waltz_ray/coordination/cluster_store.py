@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from waltz_ray.coordination.access_store import AccessStore
 from waltz_ray.coordination.api import EphemeralNode, Watch, Write, ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import (
     NEVER_JOINED,
@@ -86,6 +87,7 @@ class ClusterStore:
         self.spaces = SpaceStore(zookeeper, cluster)
         self.trims = TrimStore(zookeeper, cluster)
         self.members = MemberStore(zookeeper, cluster)
+        self.access = AccessStore(zookeeper, cluster)
         self.moves = MoveStore(zookeeper, cluster)
 
     # -- the cluster ---------------------------------------------------------------------------------

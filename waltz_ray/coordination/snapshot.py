@@ -26,7 +26,7 @@ from waltz_ray.wire.znodes import AssignmentNode
 __all__ = ["RecoveredNodes", "info_in", "plant_recovered", "snapshot_nodes"]
 
 _TREES = "/store/spaces", "/store/preferred", "/store/layers", "/store/moves", "/store/holds"
-_SINGLE = "/store/cluster", "/store/topics/access", "/store/topics/flow"
+_SINGLE = "/store/cluster", "/store/access", "/store/topics/access", "/store/topics/flow"
 
 
 def snapshot_nodes(zookeeper: ZooKeeper, cluster: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
@@ -29,6 +30,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions, make_digest_acl
 
 from waltz_ray.coordination.api import (
     ChildrenCallback,
@@ -39,7 +41,22 @@ from waltz_ray.coordination.api import (
     Write,
     ZooKeeper,
 )
-from waltz_ray.errors import CoordinationError, InvalidInput, NodeExists, NoNode, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.coordination.zookeeper_access import (
+    ZOOKEEPER_VARIABLES,
+    NodeAccess,
+    ZooKeeperAccess,
+    access_of_node,
+    zookeeper_access,
+)
+from waltz_ray.errors import (
+    CoordinationError,
+    InvalidInput,
+    NodeExists,
+    NoNode,
+    VersionConflict,
+    ZooKeeperRefused,
+    ZooKeeperUnreachable,
+)
 
 __all__ = [
     "ConnectionState",
@@ -111,10 +128,18 @@ class KazooZooKeeper:
 
     InvalidInput for ``hosts`` that make no sense. ZooKeeperUnreachable, with the reason, if none of them answers within
     ``connect_timeout_s``. Later, a call gives up after the session time-out (at least 2 s); one made while there is no
-    connection waits as long for it to come back.
+    connection waits as long for it to come back. ``access``: None = as the environment says; ConfigError.
     """
 
-    def __init__(self, hosts: str, session_timeout_ms: int = 6000, connect_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int = 6000,
+        connect_timeout_s: float = 10.0,
+        access: ZooKeeperAccess | None = None,
+    ) -> None:
+        access = zookeeper_access() if access is None else access
+        self._acls = _acls(access)
         self.hosts = hosts
         self._call_timeout_s = max(2.0, session_timeout_ms / 1000)
         self._closed = False
@@ -125,7 +150,9 @@ class KazooZooKeeper:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0)
         log = _KazooLog(logging.getLogger("kazoo.client"))
         try:
-            self._client = KazooClient(hosts, session_timeout_ms / 1000, connection_retry=retry, logger=log)
+            self._client = KazooClient(
+                hosts, session_timeout_ms / 1000, connection_retry=retry, logger=log, **_options(access, self._acls)
+            )
         except ValueError as error:
             raise InvalidInput(f"{hosts!r} is no connect string of ZooKeeper, host:port,host:port: {error}") from error
         try:
@@ -154,7 +181,10 @@ class KazooZooKeeper:
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
         call = self._client.create_async
-        options = {"ephemeral": ephemeral, "sequence": sequence, "makepath": make_parents}
+        acl = self._acl(path)
+        if make_parents and acl is not None:  # kazoo would make the parents with the node's own list
+            self._call(path, self._client.ensure_path_async, path.rpartition("/")[0])
+        options = {"ephemeral": ephemeral, "sequence": sequence, "makepath": make_parents and acl is None, "acl": acl}
         return str(self._call(path, call, path, data, **options))
 
     def get(self, path: str) -> tuple[bytes, int]:
@@ -170,7 +200,7 @@ class KazooZooKeeper:
             if write.data is None:
                 transaction.delete(write.path, -1 if write.version is None else write.version)
             elif write.version is None:
-                transaction.create(write.path, write.data)
+                transaction.create(write.path, write.data, acl=self._acl(write.path))
             else:
                 transaction.set_data(write.path, write.data, write.version)
         results = self._call("several nodes", transaction.commit_async)
@@ -289,6 +319,11 @@ class KazooZooKeeper:
             for refresh in refreshes:
                 self._watch_worker.put(refresh)
 
+    def _acl(self, path: str) -> list[ACL] | None:
+        """Of a node that is made there; None: the usual one."""
+        access = access_of_node(path)
+        return None if access is NodeAccess.READ else self._acls.get(access)
+
     def _call(self, path: str, function: Callable[..., Any], *arguments: object, **options: object) -> Any:
         try:
             return function(*arguments, **options).get(block=True, timeout=self._call_timeout_s)
@@ -303,8 +338,38 @@ class KazooZooKeeper:
             return ZooKeeperUnreachable(f"ZooKeeper node {path}: {what}; a write may have happened")
         if isinstance(error, NoNodeError):
             return NoNode(f"ZooKeeper node {path} does not exist, or its parent does not")
+        if isinstance(error, NoAuthError):
+            return ZooKeeperRefused(
+                f"ZooKeeper node {path}: only who knows the cluster's name and password there may do that; "
+                f"{ZOOKEEPER_VARIABLES[0]} names the file with both"
+            )
         if isinstance(error, NodeExistsError):
             return NodeExists(f"ZooKeeper node {path} exists already")
         if isinstance(error, BadVersionError):
             return VersionConflict(f"ZooKeeper node {path} was changed by somebody else; read it again")
         return CoordinationError(f"ZooKeeper node {path}: {type(error).__name__} {error}".rstrip())
+
+
+def _acls(access: ZooKeeperAccess) -> dict[NodeAccess, list[ACL]]:
+    """Of nodes that are made; none where nobody has a name."""
+    if not access.user:
+        return {}
+    owner = [make_digest_acl(access.user, access.password, all=True)]
+    return {
+        NodeAccess.READ: [*owner, *READ_ACL_UNSAFE],
+        NodeAccess.CLOSED: owner,
+        NodeAccess.OPEN: [*owner, ACL(Permissions.READ | Permissions.WRITE, OPEN_ACL_UNSAFE[0].id)],
+    }
+
+
+def _options(access: ZooKeeperAccess, acls: dict[NodeAccess, list[ACL]]) -> dict[str, Any]:
+    """What kazoo is told of it."""
+    options: dict[str, Any] = {}
+    if access.user:
+        options["auth_data"] = [("digest", f"{access.user}:{access.password}")]
+        options["default_acl"] = acls[NodeAccess.READ]
+    if access.authority:
+        options |= {"use_ssl": True, "check_hostname": True, "ca": access.authority}
+    if access.certificate:
+        options |= {"certfile": access.certificate, "keyfile": access.key}
+    return options

@@ -20,7 +20,7 @@ from waltz_ray.net.connector import keep_alive
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.tls import TLS_HANDSHAKE
 
-__all__ = ["BlockingListener", "LoopListener", "listen"]
+__all__ = ["BlockingListener", "LoopListener", "Tls", "listen"]
 
 log = logging.getLogger(__name__)
 

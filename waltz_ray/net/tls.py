@@ -6,10 +6,12 @@ import logging
 import os
 import ssl
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from waltz_ray.runtime.seldom import Seldom
 
-__all__ = ["TLS_HANDSHAKE", "ServerTls", "client_context", "server_context"]
+__all__ = ["TLS_HANDSHAKE", "ServerTls", "certificate_name", "client_context", "server_context"]
 
 log = logging.getLogger(__name__)
 
@@ -19,17 +21,24 @@ TLS_HANDSHAKE = 0x16
 _LOG_EVERY_S = 60.0
 
 
-def server_context(certificate: str, key: str, clients: str | None = None) -> ssl.SSLContext:
+def server_context(certificate: str, key: str, clients: str | None = None, optional: bool = False) -> ssl.SSLContext:
     """The context of who accepts, from PEM files.
 
-    ``clients`` is whom a client's own certificate has to be from; None: it needs none.
+    ``clients`` is whom a client's own certificate has to be from; None: it needs none. ``optional``: it may have none.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
     if clients is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """The common name of its subject, as ``getpeercert`` tells it of one that was verified; "" = there is none."""
+    subject = () if certificate is None else certificate.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return str(names[-1]) if names else ""
 
 
 class ServerTls:
@@ -39,13 +48,14 @@ class ServerTls:
     written) are told in the log, and what was read last stays: a port does not go away for them.
     """
 
-    def __init__(self, certificate: str, key: str, clients: str | None = None) -> None:
+    def __init__(self, certificate: str, key: str, clients: str | None = None, optional: bool = False) -> None:
         """OSError, which ssl.SSLError is, if the files cannot be used now."""
+        self._optional = optional
         self._files = certificate, key, clients
         self._lock = threading.Lock()
         self._told = Seldom(_LOG_EVERY_S)
         self._seen = self._look()
-        self._context = server_context(certificate, key, clients)
+        self._context = server_context(certificate, key, clients, optional)
 
     def __call__(self) -> ssl.SSLContext:
         """For the next connection."""
@@ -53,7 +63,7 @@ class ServerTls:
             try:
                 seen = self._look()
                 if seen != self._seen:
-                    self._context = server_context(*self._files)
+                    self._context = server_context(*self._files, self._optional)
                     self._seen = seen
                     log.info("%s was read again", self._files[0])
             except OSError as error:

@@ -51,6 +51,7 @@ NEVER = -1
 """Of a credential that does not end: one that was made of the secret for use on the spot."""
 
 _KEY_LABEL, _OPENER_LABEL, _REPLICA_LABEL = b"waltz replica key 1", b"waltz opener 1", b"waltz replica 1"
+_MEMBER_LABEL = b"waltz member token 1"
 _SAID = struct.Struct(">Bqi")
 _READS: tuple[type[ReplicaRequest], ...] = (State, Read, ReadTimes, FindTime, FindExcess)
 
@@ -157,6 +158,10 @@ class Secret:
         """What proves ``role`` until then."""
         key = hmac.digest(self._value, _KEY_LABEL + struct.pack(">Bq", role, expires_ms), "sha256")
         return Credential(role, expires_ms, key)
+
+    def member_mac(self, until_ms: int) -> bytes:
+        """What proves, until then, that somebody knows the secret: to servers, of their clients."""
+        return hmac.digest(self._value, _MEMBER_LABEL + struct.pack(">q", until_ms), "sha256")
 
     def __repr__(self) -> str:
         return "Secret(...)"

@@ -5,7 +5,7 @@
     LOCATING --stream opened--> MOUNTING --MOUNTED(READY)--> READY
        ^                            |                          |
        +------ back-off ------------+----- stream lost, NOT_READY, moved, rewind
-                                    +--MOUNTED(CLIENT_AHEAD or TRIMMED)--> GIVEN_UP (for a person)
+                                    +--MOUNTED(CLIENT_AHEAD or TRIMMED), or not allowed--> GIVEN_UP (for a person)
 
     any of them --Stopped--> CLOSED
 
@@ -35,7 +35,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientAhead, PartitionNotReady, Trimmed, WaltzError, WireError
+from waltz_ray.errors import AccessRefused, ClientAhead, PartitionNotReady, Trimmed, WaltzError, WireError
 from waltz_ray.protocol import mounting_rules as rules
 from waltz_ray.protocol.client_monitor import ClientMonitor, Piece
 from waltz_ray.protocol.ids import Location, ReqId
@@ -102,7 +102,7 @@ _QUEUE_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 0.005, 0.2
 _SHORTEST_EXPIRY_STEP_S = 0.001
 
 _LAST_MOUNT_NUMBER = 0x7FFFFFFF
-_FINAL_REJECTIONS = (RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE)
+_FINAL_REJECTIONS = (RejectionCode.BAD_CHECKSUM, RejectionCode.TOO_LARGE, RejectionCode.NOT_ALLOWED)
 _MOUNT_IS_GONE = (
     RejectionCode.WRONG_GENERATION,
     RejectionCode.NOT_MOUNTED,
@@ -138,7 +138,7 @@ class Mounting(Generic[Token]):
         """ID of the last transaction delivered (RECORDS and HEADERS modes)."""
         self.trouble: Exception | None = None
         """Why it is not ready, as far as is known."""
-        self.error: ClientAhead | Trimmed | None = None
+        self.error: AccessRefused | ClientAhead | Trimmed | None = None
         """Why it never will be."""
         self.hindrance = ""
         """What keeps it from taking appends, as its server has said when it was asked; "" = nothing that is known."""
@@ -405,9 +405,16 @@ class Mounting(Generic[Token]):
         effects: list[Effect[Token]] = [LoseAppends(lost, unknown)] if lost else []
         return [*effects, *(self._given_up(Trimmed(*what)) if fed else self._end(Trimmed(*what)))]
 
-    def _given_up(self, error: ClientAhead | Trimmed) -> Sequence[Effect[Token]]:
+    def _given_up(self, error: AccessRefused | ClientAhead | Trimmed) -> Sequence[Effect[Token]]:
         self.trouble = self.error = error
         return [*self._enter(MountingState.GIVEN_UP), *self._leave(), GaveUp(error)]
+
+    def _not_allowed(self, why: str) -> Sequence[Effect[Token]]:
+        """This client may not mount here (any more)."""
+        where, lost = f"partition {self.partition_id}: {why}", self.monitor.drain()
+        unknown = AccessRefused(f"{where}; the append was under way, and may or may not be in the log")
+        effects: list[Effect[Token]] = [LoseAppends(lost, unknown)] if lost else []
+        return [*effects, *self._given_up(AccessRefused(where))]
 
     def _on_not_ready(self, message: NotReady, frame_bytes: int) -> Sequence[Effect[Token]]:
         return self._end(PartitionNotReady(f"partition {self.partition_id} is leaving its server"))
@@ -474,6 +481,8 @@ class Mounting(Generic[Token]):
 
     def _on_rejected(self, message: Rejected, frame_bytes: int) -> Sequence[Effect[Token]]:
         """Never admitted: again, unless sending it again cannot help."""
+        if rules.is_refused_mount(message):
+            return self._not_allowed(message.message) if self.state is MountingState.MOUNTING else ()
         effects: list[Effect[Token]] = []
         if message.code == RejectionCode.QUEUE_FULL:
             effects.append(SetTimer(Timer.FULL, self._full_pause_s))

@@ -7,12 +7,13 @@ They look and decide; what follows from it is ``mounting.py``'s, and which appen
 from __future__ import annotations
 
 from waltz_ray.protocol.ids import Location
-from waltz_ray.protocol.messages.client import FeedMode, Mounted
+from waltz_ray.protocol.messages.client import FeedMode, Mounted, Rejected, RejectionCode
 
 __all__ = [
     "answers_newest_mount",
     "begins_newest_feed",
     "has_moved",
+    "is_refused_mount",
     "may_begin_further_on",
     "mount_credit_bytes",
     "needs_no_past",
@@ -52,6 +53,11 @@ def mount_credit_bytes(limit_bytes: int, held_bytes: int) -> int:
 def answers_newest_mount(message: Mounted, client_id: int, mount_number: int) -> bool:
     """Whether it is not an answer to an earlier mount over the same stream: mounts are numbered."""
     return message.req_id.sequence_number == mount_number and message.req_id.client_id == client_id
+
+
+def is_refused_mount(message: Rejected) -> bool:
+    """Whether the client has not the right to mount: what is refused is no append."""
+    return message.code is RejectionCode.NOT_ALLOWED and not len(message.sequence_numbers)
 
 
 def begins_newest_feed(first_id: int, mount_mark: int) -> bool:

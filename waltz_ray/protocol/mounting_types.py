@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from waltz_ray.errors import ClientAhead, Trimmed, WaltzError, WireError
+from waltz_ray.errors import AccessRefused, ClientAhead, Trimmed, WaltzError, WireError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import Location
 from waltz_ray.protocol.messages.client import (
@@ -316,14 +316,14 @@ class LoseAppends(Generic[Token]):
     """Say of these appends that nobody can tell any more whether they are in the log."""
 
     pieces: Sequence[Piece[Token]]
-    error: Trimmed
+    error: AccessRefused | Trimmed
 
 
 @value()
 class GaveUp:
     """The partition will not be served before a person has looked at it: everything ends with ``error``."""
 
-    error: ClientAhead | Trimmed
+    error: AccessRefused | ClientAhead | Trimmed
 
 
 @value()

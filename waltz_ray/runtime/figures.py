@@ -163,6 +163,12 @@ MEASURES: tuple[Metric[ServerMeasures], ...] = (
     Metric("waltz_append_batch_bytes", "bytes that went to the replicas at a time", lambda m: m.batch_bytes),
     Metric("waltz_append_lock_failures_total", "appends that failed their lock check", lambda m: m.lock_failures),
     Metric("waltz_append_refusals_total", "appends and mounts that were refused", lambda m: m.refused, "reason"),
+    Metric(
+        "waltz_access_refusals_total",
+        "what clients asked that they have not the right to",
+        lambda m: m.access_refused,
+        "reason",
+    ),
     Metric("waltz_partition_recovery_seconds", "how long it took until a session was open", lambda m: m.recovery),
 )
 SERVED: tuple[Metric[ServedPartition], ...] = (

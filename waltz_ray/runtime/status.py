@@ -197,7 +197,7 @@ class ServerMeasures:
     """Since a server began (``runtime.measures``). ``stages``: seconds by stage; ``batch_records``, ``batch_bytes``:
     what goes to replicas at a time; ``recovery``: seconds until a session was open; ``refused``: appends, and mounts,
     by reason; ``lock_failures``: appends that met a newer transaction under their locks. ``records``, ``record_bytes``:
-    what went to replicas, copies not counted."""
+    what went to replicas, copies not counted; ``access_refused``: what clients had not the right to, by reason."""
 
     stages: Mapping[str, HistogramView]
     batch_records: HistogramView
@@ -207,6 +207,7 @@ class ServerMeasures:
     lock_failures: int
     records: int = 0
     record_bytes: int = 0
+    access_refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ import re
 from typing import Any
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.json_text import known_fields, list_in, loaded, object_in, text_in
 from waltz_ray.topics.authorization import ANY, AccessRules, Right
-from waltz_ray.topics.json_text import known_fields, list_in, loaded, object_in, text_in
 
 __all__ = ["MOST_BYTES", "decode_access", "encode_access"]
 

@@ -28,8 +28,8 @@ import re
 from typing import Any
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.json_text import int_in, known_fields, list_in, loaded, object_in
 from waltz_ray.protocol.value import value
-from waltz_ray.topics.json_text import int_in, known_fields, list_in, loaded, object_in
 
 __all__ = [
     "MIB",

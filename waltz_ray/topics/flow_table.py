@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.json_text import known_fields, loaded, object_in, text_in
 from waltz_ray.protocol.value import value
 from waltz_ray.topics.flow_rules import (
     NO_RULES,
@@ -16,7 +17,6 @@ from waltz_ray.topics.flow_rules import (
     flow_rules_from,
     protocol_text,
 )
-from waltz_ray.topics.json_text import known_fields, loaded, object_in, text_in
 
 __all__ = ["FlowTable", "decode_flow_table", "encode_flow_table"]
 

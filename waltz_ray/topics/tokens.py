@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.json_text import int_in, known_fields, loaded, object_in
 from waltz_ray.protocol.value import value
 from waltz_ray.topics.codes import TopicCode
-from waltz_ray.topics.json_text import int_in, known_fields, loaded, object_in
 from waltz_ray.topics.refusals import Refusal
 
 __all__ = [

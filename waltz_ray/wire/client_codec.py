@@ -32,12 +32,14 @@ from waltz_ray.protocol.messages.client import (
     LockFailureBatch,
     Mount,
     Mounted,
+    NotAllowed,
     NotReady,
     PartitionStateRequest,
     PartitionStateResponse,
     RecordsTrimmed,
     Rejected,
     RejectionCode,
+    ShowToken,
     Unmount,
 )
 from waltz_ray.protocol.messages.original import MountState
@@ -374,6 +376,32 @@ def _read_trimmed(reader: Reader) -> RecordsTrimmed:
     return RecordsTrimmed(reader.read_int(), reader.read_int(), reader.read_long())
 
 
+_TOKEN_BYTES = 4096
+
+
+def _read_token(reader: Reader) -> ShowToken:
+    token = reader.read_string()
+    if not token or len(token) > _TOKEN_BYTES:
+        reader.fail(f"a token has 1 to {_TOKEN_BYTES} characters")
+    return ShowToken(token)
+
+
+def _write_token(message: ShowToken) -> list[BytesLike]:
+    writer = Writer(b"\x37")
+    writer.write_string(message.token)
+    return [writer.to_bytes()]
+
+
+def _read_not_allowed(reader: Reader) -> NotAllowed:
+    return NotAllowed(reader.read_int(), reader.read_int(), reader.read_string())
+
+
+def _write_not_allowed(message: NotAllowed) -> list[BytesLike]:
+    writer = Writer(_PAIR.pack(56, message.request_id, message.partition_id))
+    writer.write_string(message.message)
+    return [writer.to_bytes()]
+
+
 def batch_row(
     number: int, name: str, cls: type[Any], read: Callable[[Reader], Any], write: Callable[[Any], list[BytesLike]]
 ) -> MessageRow:
@@ -414,4 +442,6 @@ BATCHES = (
     _two_ints(48, "HINDRANCE_REQUEST", HindranceRequest),
     batch_row(49, "HINDRANCE_RESPONSE", HindranceResponse, _read_hindrance, _write_hindrance),
     batch_row(54, "RECORDS_TRIMMED", RecordsTrimmed, _read_trimmed, _write_trimmed),
+    batch_row(55, "SHOW_TOKEN", ShowToken, _read_token, _write_token),
+    batch_row(56, "NOT_ALLOWED", NotAllowed, _read_not_allowed, _write_not_allowed),
 )

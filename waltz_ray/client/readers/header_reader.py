@@ -12,9 +12,10 @@ from itertools import count
 
 import numpy as np
 
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.client.numbering import feed_in_space
 from waltz_ray.client.readers.sockets import open_stream
-from waltz_ray.errors import DataUnavailable, InvalidInput, Trimmed, WireError, ZooKeeperUnreachable
+from waltz_ray.errors import AccessRefused, DataUnavailable, InvalidInput, Trimmed, WireError, ZooKeeperUnreachable
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import Endpoint, ReqId
@@ -25,9 +26,12 @@ from waltz_ray.protocol.messages.client import (
     FeedMode,
     Mount,
     Mounted,
+    NotAllowed,
     NotReady,
     PartitionStateRequest,
     PartitionStateResponse,
+    Rejected,
+    ShowToken,
 )
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, decode_client, encode_client
@@ -52,8 +56,10 @@ class HeaderReader:
         client_id: Callable[[], int],
         timeout_s: float = 30.0,
         first: int = 0,
+        credentials: Presented = NO_CREDENTIALS,
     ) -> None:
-        """``first``: the number in the cluster of what is partition 0 here."""
+        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``."""
+        self._credentials = credentials
         self._first = first
         self._resolve = resolve
         self._new_client_id = client_id
@@ -89,11 +95,16 @@ class HeaderReader:
             raise DataUnavailable("no server owns it")
         if self._client_id is None:
             self._client_id = self._new_client_id()
-        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s)
+        tls, token = self._credentials.context(), self._credentials.token()
+        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s, tls=tls)
         try:
             stream.settimeout(left_s)
+            if token:
+                _send(stream, ShowToken(token))
             _send(stream, PartitionStateRequest(1, self._first + partition_id))
             state = _receive(stream)
+            if isinstance(state, NotAllowed):
+                raise AccessRefused(state.message)
             if not isinstance(state, PartitionStateResponse) or state.state != MountState.READY:
                 raise DataUnavailable(f"it is not ready at {endpoint}")
             number = next(self._sequence_numbers)
@@ -126,6 +137,8 @@ class HeaderReader:
                 isinstance(message, Mounted) and message.state is not MountState.READY
             ):
                 raise DataUnavailable(f"the server says {getattr(message, 'state', MountState.NOT_READY).name}")
+            elif isinstance(message, Rejected):
+                raise AccessRefused(message.message)
             elif isinstance(message, ErrorMessage):
                 raise WireError(f"the server closes the connection: {message.message}")
 

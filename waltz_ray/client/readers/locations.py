@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
+from waltz_ray.client.credentials import Credentials
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput, NoNode, Trimmed
@@ -130,6 +131,10 @@ class Locations:
         owner = assignment.owner(self.first + partition_id)
         server = self.store.servers().get(owner.server_id) if owner else None
         return server.endpoint if server else None
+
+    def shown(self, credentials: Credentials) -> Credentials:
+        """What a server is to be shown: where the cluster says that it takes TLS only, TLS is spoken."""
+        return credentials.where_tls_is_asked_for(self._store is not None and self._store.access.tls_only())
 
     def replicas(self, partition_id: int) -> ReplicaView:
         """The replicas of a partition; needs ZooKeeper."""

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from waltz_ray.client.credentials import Credentials
 from waltz_ray.client.range_reader import RangeReader
 from waltz_ray.client.readers.arrow import APPENDED_AT, COLUMNS, Positions, checked_columns, headers_to_arrow, to_arrow
 from waltz_ray.client.readers.header_reader import HeaderReader
@@ -99,6 +100,8 @@ class Reading:
     space: str = DEFAULT_SPACE
     keyring: Keyring | None = field(default=None, repr=False, compare=False)
     """What proves to replicas that this may read them; pickled, it is a ticket."""
+    credentials: Credentials = field(default_factory=Credentials, compare=False)
+    """Where what servers want to see lies; of the environment in which the reading was made."""
 
     @classmethod
     def of(
@@ -121,7 +124,17 @@ class Reading:
         if space != DEFAULT_SPACE and not isinstance(where, str):
             raise InvalidInput("a space is found in ZooKeeper; give zookeeper=, not endpoints=")
         keyring = keyring_of(where, cluster) if source == "replica" and isinstance(where, str) else None
-        return cls(where, cluster, source, checked_columns(columns), checked_header(header), decoder, space, keyring)
+        return cls(
+            where,
+            cluster,
+            source,
+            checked_columns(columns),
+            checked_header(header),
+            decoder,
+            space,
+            keyring,
+            Credentials.of(),
+        )
 
     def batches(self, ranges: Sequence[Range]) -> Iterator[Any]:
         """``pyarrow.RecordBatch``es with the rows of the ranges, in order. DataUnavailable if a range ends early, and
@@ -144,9 +157,14 @@ class Reading:
     def _reader(self, locations: Locations, stack: ExitStack) -> Callable[[Range], Iterator[tuple[int, Any]]]:
         """A function that reads a range as (ID behind the rows, rows)."""
         if self.source == "server" and "data" not in self.columns and locations.has_zookeeper:
-            headers = HeaderReader(locations.resolve, locations.store.next_client_id, first=locations.first)
+            headers = HeaderReader(
+                locations.resolve,
+                locations.store.next_client_id,
+                first=locations.first,
+                credentials=locations.shown(self.credentials),
+            )
 
-            clock = stack.enter_context(RangeReader(locations.resolve, first=locations.first))
+            clock = stack.enter_context(self._server_reader(locations))
 
             def read_headers(wanted: Range) -> Iterator[tuple[int, Any]]:
                 for feed in headers.read_headers(*wanted):
@@ -160,7 +178,7 @@ class Reading:
             assert self.keyring is not None
             reader = stack.enter_context(ReplicaReader(locations.replicas, self.keyring, first=locations.first))
         else:
-            reader = stack.enter_context(RangeReader(locations.resolve, first=locations.first))
+            reader = stack.enter_context(self._server_reader(locations))
 
         def read_records(wanted: Range) -> Iterator[tuple[int, Any]]:
             for batch in reader.read_range(*wanted, max_bytes=_BATCH_BYTES):
@@ -170,6 +188,9 @@ class Reading:
                 yield batch.end_id, to_arrow(batch, self.columns, chosen)
 
         return read_records
+
+    def _server_reader(self, locations: Locations) -> RangeReader:
+        return RangeReader(locations.resolve, first=locations.first, credentials=locations.shown(self.credentials))
 
     @property
     def _with_times(self) -> bool:
@@ -193,7 +214,8 @@ class Marks:
         self._reading = reading
         self.locations = Locations(reading.where, reading.cluster, reading.space)
         replicas, first = reading.source == "replica", self.locations.first
-        self._server = RangeReader(self.locations.resolve, _SERVER_S if replicas else _ALONE_S, first=first)
+        timeout_s, credentials = _SERVER_S if replicas else _ALONE_S, self.locations.shown(reading.credentials)
+        self._server = RangeReader(self.locations.resolve, timeout_s, first=first, credentials=credentials)
         keyring = reading.keyring
         self._replica = ReplicaReader(self.locations.replicas, keyring, first=first) if keyring is not None else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.net.handshake import Prove
@@ -14,8 +15,13 @@ _MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
 def open_stream(
-    endpoint: Endpoint, magic: int, version: int, timeout_s: float, prove: Prove | None = None
+    endpoint: Endpoint,
+    magic: int,
+    version: int,
+    timeout_s: float,
+    prove: Prove | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> BlockingStream:
     """A greeted connection that speaks ``version``; ``prove``: what it has to prove first. OSError, WireError."""
     greeting = f"waltz_spark reader {os.getpid()}"
-    return BlockingStream.open(*endpoint, magic, (version,), _MAX_FRAME_BYTES, greeting, timeout_s, prove=prove)
+    return BlockingStream.open(*endpoint, magic, (version,), _MAX_FRAME_BYTES, greeting, timeout_s, tls, prove)

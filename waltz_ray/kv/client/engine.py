@@ -144,7 +144,7 @@ class KvEngine:
     def _peer(self, server: str) -> KvPeer:
         self.check_open()
         if server not in self._peers:
-            self._peers[server] = KvPeer(self, server, self.config.max_frame_bytes)
+            self._peers[server] = KvPeer(self, server, self.config.max_frame_bytes, self.config.context)
         return self._peers[server]
 
     def links(self) -> list[KvLink]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -199,7 +200,15 @@ class KvLink(Stream[KvFrame]):
 class KvPeer:
     """One actor: a connection to it, opened again whenever it is lost, until ``stop``."""
 
-    def __init__(self, home: LinkHome, server: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        home: LinkHome,
+        server: str,
+        max_frame_bytes: int,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """``tls`` is asked for each connection; None: it is plain."""
+        self._tls = tls
         self.server = server
         self.link: KvLink | None = None
         """None: there is no connection just now."""
@@ -247,7 +256,7 @@ class KvPeer:
         if not port.isdecimal():
             raise ConnectionError(f"{self.server!r} is no address; host:port is")
         make: Callable[[], KvLink] = partial(KvLink, self._home, self.server, self._max_frame_bytes)
-        link = await connect(make, host.strip("[]"), int(port), timeout_s=None)
+        link = await connect(make, host.strip("[]"), int(port), timeout_s=None, tls=self._tls())
         try:
             await link.greet()
         except BaseException:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_ray.net.tls import client_context
 
 __all__ = ["MOST_TIMEOUT_S", "KvClientConfig", "checked_timeout_s"]
 
@@ -23,7 +25,18 @@ class KvClientConfig:
     max_frame_bytes: int = 32 * 1024 * 1024
     """The longest answer that is taken; the actors' limit is the same, unless it was set."""
 
+    tls: bool = False
+    """Speak TLS, to ports that have a certificate (``KvConfig.tls_certificate``), and nothing else."""
+    tls_authority: str = ""
+    """PEM file of whom the ports' certificates are from; empty: the system's choice."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; None: it is plain. OSError if the file cannot be used."""
+        return client_context(self.tls_authority or None) if self.tls else None
+
     def __post_init__(self) -> None:
+        if self.tls_authority and not self.tls:
+            raise ConfigError("KvClientConfig.tls_authority says whom to trust with TLS, and tls is off")
         if not 0 < self.timeout_s <= MOST_TIMEOUT_S:
             raise ConfigError(f"timeout_s must be above 0 and at most {MOST_TIMEOUT_S:g}, not {self.timeout_s!r}")
         for name, least in (("outstanding_bytes", 64 * 1024), ("max_frame_bytes", 64 * 1024)):

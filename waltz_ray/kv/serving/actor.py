@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ray
 
+from waltz_ray.actors.member_credentials import member_credentials
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -179,7 +180,8 @@ class KvActor:
             return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
 
         assert self._zookeeper is not None
-        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(), config=_CLIENT)
+        shown = await asyncio.to_thread(member_credentials, ClusterStore(self._zookeeper, self._cluster))
+        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(credentials=shown), config=_CLIENT)
         await client.start()
         server = SpaceServer(
             self._actor_id,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable, Sequence
 
 from waltz_ray import compat
@@ -15,7 +14,7 @@ from waltz_ray.kv.messages import Hashmask, Hashmasks, ServerList
 from waltz_ray.kv.serving.connection import KvConnection, PortState
 from waltz_ray.kv.serving.port import CommandPort, GatewayCounts, GatewayLimits
 from waltz_ray.kv.wire import Dialect
-from waltz_ray.net.listener import LoopListener, listen
+from waltz_ray.net.listener import LoopListener, Tls, listen
 from waltz_ray.net.outgoing import Outgoing
 
 __all__ = ["Gateway", "changes"]
@@ -33,12 +32,14 @@ class Gateway:
         dialect: Dialect = "doc",
         limits: GatewayLimits | None = None,
         outgoing: Outgoing | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
+        plain: bool = False,
     ) -> None:
-        """``name``: for the log. ``outgoing``: the node's, if it gathers answers itself."""
+        """``name``: for the log. ``outgoing``: the node's, if it gathers answers itself. ``plain``: with ``tls``, a
+        client may do without."""
         self.outgoing = outgoing or Outgoing()
         self._name = name
-        self._tls = tls
+        self._tls, self._plain = tls, plain
         self._shared = PortState(name, port, dialect, limits or GatewayLimits(), self.outgoing)
         self._announced: Hashmasks | None = None
         self._listener: LoopListener | None = None
@@ -48,7 +49,7 @@ class Gateway:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections from now on; the port, which is any free one for 0. OSError if it cannot be had."""
-        self._listener = await listen(self._name, self.new_connection, host, port, self._tls)
+        self._listener = await listen(self._name, self.new_connection, host, port, self._tls, self._plain)
         self._announced = self._shared.port.hashmasks()
         self._sweep_later()
         return self._listener.port

@@ -33,6 +33,7 @@ from waltz_ray.kv.serving.port import GatewayLimits
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
 from waltz_ray.kv.wire import Dialect
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregistered
@@ -210,7 +211,20 @@ class SpaceServer:
             idle_ms=config.idle_ms,
         )
         name = f"kv/{self._actor}, space {self.space.name}"
-        return Gateway(name, node, cast(Dialect, config.dialect), limits, node.outgoing)
+        return Gateway(name, node, cast(Dialect, config.dialect), limits, node.outgoing, self._tls(), plain=True)
+
+    def _tls(self) -> ServerTls | None:
+        """ConfigError if its files cannot be used."""
+        certificate, key = self._config.tls_certificate, self._config.tls_key
+        if not certificate:
+            return None
+        try:
+            return ServerTls(certificate, key)
+        except OSError as error:  # which ssl.SSLError is
+            raise ConfigError(
+                f"kv/{self._actor} cannot use KvConfig.tls_certificate and tls_key, {certificate} and {key}: "
+                f"{error.strerror or error}; they have to be PEM files, on every node"
+            ) from error
 
     async def _listen(self, gateway: Gateway, port: int) -> None:
         host = self._config.host or "127.0.0.1"

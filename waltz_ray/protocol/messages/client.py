@@ -12,7 +12,7 @@ server owes for that: ``docs/wire.md``, "Rules").
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import IntEnum
 
 from waltz_ray.protocol.ids import ReqId
@@ -41,12 +41,14 @@ __all__ = [
     "LockFailureBatch",
     "Mount",
     "Mounted",
+    "NotAllowed",
     "NotReady",
     "PartitionStateRequest",
     "PartitionStateResponse",
     "RecordsTrimmed",
     "Rejected",
     "RejectionCode",
+    "ShowToken",
     "TimesRequest",
     "TimesResponse",
     "Unmount",
@@ -76,6 +78,7 @@ class RejectionCode(IntEnum):
     CLOSING = 5
     BAD_CHECKSUM = 6
     TOO_LARGE = 7
+    NOT_ALLOWED = 8  # of a mount, too: no sequence numbers then
 
 
 @value(eq=False)
@@ -323,6 +326,23 @@ class HindranceResponse:
     reason: str
 
 
+@value()
+class ShowToken:
+    """Who the client is, before anything else. It is not answered: what is not allowed then is refused."""
+
+    token: str = field(repr=False)
+
+
+@value()
+class NotAllowed:
+    """The client has not the right to ask this: request ``request_id``, or -1 of a message without such a number, of
+    that partition (-1: of none)."""
+
+    request_id: int
+    partition_id: int
+    message: str
+
+
 BatchMessage = (
     AppendBatch
     | FeedBatch
@@ -349,4 +369,6 @@ BatchMessage = (
     | RecordsTrimmed
     | InChannel
     | ChannelClosed
+    | ShowToken
+    | NotAllowed
 )

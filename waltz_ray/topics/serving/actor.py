@@ -11,6 +11,7 @@ from dataclasses import replace
 import ray
 
 from waltz_ray import kv
+from waltz_ray.actors.member_credentials import member_credentials
 from waltz_ray.actors.metrics import TopicGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -133,7 +134,9 @@ class TopicActor:
         def place() -> StoreDirectory:
             return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
 
-        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(), config=_CLIENT)
+        assert self._zookeeper is not None
+        shown = await asyncio.to_thread(member_credentials, ClusterStore(self._zookeeper, self._cluster))
+        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(credentials=shown), config=_CLIENT)
         await client.start()
         return client
 

@@ -1,0 +1,52 @@
+"""What the cluster's own actors show servers that they are clients of: that they know its secret, inside of TLS."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+
+from waltz_ray.actors.settings import from_json
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.errors import ConfigError
+from waltz_ray.net.tls import client_context
+from waltz_ray.protocol.authentication import Secret
+from waltz_ray.security.member_token import member_token
+from waltz_ray.security.secret_file import SecretFile
+
+__all__ = ["MemberCredentials", "member_credentials"]
+
+
+class MemberCredentials:
+    """``authority``: PEM file of whom the servers' certificates are from; "" = they are spoken to without TLS."""
+
+    def __init__(self, authority: str, secret: Callable[[], Secret]) -> None:
+        self._authority, self._secret = authority, secret
+        self._seen: tuple[int, ...] = ()
+        self._made: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; the file is read again when it has changed. ConfigError if it cannot be used."""
+        if not self._authority:
+            return None
+        try:
+            about = os.stat(self._authority)
+            seen = about.st_ino, about.st_mtime_ns, about.st_size
+            if self._made is None or seen != self._seen:
+                self._made, self._seen = client_context(self._authority), seen
+        except OSError as error:
+            raise ConfigError(
+                f"ServerConfig.tls_authority, {self._authority}, cannot be used: {error.strerror or error}; it has to "
+                "be a PEM file, on every node"
+            ) from error
+        return self._made
+
+    def token(self) -> str:
+        """Another one for each connection; "" without TLS. SecretUnusable."""
+        return member_token(self._secret()) if self._authority else ""
+
+
+def member_credentials(store: ClusterStore) -> MemberCredentials:
+    """Of an actor of the cluster, by its settings in ZooKeeper. Blocks."""
+    config = from_json(store.info().settings).config
+    return MemberCredentials(config.server.tls_authority, SecretFile(config.secret_path).secret)
