@@ -133,11 +133,19 @@ class Members(ClusterHandle):
         InvalidInput, and nothing is changed, if too few replicas would be left.
         """
         with self._planning(f"replica drain {number}"):
-            largest = max(map(len, self._wanted().values()), default=0)
+            largest = self._largest_set()
             members = self._store.members.change(lambda members: members.draining_replica(number, largest))
             plan = set_plans.moved_off(self._wanted(), members.staying)
             self._want(plan)
             return plan
+
+    def drained(self, number: int) -> dict[int, frozenset[int]]:
+        """The sets that ``drain_replica`` would have instead; nothing is changed. InvalidInput as there."""
+        members = self.membership.draining_replica(number, self._largest_set())
+        return set_plans.moved_off(self._wanted(), members.staying)
+
+    def _largest_set(self) -> int:
+        return max(map(len, self._wanted().values()), default=0)
 
     def keep_replica(self, number: int) -> None:
         """It is not to be drained after all. What has not moved yet stays."""
@@ -149,9 +157,16 @@ class Members(ClusterHandle):
     def remove_replica(self, number: int) -> None:
         """It belongs to the cluster no more; its files stay where they are. InvalidInput unless it has no partition."""
         with self._planning(f"replica remove {number}"):
-            held = sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
+            held = self._held(number)
             self._changed(self._store.members.change(lambda members: members.without_replica(number, held)))
             self._store.members.forget_replica(number)
+
+    def check_replica_removal(self, number: int) -> None:
+        """InvalidInput where ``remove_replica`` would be refused just now; nothing is changed."""
+        self.membership.without_replica(number, self._held(number))
+
+    def _held(self, number: int) -> int:
+        return sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
 
     # ---- servers
 
@@ -181,6 +196,10 @@ class Members(ClusterHandle):
         self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
         if self._store.preferred(number):
             self._store.set_preferred(number, ())
+
+    def check_server_removal(self, number: int) -> None:
+        """InvalidInput where ``remove_server`` would be refused just now; nothing is changed."""
+        self.membership.without_server(number, len(self._store.assignment()[0].partitions_of(number)))
 
     # ---- partitions
 

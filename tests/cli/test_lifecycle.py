@@ -202,10 +202,10 @@ def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
 
 
 def test_an_unknown_replica_cannot_be_replaced_nor_a_member(life: Lifecycle) -> None:
-    unknown = life.waltz("replace-replica", "7", "--dir", str(life.directory), code=1)
+    unknown = life.waltz("replace-replica", "7", "--yes", "--dir", str(life.directory), code=1)
     assert "has no replica 7" in unknown.stderr
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "all replicas are members")
-    member = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1)
+    member = life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), code=1)
     assert len(member.stderr.splitlines()) == 1
 
 
@@ -215,7 +215,7 @@ def test_a_replica_that_lost_its_disk_is_refused_until_replaced_and_then_copied(
     until(lambda: life.status()["replicas"]["2"]["state"] == "REFUSED", "the empty replica is refused")
     assert "waltz replace-replica 2" in life.waltz("status", "--dir", str(life.directory), code=1).stdout
     until(lambda: all(p["members"] == [0, 1] for p in life.status()["partitions"]), "sessions go on without it")
-    life.waltz("replace-replica", "2", "--dir", str(life.directory))
+    life.waltz("replace-replica", "2", "--yes", "--dir", str(life.directory))
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
     replicas = life.status()["replicas"]
     last_ids = [replicas[n]["partitions"]["0"]["last_id"] for n in "012"]
@@ -228,11 +228,11 @@ def test_a_damaged_control_file_is_told_by_replace_replica_and_can_be_set_aside(
     os.kill(life.status()["replicas"]["1"]["pid"], signal.SIGKILL)
     until(lambda: life.status()["replicas"]["1"]["state"] == "REFUSED", "the damaged replica is refused")
     until(lambda: all(p["members"] == [0, 2] for p in life.status()["partitions"]), "sessions go on without it")
-    refused = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
+    refused = life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
     assert "replica 1 was declared replaceable, but it is REFUSED" in refused
     assert str(control) in refused
     assert "--set-files-aside" in refused
-    life.waltz("replace-replica", "1", "--dir", str(life.directory), "--set-files-aside")
+    life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), "--set-files-aside")
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
     (aside,) = life.directory.glob("aside-replica-1-*")
     assert (aside / "waltz-storage.ctl").read_bytes() == b"\xff" * 300

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from waltz_ray.cli import contexts
+from waltz_ray.cli.dressing import dress
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
@@ -47,6 +48,7 @@ def make_app(command: str = "") -> typer.Typer:
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         import_module(f"{__name__}.{module}").register(app)
+    dress(app)
     return app
 
 
