@@ -11,6 +11,11 @@ _CLUSTER = {
     "status": ("waltz status", "waltz status --watch", "waltz status --output yaml"),
     "doctor": ("waltz doctor", "waltz doctor --json"),
     "top": ("waltz top", "waltz top --count 2 --interval 1"),
+    "log": (
+        "waltz log --since 10m",
+        "waltz log --actor replica/0 --level warning",
+        "waltz log -p 3 --follow",
+    ),
     "demo": ("waltz demo --flights 20000",),
     "certs make": ("waltz certs make ./certs --host log.example --client billing",),
     "context create": (
