@@ -305,6 +305,10 @@ class Members(ClusterHandle):
 
     # ---- common
 
+    def admin_lock(self, what: str) -> AbstractContextManager[None]:
+        """Of ``what`` changes the cluster: one does at a time. CoordinationError names another one that does now."""
+        return self._store.admin_lock(what)
+
     def _changed(self, members: ClusterMembers) -> None:
         """``cluster.json``, where it is at hand, says what there is for those who cannot ask ZooKeeper."""
         known = cluster_file.read(self._found.directory) if self._found.directory else None

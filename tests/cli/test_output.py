@@ -28,7 +28,7 @@ ASKS = """
 
 PLANS = """
     apply, cursor delete, cursor reset, holds release, rebalance, replica drain, replica remove, server remove,
-    space delete, topic reset, trim
+    space delete, topic reset, trim, upgrade
 """
 """What can be asked what it would do. (recover does only that without --apply.)"""
 

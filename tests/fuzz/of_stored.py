@@ -13,9 +13,11 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import CursorStore, all_cursors
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.topic_store import TopicStore
+from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import PartitionDamaged, StorageError, WaltzError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.rolling import RollingUpgrade
 from waltz_ray.storage.fence import read_fences
 from waltz_ray.storage.inspect import describe_directory
 from waltz_ray.storage.verify import verify_directory
@@ -102,6 +104,7 @@ def _nodes() -> dict[str, bytes]:
     store.moves.want({0: [0, 1, 2]})
     CursorStore(client, "c", store.spaces.get("log")).create("mail", {0: 2}, hold=True)
     TopicStore(client, "c").set_document("flow", b"[]", -1)
+    UpgradeStore(client, "c").write(RollingUpgrade({"server/0": 7}, 0))
     return dict(_below(client, "/c"))
 
 
@@ -135,6 +138,7 @@ def _looks(client: ZooKeeper, store: ClusterStore) -> list[Callable[[], object]]
         *(store.members.read, store.moves.read, store.spaces.table, store.trims.marks, store.trims.holds.all),
         *(lambda: store.preferred(0), lambda: store.roster(0), lambda: store.roster(1), store.leader),
         lambda: all_cursors(client, "c", store.spaces.table().present()),
+        UpgradeStore(client, "c").read,
         *(TopicStore(client, "c").ports, lambda: TopicStore(client, "c").document("flow")),
     ]
 

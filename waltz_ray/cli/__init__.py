@@ -22,7 +22,7 @@ COMMANDS = {
     **{"up": "up", "down": "up", "apply": "apply", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
-    **{"produce": "produce", "context": "context", "log": "log"},
+    **{"produce": "produce", "context": "context", "log": "log", "upgrade": "upgrade"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic", "certs": "certs"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},

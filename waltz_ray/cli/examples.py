@@ -16,6 +16,7 @@ _CLUSTER = {
         "waltz log --actor replica/0 --level warning",
         "waltz log -p 3 --follow",
     ),
+    "upgrade": ("waltz upgrade --rolling --dry-run", "waltz upgrade --rolling"),
     "demo": ("waltz demo --flights 20000",),
     "certs make": ("waltz certs make ./certs --host log.example --client billing",),
     "context create": (
