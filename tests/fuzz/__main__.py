@@ -17,7 +17,7 @@ from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build" / "fuzz"
 CORPUS = Path(__file__).parent / "corpus"
-MOST_KEPT, MOST_BYTES = 24, 2048
+MOST_KEPT, MOST_BYTES = 12, 2048
 _LIMITS = ("-rss_limit_mb=1024", "-timeout=10", "-max_len=8192", "-verbosity=0", "-close_fd_mask=1")
 
 

@@ -31,6 +31,19 @@ def test_the_corpus_and_some_mutations_are_taken_or_refused(name: str) -> None:
     assert len(seen) == ANEW
 
 
+EXTREMES = [
+    *(b"[" * 100_000, b'{"a":' * 100_000, b'{"version": 1, "x": ' + b"[" * 100_000, b"{" * 100_000, b"- " * 50_000),
+    *(b"9" * 5000, b"1e999999", b'{"version": 1, "current": ' + b"9" * 5000 + b"}", b"\xff" * 65_536, bytes(65_536)),
+]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_is_very_deep_or_very_long_is_taken_or_refused(name: str) -> None:
+    for data in EXTREMES:
+        for begin in (b"", b"\x00", b"\x01", b"\x07"):  # of those whose first byte says what the rest is
+            TARGETS[name].feed(begin + data)
+
+
 def test_every_corpus_has_its_target_and_is_small() -> None:
     assert {path.name for path in CORPUS.iterdir() if path.is_dir()} <= set(TARGETS)
     sizes = [path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()]

@@ -122,11 +122,13 @@ class _Decoder:
         these, the next ``feed`` is a WireError.
         """
         self._versions = {magic: frozenset((version,))}
-        if self._payload is not None:
-            try:
+        try:
+            if self._payload is not None:
                 self._check(self._magic, self._version, self._length)
-            except WireError as error:
-                self._fail(error)
+            elif self._header:
+                self._check_magic(self._header[0])
+        except WireError as error:
+            self._fail(error)
 
     def eof(self) -> None:
         """The stream has ended: ``WireError`` if it ended inside a frame."""
