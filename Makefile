@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: fuzz package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
+.PHONY: deploy-test fuzz package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -65,6 +65,11 @@ SECONDS ?= 600
 fuzz: $(STAMP)
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
 	nice $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+# A cluster from its file to its copy: a Ray job, TLS, Prometheus where it is, a rolling upgrade under load, backup, restore; at
+# most six minutes.
+deploy-test: $(STAMP)
+	$(BIN)/pytest -W error -q -rs -m "long or not long" tests/operate/test_whole.py $(ARGS)
 
 # SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400
 SEEDS ?= 200
