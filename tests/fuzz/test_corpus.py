@@ -32,15 +32,15 @@ def test_the_corpus_and_some_mutations_are_taken_or_refused(name: str) -> None:
 
 
 EXTREMES = [
-    *(b"[" * 100_000, b'{"a":' * 100_000, b'{"version": 1, "x": ' + b"[" * 100_000, b"{" * 100_000, b"- " * 50_000),
-    *(b"9" * 5000, b"1e999999", b'{"version": 1, "current": ' + b"9" * 5000 + b"}", b"\xff" * 65_536, bytes(65_536)),
+    *(b"[" * 20_000, b'{"a":' * 20_000, b'{"version": 1, "x": ' + b"[" * 20_000, b"{" * 20_000, b"- " * 10_000),
+    *(b"9" * 5000, b"1e999999", b'{"version": 1, "current": ' + b"9" * 5000 + b"}", b"\xff" * 4096, bytes(4096)),
 ]
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_very_deep_or_very_long_is_taken_or_refused(name: str) -> None:
     for data in EXTREMES:
-        for begin in (b"", b"\x00", b"\x01", b"\x07"):  # of those whose first byte says what the rest is
+        for begin in (b"", b"\x07"):  # of those whose first byte says what the rest is
             TARGETS[name].feed(begin + data)
 
 
