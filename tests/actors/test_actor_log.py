@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import waltz_ray
 from waltz_ray.actors.actor_log import begin_log, read_logs
+from waltz_ray.errors import InvalidInput
 from waltz_ray.runtime.log_lines import EventFormatter, LogEvent, parsed_line
 
 FORMATTER = EventFormatter("shop", "replica/0")
@@ -89,6 +90,16 @@ def test_files_are_merged_by_time_and_read_on(tmp_path: Path) -> None:
     events, read = read_logs(str(tmp_path), read)
     assert texts(events) == ["d", "e", "f"]
     assert read_logs(str(tmp_path), read)[0] == []
+
+
+def test_a_log_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "worker-aa-ffffffff-1.err").write_text(line("a") + "\n")
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(InvalidInput, match=r"worker-aa-ffffffff-1.err cannot be read: Permission denied"):
+        read_logs(str(tmp_path), {})
 
 
 def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

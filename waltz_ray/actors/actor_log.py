@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from waltz_ray.errors import InvalidInput
 from waltz_ray.runtime.log_lines import EventFormatter, LogEvent, parsed_line
 
 __all__ = ["ActorLogs", "begin_log", "read_logs"]
@@ -29,7 +30,7 @@ def read_logs(directory: str, read: Mapping[int, int]) -> tuple[list[LogEvent], 
     """Events of the processes' logs in a node's log directory, each file from where it was ``read`` to on.
 
     In the order of time, and how far is read now: to the last whole line, by inode, for Ray renames what has grown too
-    long. Files that go meanwhile are passed over.
+    long. Files that go meanwhile are passed over. InvalidInput for one that may not be read.
     """
     events: list[LogEvent] = []
     now = dict(read)
@@ -46,6 +47,8 @@ def read_logs(directory: str, read: Mapping[int, int]) -> tuple[list[LogEvent], 
                     now[found.st_ino] = begin + end
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise InvalidInput(f"the log {path} cannot be read: {error.strerror}") from error
     return sorted(events), now
 
 
