@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean scale
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean scale deploy-test fuzz
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -65,6 +65,17 @@ selection: $(STAMP)
 
 test-spark4: $(STAMP4)
 	$(BIN4)/pytest -W error tests/spark4 $(ARGS)
+
+# Hostile bytes for every decoder, file, node and document; docs/testing.md. SECONDS=600 in all; ARGS="--target segment --keep"
+SECONDS ?= 600
+fuzz: $(STAMP)
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	nice $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+# A cluster from its file to its copy: a Ray job, TLS, Prometheus where it is, a rolling upgrade under load, backup, restore; at
+# most six minutes.
+deploy-test: $(STAMP)
+	$(BIN)/pytest -W error -q -rs -m "long or not long" tests/operate/test_whole.py $(ARGS)
 
 # SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400 | JOBS=2
 SEEDS ?= 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TypeVar
 
+from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.finding.find import check_key, find_cluster
 
@@ -41,6 +42,11 @@ class ClusterHandle:
     def cluster(self) -> str:
         """The cluster's name."""
         return self._store.cluster
+
+    @property
+    def zookeeper(self) -> ZooKeeper:
+        """Its ZooKeeper, for as long as this is open."""
+        return self._zookeeper
 
     def close(self) -> None:
         """Idempotent."""

@@ -133,11 +133,19 @@ class Members(ClusterHandle):
         InvalidInput, and nothing is changed, if too few replicas would be left.
         """
         with self._planning(f"replica drain {number}"):
-            largest = max(map(len, self._wanted().values()), default=0)
+            largest = self._largest_set()
             members = self._store.members.change(lambda members: members.draining_replica(number, largest))
             plan = set_plans.moved_off(self._wanted(), members.staying)
             self._want(plan)
             return plan
+
+    def drained(self, number: int) -> dict[int, frozenset[int]]:
+        """The sets that ``drain_replica`` would have instead; nothing is changed. InvalidInput as there."""
+        members = self.membership.draining_replica(number, self._largest_set())
+        return set_plans.moved_off(self._wanted(), members.staying)
+
+    def _largest_set(self) -> int:
+        return max(map(len, self._wanted().values()), default=0)
 
     def keep_replica(self, number: int) -> None:
         """It is not to be drained after all. What has not moved yet stays."""
@@ -150,9 +158,16 @@ class Members(ClusterHandle):
     def remove_replica(self, number: int) -> None:
         """It belongs to the cluster no more; its files stay where they are. InvalidInput unless it has no partition."""
         with self._planning(f"replica remove {number}"):
-            held = sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
+            held = self._held(number)
             self._changed(self._store.members.change(lambda members: members.without_replica(number, held)))
             self._store.members.forget_replica(number)
+
+    def check_replica_removal(self, number: int) -> None:
+        """InvalidInput where ``remove_replica`` would be refused just now; nothing is changed."""
+        self.membership.without_replica(number, self._held(number))
+
+    def _held(self, number: int) -> int:
+        return sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
 
     # ---- servers
 
@@ -182,6 +197,10 @@ class Members(ClusterHandle):
         self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
         if self._store.preferred(number):
             self._store.set_preferred(number, ())
+
+    def check_server_removal(self, number: int) -> None:
+        """InvalidInput where ``remove_server`` would be refused just now; nothing is changed."""
+        self.membership.without_server(number, len(self._store.assignment()[0].partitions_of(number)))
 
     # ---- partitions
 
@@ -272,25 +291,6 @@ class Members(ClusterHandle):
 
         self._wait(left, progress, timeout)
 
-    def lacking(self) -> list[str]:
-        """What partitions lack: one that is not open where it is assigned, one with fewer members than replicas."""
-        assignment, lacking = self._store.assignment()[0], []
-        for p in self._store.spaces.table().kept:
-            try:
-                roster, owner = self._store.roster(p)[0], assignment.owner(p)
-            except NoNode:
-                continue  # its space is being made
-            absent = sorted(roster.replicas.keys() - roster.members)
-            if (
-                owner is None
-                or roster.generation < owner.generation
-                or roster.session_id != roster.last_published_session
-            ):
-                lacking.append(f"partition {p} is not open")
-            elif absent:
-                lacking.append(f"partition {p} lacks replica {absent[0]}")
-        return lacking
-
     def _wait(self, left: Callable[[], str], progress: Progress, timeout: float) -> None:
         deadline, told = time.monotonic() + timeout, ""
         while text := left():
@@ -305,6 +305,10 @@ class Members(ClusterHandle):
             time.sleep(_POLL_S)
 
     # ---- common
+
+    def admin_lock(self, what: str) -> AbstractContextManager[None]:
+        """Of ``what`` changes the cluster: one does at a time. CoordinationError names another one that does now."""
+        return self._store.admin_lock(what)
 
     def _changed(self, members: ClusterMembers) -> None:
         """``cluster.json``, where it is at hand, says what there is for those who cannot ask ZooKeeper."""

@@ -110,6 +110,10 @@ class Spaces(ClusterHandle):
         """
         return self._store.spaces.set(name, settings)
 
+    def deletable(self, name: str) -> Space:
+        """What ``delete`` would delete. InvalidInput for the space that every cluster has; SpaceNotFound, SpaceGone."""
+        return self._store.spaces.deletable(name)
+
     def delete(self, name: str, confirm: str) -> Space:
         """Delete a space and all its records, for ever; ``confirm`` is its name once more.
 

@@ -16,10 +16,11 @@ from waltz_bench.cluster import REPLICAS, SERVERS, Waltz
 from waltz_bench.steady import PARTITIONS
 from waltz_bench.victims import ZOOKEEPER, pids_of, stopped
 from waltz_ray.actors.supervision import MANAGER, ask
+from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import DataUnavailable, InvalidInput
 from waltz_ray.finding import cluster_file
 from waltz_ray.members import Members
-from waltz_ray.rolling import RollingRestart
+from waltz_ray.upgrading import hands_of, upgrade_rolling
 
 __all__ = [
     "Act",
@@ -181,6 +182,7 @@ def drain(waltz: Waltz, number: int) -> None:
 
 
 def rolling_restart(waltz: Waltz, number: int) -> None:
-    """``waltz restart``: all servers, all replicas, and the manager."""
+    """``waltz upgrade --rolling``: all servers, all replicas, and the manager."""
     with Members(waltz.name, zookeeper=waltz.zookeeper) as members:
-        RollingRestart(members, timeout_s=_MEMBERS_S).run()
+        store = UpgradeStore(members.zookeeper, members.cluster)
+        upgrade_rolling(store, hands_of(members), lambda text: None, _MEMBERS_S)

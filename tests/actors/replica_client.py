@@ -27,14 +27,24 @@ def frame_of(message: ReplicaMessage) -> bytes:
 
 
 class ReplicaPeer:
-    """One connection to replica ``replica_id``; HELLO is exchanged and ``role`` proved unless ``hello=False``."""
+    """One connection to replica ``replica_id``; HELLO is exchanged and ``role`` proved unless ``hello=False``.
 
-    def __init__(self, endpoint: Endpoint, hello: bool = True, replica_id: int = 0, role: Role = Role.SERVER) -> None:
+    ``versions``: of the protocol, that it says it speaks.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        hello: bool = True,
+        replica_id: int = 0,
+        role: Role = Role.SERVER,
+        versions: tuple[int, ...] = REPLICA_VERSIONS,
+    ) -> None:
         self.socket = socket.create_connection(endpoint, timeout=20)
         self._decoder = FrameDecoder(64 * 1024 * 1024)
         self._frames: list[Frame] = []
         if hello:
-            self.socket.sendall(encode_hello(Hello(REPLICA_VERSIONS, "test")))
+            self.socket.sendall(encode_hello(Hello(versions, "test")))
             prove_over(self.socket, keyring(role).open(replica_id))
         else:
             assert self.next_frame().magic == ord("H")

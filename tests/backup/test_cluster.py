@@ -91,7 +91,7 @@ def test_backed_up_under_load_restored_and_brought_up(
     (hold,) = json.loads(capsys.readouterr().out)
     assert hold["name"] == second["hold"]
     assert hold["positions"] == {str(p): end for p, end in ends.items()}
-    waltz(cluster, "backup", "holds", "--release", str(second["hold"]))
+    waltz(cluster, "backup", "holds", "--release", str(second["hold"]), "--yes")
     assert "what it kept may be trimmed" in capsys.readouterr().out
     own("backup", "verify", backup)
     assert ": ok, " in capsys.readouterr().out

@@ -110,7 +110,7 @@ def test_verify_is_ok_for_a_cluster_and_for_one_replica(
     assert run("verify", str(cluster_directory)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[1].split(",")[0] for line in lines[:2]] == ["ok", "ok"]
-    assert lines[-2].split("│")[1:-1] == [" 1         ", " 9         ", " 9         ", " 9         ", " ok       "]
+    assert lines[-1].split() == ["1", "9", "9", "9", "ok"]
     assert run("verify", str(cluster_directory / "replica-1"), "--json") == 0
     (report,) = json.loads(capsys.readouterr().out)
     assert report["ok"]

@@ -42,21 +42,29 @@ def test_list_and_show(client: WaltzClient, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_reset_and_delete(client: WaltzClient, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cursor", "reset", "audit", "--to", "3") == 0
+    assert run("cursor", "reset", "audit", "--to", "3", "--yes") == 0
     assert capsys.readouterr().out == "cursor audit of space log goes on at 1/3\n"
-    assert run("cursor", "reset", "audit", "--to", "latest") == 0
+    assert run("cursor", "reset", "audit", "--to", "latest", "--yes") == 0
     assert capsys.readouterr().out == "cursor audit of space log goes on at 1/5\n"
-    assert run("cursor", "reset", "audit", "--to", "6") == 1
+    assert run("cursor", "reset", "audit", "--to", "6", "--yes") == 1
     assert "a cursor stands at 5 at the most just now, not 6" in capsys.readouterr().err
-    assert run("cursor", "reset", "none", "--to", "earliest") == 1
+    assert run("cursor", "reset", "none", "--to", "earliest", "--yes") == 1
     assert [(each.name, each.holds_retention) for each in client.cursors()] == [("audit", True)]
     with client.cursor("audit"):
-        for command in (["reset", "audit", "--to", "1"], ["delete", "audit", "--confirm", "audit"]):
+        for command in (["reset", "audit", "--to", "1", "--yes"], ["delete", "audit", "--confirm", "audit"]):
             capsys.readouterr()
             assert run("cursor", *command) == 1
             assert "cursor 'audit' of space 'log' is taken by session" in capsys.readouterr().err
     assert run("cursor", "delete", "audit") == 1
-    assert "confirm it: --confirm audit" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "waltz: nothing was changed: cursor audit of space log goes; where it was is known to nobody then; there is no "
+        "terminal on which to ask, so say it with --yes\n"
+    )
+    assert run("cursor", "delete", "audit", "--confirm", "mail") == 1
+    assert run("cursor", "delete", "audit", "--dry-run") == 0
+    assert run("cursor", "reset", "audit", "--to", "earliest", "--dry-run") == 0
+    assert "nothing was changed; without --dry-run: cursor audit of space log forgets" in capsys.readouterr().out
+    assert [dict(each.positions) for each in client.cursors()] == [{1: 5}]
     assert run("cursor", "delete", "audit", "--confirm", "audit") == 0
     assert client.cursors() == []
 

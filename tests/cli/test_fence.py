@@ -96,5 +96,8 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_changed(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert run("fence", "reset", str(directory), "--partition", "1", "--session", "1") == 1
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == "waltz: nothing was changed: there is no terminal on which to ask; say it with --yes"
+    assert told == (
+        "waltz: nothing was changed: the fence of partition 1 is lowered to 1; there is no terminal on which to ask, "
+        "so say it with --yes"
+    )
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

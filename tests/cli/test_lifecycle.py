@@ -179,40 +179,6 @@ def stopped(*pids: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_everything_is_restarted_one_after_the_other_under_load(life: Lifecycle) -> None:
-    """Nobody's append fails, and all of it is in the log once."""
-    names = ["server/0", "server/1", "replica/0", "replica/1", "replica/2", "cluster-manager"]
-    before = {process.pid for process in life.processes()}
-    actors = {actor["pid"] for kind in ("servers", "replicas") for actor in life.status()[kind].values()}
-    assert actors <= before
-    command = [sys.executable, "-m", "waltz_ray", "restart", "--dir", str(life.directory), "--json"]
-    with waltz_ray.connect(directory=str(life.directory)) as client:
-        committed: dict[int, bytes] = {}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as restart:
-            while restart.poll() is None or not committed:
-                data = f"restart {len(committed)}".encode()
-                committed[client.append(1, data).result(30)] = data
-            told, errors = restart.communicate()
-        assert restart.returncode == 0, errors
-        assert json.loads(told) == {"cluster": "life", "restarted": names}
-        found = [each.data for each in client.feed(1, min(committed))]
-    assert found == [committed[n] for n in sorted(committed)]
-    status = life.status()
-    now = {actor["pid"] for kind in ("servers", "replicas") for actor in status[kind].values()}
-    assert len(now) == len(actors)
-    assert now & actors == set()
-    assert [server["draining"] for server in json.loads(list_servers(life))] == [False, False]
-
-
-def test_what_is_not_there_is_not_restarted(life: Lifecycle) -> None:
-    told = life.waltz("restart", "server/7", "--dir", str(life.directory), code=1).stderr
-    assert "runs no 'server/7'; there are: server/0, server/1, replica/0" in told
-
-
-def list_servers(life: Lifecycle) -> str:
-    return life.waltz("server", "list", "--json", "--dir", str(life.directory)).stdout
-
-
 def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
     def told(whom: str) -> str:
         before = time.monotonic()
@@ -236,10 +202,10 @@ def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
 
 
 def test_an_unknown_replica_cannot_be_replaced_nor_a_member(life: Lifecycle) -> None:
-    unknown = life.waltz("replace-replica", "7", "--dir", str(life.directory), code=1)
+    unknown = life.waltz("replace-replica", "7", "--yes", "--dir", str(life.directory), code=1)
     assert "has no replica 7" in unknown.stderr
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "all replicas are members")
-    member = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1)
+    member = life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), code=1)
     assert len(member.stderr.splitlines()) == 1
 
 
@@ -249,7 +215,7 @@ def test_a_replica_that_lost_its_disk_is_refused_until_replaced_and_then_copied(
     until(lambda: life.status()["replicas"]["2"]["state"] == "REFUSED", "the empty replica is refused")
     assert "waltz replace-replica 2" in life.waltz("status", "--dir", str(life.directory), code=1).stdout
     until(lambda: all(p["members"] == [0, 1] for p in life.status()["partitions"]), "sessions go on without it")
-    life.waltz("replace-replica", "2", "--dir", str(life.directory))
+    life.waltz("replace-replica", "2", "--yes", "--dir", str(life.directory))
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
     replicas = life.status()["replicas"]
     last_ids = [replicas[n]["partitions"]["0"]["last_id"] for n in "012"]
@@ -262,11 +228,11 @@ def test_a_damaged_control_file_is_told_by_replace_replica_and_can_be_set_aside(
     os.kill(life.status()["replicas"]["1"]["pid"], signal.SIGKILL)
     until(lambda: life.status()["replicas"]["1"]["state"] == "REFUSED", "the damaged replica is refused")
     until(lambda: all(p["members"] == [0, 2] for p in life.status()["partitions"]), "sessions go on without it")
-    refused = life.waltz("replace-replica", "1", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
+    refused = life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), code=1).stderr.splitlines()[-1]
     assert "replica 1 was declared replaceable, but it is REFUSED" in refused
     assert str(control) in refused
     assert "--set-files-aside" in refused
-    life.waltz("replace-replica", "1", "--dir", str(life.directory), "--set-files-aside")
+    life.waltz("replace-replica", "1", "--yes", "--dir", str(life.directory), "--set-files-aside")
     until(lambda: all(p["members"] == [0, 1, 2] for p in life.status()["partitions"]), "it is a member again")
     (aside,) = life.directory.glob("aside-replica-1-*")
     assert (aside / "waltz-storage.ctl").read_bytes() == b"\xff" * 300

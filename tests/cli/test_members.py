@@ -125,12 +125,12 @@ def test_a_drain_goes_on_through_the_death_of_the_manager_and_of_the_command(lif
 
 
 def test_a_drained_replica_is_removed_and_one_that_is_needed_is_not(life: Lifecycle, load: Load) -> None:
-    refused = life.waltz("replica", "remove", "1", *at(life), code=1).stderr
+    refused = life.waltz("replica", "remove", "1", "--yes", *at(life), code=1).stderr
     assert "waltz replica drain 1" in refused
-    life.waltz("replica", "remove", "0", *at(life))
+    life.waltz("replica", "remove", "0", "--yes", *at(life))
     until(lambda: "0" not in life.status()["replicas"], "the manager knows it no more")
     life.waltz("replica", "drain", "1", *at(life))
-    life.waltz("replica", "remove", "1", *at(life))
+    life.waltz("replica", "remove", "1", "--yes", *at(life))
     assert all(row["partitions"] == list(range(PARTITIONS)) for row in replicas(life).values())
     assert "3 replicas hold a partition" in life.waltz("replica", "drain", "2", *at(life), code=1).stderr
 
@@ -142,7 +142,7 @@ def test_servers_come_and_go_and_partitions_move_to_them(life: Lifecycle, load: 
     life.waltz("move", "-p", "0", "-p", "1", "--to", "server/2", *at(life))
     assert {0, 1} <= set(servers(life)[2]["partitions"])
     life.waltz("server", "drain", "0", *at(life))
-    life.waltz("server", "remove", "0", *at(life))
+    life.waltz("server", "remove", "0", "--yes", *at(life))
     until(lambda: "0" not in life.status()["servers"], "the manager knows it no more")
     assert sorted(servers(life)) == [1, 2]
     assert load.felt_s() < 2.0
@@ -157,7 +157,7 @@ def test_a_node_is_lost_under_load_and_made_up_for(life: Lifecycle, load: Load) 
     (life.directory / "replica-3").rename(life.directory / "lost")
     os.kill(status["servers"]["1"]["pid"], signal.SIGKILL)
     life.waltz("replica", "drain", "3", *at(life))
-    life.waltz("replica", "remove", "3", *at(life))
+    life.waltz("replica", "remove", "3", "--yes", *at(life))
     assert sorted(replicas(life)) == [2, 4, 5]
     until(lambda: "3" not in life.status()["replicas"], "the manager knows it no more")
     life.waltz("move", "-p", "0", "--replicas", "2,4,5", *at(life))

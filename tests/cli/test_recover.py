@@ -84,7 +84,7 @@ def test_all_that_was_committed_comes_back_and_appends_go_on(life: Disaster) -> 
     told = life.waltz("recover", "--from-replicas", str(life.directory)).stdout
     assert "nothing was changed; to do it" in told
     assert f"partition 0: ends with {len(life.records[0]) - 1}: replicas " in told
-    done = life.recover("--apply")
+    done = life.recover("--apply", "--yes")
     assert {int(p): each["last_id"] + 1 for p, each in done["partitions"].items()} == {
         **{p: len(records) for p, records in life.records.items()},
         PARTITIONS: 0,
@@ -104,7 +104,7 @@ def test_all_that_was_committed_comes_back_and_appends_go_on(life: Disaster) -> 
 
 def test_zookeeper_that_is_there_is_not_replaced(life: Disaster) -> None:
     life.waltz("down", "--dir", str(life.directory))
-    refused = life.waltz("recover", "--from-replicas", str(life.directory), "--apply", code=1).stderr
+    refused = life.waltz("recover", "--from-replicas", str(life.directory), "--apply", "--yes", code=1).stderr
     assert "ZooKeeper's data is still there" in refused
     life.waltz("up", "--dir", str(life.directory))
     life.check_records()
@@ -118,12 +118,12 @@ def test_without_a_quorum_of_a_partition_nothing_is_done_until_somebody_accepts_
         shutil.rmtree(life.directory / f"replica-{lost}")
     without = [p for p, one in sets.items() if len(one - {1, 2}) < 2]
     assert without
-    refused = life.recover("--apply", code=1)
+    refused = life.recover("--apply", "--yes", code=1)
     assert refused["done"] is False
     assert set(refused["undecided"]) == {str(p) for p in without}
     assert all("are needed" in why for why in refused["undecided"].values())
     assert not (life.directory / "waltz-recovered.json").exists()
-    accepted = life.recover("--apply", "--accept-data-loss")
+    accepted = life.recover("--apply", "--yes", "--accept-data-loss")
     for p in without:
         assert accepted["partitions"][str(p)]["lost"] == [[len(life.records.get(p, [])), None]]
     life.waltz("up", "--dir", str(life.directory))

@@ -98,7 +98,7 @@ def test_a_lost_disk_is_copied_from_the_sets_it_is_in(life: Lifecycle) -> None:
     without = [one - {4} for one in SETS]
     until(lambda: members(life.status()) == without, "sessions go on without it")
     append_everywhere(life)
-    life.waltz("replace-replica", "4", "--dir", str(life.directory))
+    life.waltz("replace-replica", "4", "--yes", "--dir", str(life.directory))
     until(lambda: members(life.status()) == SETS, "it is a member again")
     assert held(life.status()) == SETS
 

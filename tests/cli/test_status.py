@@ -116,6 +116,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(
     answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
     far = Endpoint("node-17.of-some-data-centre.example.org", 51234)
     answer(with_server(endpoint=far, partitions=dict.fromkeys(range(30), SERVED)))
     assert run("status") == 0
@@ -128,6 +129,7 @@ def test_cursors_are_told_where_there_are_some(
     answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
     cursor = CursorStatus(
         space="log", name="audit", positions={0: 5}, holds_retention=True, epoch=2, owner="pid 7", since_ms=0, lag=1234
     )
@@ -196,6 +198,7 @@ def test_kv_actors_and_what_they_serve_are_shown(
     answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
     asks = replace(KV_SPACE_SAID, lease=False)
     answer(replace(WITH_KV, kv={**WITH_KV.kv, 1: replace(KV, spaces={"items": asks})}))
     assert run("status") == 0
@@ -210,6 +213,7 @@ def test_a_kv_actor_that_has_opened_nothing_is_shown_too(
     answer: Callable[[ClusterStatus], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
     answer(with_kv(state=ActorState.STARTING, reason="space items is being opened", spaces={}))
     assert run("status") == 1
     told = capsys.readouterr().out

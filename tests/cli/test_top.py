@@ -54,6 +54,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[ClusterStatus]:
     monkeypatch.setattr(bring_up, "cluster_status", look)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
     return taken
 
 
@@ -121,7 +122,7 @@ def test_ctrl_c_is_its_end(seen: list[ClusterStatus], capsys: pytest.CaptureFixt
 
 def test_on_a_terminal_each_look_takes_the_place_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(live, "Console", lambda: Console(file=screen, force_terminal=True, width=80, height=10))
+    monkeypatch.setattr(live, "console", lambda: Console(file=screen, force_terminal=True, width=80, height=10))
     live.show_live([["first"], ["second"]])
     told = screen.getvalue()
     assert "\x1b[?1049h" in told

@@ -432,7 +432,7 @@ def test_a_cursor_goes_from_one_client_to_the_next(cluster: Cluster, capsys: pyt
                 seen += [transaction.transaction_id for transaction in cursor.poll(20)]
         assert seen == [*range(200)], "nothing twice where nobody failed"
         assert [each.lag for each in first.cursors()] == [0]
-        waltz(cluster, "cursor", "reset", "audit", "--to", "7")
+        waltz(cluster, "cursor", "reset", "audit", "--to", "7", "--yes")
         assert TrimStore(cluster._client, cluster.name).raise_marks({0: 100}) == {0: 7}
         waltz(cluster, "cursor", "delete", "audit", "--confirm", "audit")
         assert TrimStore(cluster._client, cluster.name).holds.all() == {}

@@ -136,27 +136,6 @@ def test_a_manager_that_ends_in_the_middle_of_a_drain_is_followed_by_one_that_go
         verified(cluster, [0, 2, 3])
 
 
-def test_what_partitions_lack_is_told(tmp_path: Path, zookeeper_server: str) -> None:
-    with (
-        Cluster(tmp_path, zookeeper_server, partitions=2, servers=2) as cluster,
-        Members(cluster.name, zookeeper=zookeeper_server) as members,
-    ):
-        for p in range(2):
-            cluster.wait_members(p, {0, 1, 2})
-        wait_until(lambda: members.lacking() == [], "nothing is missing")
-        cluster.stop_replica(2)
-        for p in range(2):
-            cluster.wait_members(p, {0, 1})
-        expected = ["partition 0 lacks replica 2", "partition 1 lacks replica 2"]
-        wait_until(lambda: members.lacking() == expected, "the published sessions say so")
-        cluster.start_replica(2)
-        wait_until(lambda: members.lacking() == [], "it is a member again")
-        for server_id in list(cluster.servers):
-            cluster.stop_server(server_id)
-        cluster.place([1000])
-        assert members.lacking() == ["partition 0 is not open", "partition 1 is not open"]
-
-
 def test_a_lost_node_is_drained_though_it_never_answers_again(tmp_path: Path, zookeeper_server: str) -> None:
     """A replica and a server go at once; the replica's partitions are copied from those that are left."""
     with Cluster(tmp_path, zookeeper_server, partitions=PARTITIONS, replicas=4, servers=2, replication=3) as cluster:

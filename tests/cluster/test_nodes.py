@@ -108,6 +108,9 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
     address = ["--cluster", "nodes", "--address", nodes.address]
 
     first = json.loads(waltz("status", *address, "--json").stdout)
+    logged = [json.loads(line) for line in waltz("log", *address, "--json").stdout.splitlines()]
+    assert {"cluster-manager", "replica/0", "replica/1", "replica/2", "server/0"} <= {each["actor"] for each in logged}
+    assert len({(each["at_ms"], each["actor"], each["text"]) for each in logged}) > 0.9 * len(logged), "each once"
     zookeeper = str(first["zookeeper"])
     assert len({replica["node"] for replica in first["replicas"].values()}) == 3, "each replica is on its own node"
     with connect("nodes", zookeeper=zookeeper) as client:

@@ -32,8 +32,8 @@ OF_LAYERS = ("waltz_kv_", "waltz_topic_", "waltz_cursor_")
 
 
 class Operated:
-    def __init__(self, zookeeper: str, url: str) -> None:
-        self.zookeeper, self.url = zookeeper, url
+    def __init__(self, zookeeper: str, url: str, name: str = NAME) -> None:
+        self.zookeeper, self.url, self.name = zookeeper, url, name
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -47,7 +47,7 @@ class Operated:
     def load(self) -> Iterator[Callable[[], int]]:
         """Appends until the block ends; how many have been taken."""
         stop, taken = threading.Event(), [0]
-        with connect(NAME, zookeeper=self.zookeeper) as client:
+        with connect(self.name, zookeeper=self.zookeeper) as client:
 
             def run() -> None:
                 while not stop.is_set():

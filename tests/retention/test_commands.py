@@ -44,7 +44,7 @@ def test_by_hand(cluster: Cluster, capsys: Capture) -> None:
     dry = told(cluster, capsys, "trim", "-p", "0", "--before", "10", "--dry-run")
     assert dry == where + "the trim mark would be raised from 0 to 10, 10 more transactions may go\n"
     assert trims.marks() == {}
-    done = told(cluster, capsys, "trim", "-p", "0", "--before", "10")
+    done = told(cluster, capsys, "trim", "-p", "0", "--before", "10", "--yes")
     assert done == where + "the trim mark is raised from 0 to 10, 10 more transactions may go\n"
     assert told(cluster, capsys, "trim", "-p", "0", "--before", "4") == (
         where + "the trim mark is 10 already, nothing is changed\n"
@@ -64,7 +64,7 @@ def test_what_a_hold_keeps_back(cluster: Cluster, capsys: Capture) -> None:
     before = max(11, trims.marks().get(0, 0))
     trims.holds.hold("audit", {0: before, 1: 0}, "the auditors")
     line = f"partition 0 of space log: not to 18: hold audit keeps transactions from {before} on (the auditors)\n"
-    for more in (["--dry-run"], []):
+    for more in (["--dry-run"], ["--yes"]):
         assert told(cluster, capsys, "trim", "-p", "0", "--before", "18", *more).endswith(line)
     assert trims.marks()[0] <= before
     listed = told(cluster, capsys, "holds", "list")
@@ -76,9 +76,11 @@ def test_what_a_hold_keeps_back(cluster: Cluster, capsys: Capture) -> None:
     assert json.loads(told(cluster, capsys, "holds", "list", "--json")) == [
         {"name": "audit", "why": "the auditors", "positions": positions}
     ]
-    assert told(cluster, capsys, "holds", "release", "audit") == "hold audit is released\n"
-    assert "has no hold 'audit'; see: waltz holds list" in told(cluster, capsys, "holds", "release", "audit", code=1)
-    assert "raised" in told(cluster, capsys, "trim", "-p", "0", "--before", "18")
+    assert told(cluster, capsys, "holds", "release", "audit", "--yes") == "hold audit is released\n"
+    assert "has no hold 'audit'; see: waltz holds list" in told(
+        cluster, capsys, "holds", "release", "audit", "--yes", code=1
+    )
+    assert "raised" in told(cluster, capsys, "trim", "-p", "0", "--before", "18", "--yes")
 
 
 def test_a_feed_from_below_names_the_first_there_is(cluster: Cluster, capsys: Capture) -> None:

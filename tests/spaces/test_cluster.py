@@ -186,7 +186,8 @@ def test_the_commands(cluster: ManagedCluster, tmp_path: Path, capsys: pytest.Ca
     for arguments, error in (
         (
             ("delete", "users"),
-            "waltz: deleting space 'users' removes all its records; confirm it with its name: users\n",
+            "waltz: nothing was changed: space users goes with all records of its 2 partitions, for ever; there is no "
+            "terminal on which to ask, so say it with --yes\n",
         ),
         (("delete", "log", "--confirm", "log"), "the one every cluster has; it cannot be deleted"),
         (("create", "users", "--partitions", "1"), "is there already; take another name"),

@@ -238,10 +238,10 @@ def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path
     assert all(row["address"] and row["end"] > 0 for row in rows)
     behind = {row["partition"]: row["lag"] for row in json.loads(said("lag", "commands", "--json"))}
     assert behind.keys() == {0, 1, 2, 3}
-    assert "commands goes on at orders 0/0" in said("reset", "commands", "orders", "--to", "0")
+    assert "commands goes on at orders 0/0" in said("reset", "commands", "orders", "--to", "0", "--yes")
     again = said("consume", "orders", "--group", "commands", "--type", "typed", "--limit", "2").splitlines()
     assert sorted(again) == ["and again", "by hand"]
-    assert said("reset", "commands", "orders", "--to", "latest").count("goes on at") == 4
+    assert said("reset", "commands", "orders", "--to", "latest", "--yes").count("goes on at") == 4
     assert {row["lag"] for row in json.loads(said("lag", "commands", "--json"))} == {0}
     checkpoint, key = tmp_path / "to-parquet", key_of(place)
     ends = {row["partition"]: row["end"] for row in rows}
@@ -255,8 +255,8 @@ def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path
     OffsetLog(tmp_path / "other", of._replace(cluster_key="another"), lambda stream_id: ends).close()
     assert "another cluster" in refused("lag", "--stream", str(tmp_path / "other"))
     assert "is not the checkpoint of a stream" in refused("lag", "--stream", str(tmp_path))
-    said("reset", "commands", "orders", "--to", "earliest", "--partition", "2")
-    said("reset", "commands", "orders", "--to", "1h")
+    said("reset", "commands", "orders", "--to", "earliest", "--partition", "2", "--yes")
+    said("reset", "commands", "orders", "--to", "1h", "--yes")
     assert "has partitions 0 to 3" in refused("reset", "commands", "orders", "--to", "0", "--partition", "4")
     assert "of kind kv, not topic" in refused("describe", "topic-offsets")
     assert said("access") == "{}\n"

@@ -191,7 +191,7 @@ def test_a_stopped_actor_appends_and_confirms_nothing_when_it_wakes_up(
     [slot] = until(lambda: topics.status(zombie), "it answers").slots
 
     async def work(ways: RealWays) -> None:
-        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "zombies", "orders", "--to", "latest")
+        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "zombies", "orders", "--to", "latest", "--yes")
         await sent(ways, b"one", b"two", slot=slot)
         broker = await ways.connection((await brokers(ways))[slot])
         assert (await broker.register("zombies", "orders", "asleep")).code == 200
@@ -235,13 +235,13 @@ def test_t29_offsets_are_set_while_members_consume_and_survive_kills(
     topics.settle()
 
     async def work(ways: RealWays) -> None:
-        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "movers", "orders", "--to", "latest")
+        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "movers", "orders", "--to", "latest", "--yes")
         member = SceneMember(ways, "mover", "movers")
         numbers = await sent(ways, *(b"%d" % number for number in range(10)))
         assert await consumed(member, 10) == [b"%d" % number for number in range(10)]
 
         async def reset(to: str) -> None:
-            words = ("topic", "reset", "movers", "orders", "--to", to, "--partition", "0")
+            words = ("topic", "reset", "movers", "orders", "--to", to, "--partition", "0", "--yes")
             await asyncio.to_thread(topics.said, capsys, *words)
             member.got.clear()
 
@@ -317,7 +317,7 @@ def test_groups_go_on_at_their_offsets_in_a_restored_cluster(
 
     async def before(ways: RealWays) -> None:
         member = SceneMember(ways, "kept", "kept")
-        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "kept", "orders", "--to", "latest")
+        await asyncio.to_thread(topics.said, capsys, "topic", "reset", "kept", "orders", "--to", "latest", "--yes")
         await sent(ways, b"consumed")
         assert await consumed(member, 1) == [b"consumed"]
         await sent(ways, b"not yet")

@@ -14,12 +14,14 @@ from tests.wire.helpers import fuzz
 from waltz_ray.errors import WireError
 from waltz_ray.wire.framing import (
     FRAME_HEADER_BYTES,
+    MAGIC_AUTHENTICATION,
     MAGIC_CLIENT,
     MAGIC_HELLO,
     MAGIC_REPLICA,
     MAX_HELLO_BYTES,
     Frame,
     FrameDecoder,
+    GreetedDecoder,
     Hello,
     decode_hello,
     encode_frame,
@@ -264,3 +266,43 @@ def test_very_many_versions_are_not_all_named() -> None:
     with pytest.raises(WireError, match=r"105.* and 84 more$") as error:
         negotiate((5,), range(100, 200))
     assert len(str(error.value)) < 200
+
+
+WITH_HELLO = [
+    (
+        False,
+        1,
+        encode_frame(MAGIC_REPLICA, 2, b"payload"),
+        "frame of magic 'R' has version 2, this connection speaks [1]",
+    ),
+    (False, 2, encode_frame(MAGIC_CLIENT, 4, b"payload"), "frame magic 0x4C is not one of ours here (0x52 'R'); "),
+    (True, 2, encode_frame(MAGIC_REPLICA, 2, bytes(100_000)), "frame magic 0x52 is not one of ours here (0x41 'A'); "),
+    (
+        True,
+        2,
+        encode_frame(MAGIC_AUTHENTICATION, 1, bytes(5000)),
+        "frame of magic 'A' has 5000 bytes, the limit is 4096;",
+    ),
+]
+
+
+@pytest.mark.parametrize(("authenticates", "theirs", "frame", "error"), WITH_HELLO)
+@pytest.mark.parametrize("cut", [7, 9, 13])
+def test_a_frame_that_begins_in_one_piece_with_the_hello_is_checked_like_any_other(
+    authenticates: bool, theirs: int, frame: bytes, error: str, cut: int
+) -> None:
+    """``make fuzz`` has found it: nothing was agreed on when such a header was read, and nobody looked at it again."""
+    decoder = GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20, authenticates)
+    with pytest.raises(WireError, match=re.escape(error)):
+        decoder.feed(encode_hello(Hello((theirs,), "x")) + frame[:cut])
+    with pytest.raises(WireError, match=re.escape(error)):
+        decoder.feed(frame[cut:])
+
+
+def test_a_frame_that_has_begun_when_all_is_proved_is_checked_too() -> None:
+    decoder = GreetedDecoder(MAGIC_REPLICA, (2,), 1 << 20, authenticates=True)
+    frame = encode_frame(MAGIC_AUTHENTICATION, 1, b"payload")
+    assert decoder.feed(encode_hello(Hello((2,), "x")) + frame[:9]) == []
+    decoder.admit()
+    with pytest.raises(WireError, match="frame magic 0x41 is not one of ours here"):
+        decoder.feed(frame[9:])

@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.cut_off import CutOff
 from waltz_ray.actors.layers import Layers
 from waltz_ray.actors.manager import Manager
@@ -296,7 +297,7 @@ class ClusterManager:
         from waltz_ray.coordination.original_nodes import OriginalNodes
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
-        logging.basicConfig(level=logging.INFO)
+        begin_log(cluster, "cluster-manager")
         self._cluster, self._connect_string = cluster, zookeeper
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)

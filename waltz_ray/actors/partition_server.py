@@ -13,6 +13,7 @@ import ray
 
 from waltz_ray import compat
 from waltz_ray.actors.access_guard import AccessGuard
+from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
@@ -38,7 +39,7 @@ class PartitionServer:
     """An async actor. Every method may be called again after a lost answer; none is on the data path but channels."""
 
     def __init__(self, cluster: str, zookeeper: str, server_id: int, config: ServerConfig, secret_path: str) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        begin_log(cluster, f"server/{server_id}")
         self._cluster = cluster
         self._zookeeper = zookeeper
         self._server_id = server_id

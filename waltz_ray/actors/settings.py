@@ -26,6 +26,11 @@ from waltz_ray.protocol.cluster_members import ClusterMembers
 __all__ = ["Settings", "as_of", "from_json", "to_json"]
 
 
+_SECTIONS: Mapping[str, type[Any]] = {
+    **{"storage": StorageConfig, "server": ServerConfig, "kv": KvConfig, "topics": TopicConfig, "http": HttpConfig},
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """``placement``: replica -> the Ray resource that ties it to its node (``protocol.placement.place_replicas``).
@@ -87,10 +92,10 @@ def from_json(values: Mapping[str, Any]) -> Settings:
         raise CoordinationError(
             f"ZooKeeper's cluster settings are not ours ({error!r}); was it made by waltz up?"
         ) from error
-    fields["storage"] = build(StorageConfig, fields.get("storage", {}))
-    fields["server"] = build(ServerConfig, fields.get("server", {}))
-    fields["kv"] = build(KvConfig, fields.get("kv", {}))
-    fields["topics"] = build(TopicConfig, fields.get("topics", {}))
-    fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
-    fields["http"] = build(HttpConfig, fields.get("http", {}))
-    return Settings(build(ClusterConfig, fields), placement)
+    try:
+        for name, kind in _SECTIONS.items():
+            fields[name] = build(kind, fields.get(name, {}))
+        fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
+        return Settings(build(ClusterConfig, fields), placement)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CoordinationError(f"ZooKeeper's cluster settings make no sense ({error!r})") from error

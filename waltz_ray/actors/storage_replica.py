@@ -48,6 +48,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.full_disk import FullDisk, few
 from waltz_ray.actors.lost_files import LostFiles
 from waltz_ray.actors.measured_disk import MeasuredDisk
@@ -465,7 +466,7 @@ class StorageReplica:
     ) -> None:
         import ray
 
-        logging.basicConfig(level=logging.INFO)
+        begin_log(cluster, f"replica/{replica_id}")
         self._node_id = ray.get_runtime_context().get_node_id()
         host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host, secret_path)

@@ -38,6 +38,7 @@ __all__ = [
     "ActorAnswers",
     "RaySupervisor",
     "alive_nodes",
+    "close_and_restart_actor",
     "ask",
     "end_actor",
     "ensure_actor",
@@ -210,6 +211,19 @@ def restart_actor(cluster: str, name: str) -> None:
     """End the actor's process; Ray starts it again. Nothing happens if there is no such actor."""
     handle = find_actor(cluster, name)
     if handle is not None:
+        ray.kill(handle, no_restart=False)
+
+
+def close_and_restart_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
+    """Ask the actor to shut down, then end its process; Ray starts it again. One that does not answer is just ended."""
+    handle = find_actor(cluster, name)
+    if handle is None:
+        return
+    try:
+        ray.get(handle.shutdown.remote(), timeout=timeout_s)
+    except RayError:
+        pass  # as in end_actor
+    finally:
         ray.kill(handle, no_restart=False)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 
+from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.full_disk import little_room
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import CoordinationError
+from waltz_ray.finding.ray_lookup import namespace_of
 from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
 
 __all__ = ["ZooKeeperHost", "ZooKeeperKeeper"]
@@ -78,7 +80,7 @@ class ZooKeeperHost:
     def __init__(self, data_dir: str, start_timeout_s: float) -> None:
         import ray
 
-        logging.basicConfig(level=logging.INFO)
+        begin_log(str(ray.get_runtime_context().namespace).removeprefix(namespace_of("")), "zookeeper")
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._data_dir = data_dir
         self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)

@@ -182,7 +182,7 @@ def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
         return None
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"{path} is damaged ({error}); make it again with: waltz recover") from error
 
 

@@ -117,7 +117,7 @@ def read_restored(directory: str | os.PathLike[str]) -> RestoredCluster | None:
         return None
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"{path} is damaged ({error}); remove {directory} and restore again") from error
     if not restored.complete:
         raise StorageError(

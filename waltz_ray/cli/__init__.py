@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from waltz_ray.cli import contexts
+from waltz_ray.cli.dressing import dress
 from waltz_ray.errors import WaltzError
 
 __all__ = ["COMMANDS", "main", "make_app"]
@@ -21,8 +22,7 @@ COMMANDS = {
     **{"up": "up", "down": "up", "apply": "apply", "status": "status", "load": "load", "feed": "feed", "demo": "demo"},
     **{"inspect": "inspect", "verify": "verify", "fence": "fence", "replace-replica": "replicas", "doctor": "doctor"},
     **{"top": "top", "replica": "members", "server": "members", "move": "move", "rebalance": "move"},
-    **{"restart": "restart"},
-    **{"produce": "produce", "context": "context"},
+    **{"produce": "produce", "context": "context", "log": "log", "upgrade": "upgrade"},
     **{"space": "space", "cursor": "cursor", "trim": "retention", "holds": "retention"},
     **{"kv": "kv", "topic": "topic", "certs": "certs", "access": "access"},
     **{"backup": "backup", "restore": "backup", "recover": "recover"},
@@ -48,6 +48,7 @@ def make_app(command: str = "") -> typer.Typer:
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         import_module(f"{__name__}.{module}").register(app)
+    dress(app)
     return app
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltz_ray.cli.common import JsonOption, print_json, progress_line
+from waltz_ray.cli.common import JsonOption, print_data, progress_line
 
 if TYPE_CHECKING:
     from waltz_ray.deployment import Change
@@ -36,14 +36,14 @@ def apply(
     if dry_run:
         changes = deployment.compare(wanted)
         if as_json:
-            print_json({"cluster": wanted.cluster.name, "changes": [_fields(each) for each in changes]})
+            print_data({"cluster": wanted.cluster.name, "changes": [_fields(each) for each in changes]})
         else:
             _show(changes, wanted.cluster.name)
         raise typer.Exit(1 if any(each.verb is Verb.REFUSE for each in changes) else 0)
     with progress_line(as_json) as progress:
         applied = deployment.apply(wanted, progress)
     if as_json:
-        print_json(asdict(applied.cluster) | {"changes": [_fields(each) for each in applied.changes]})
+        print_data(asdict(applied.cluster) | {"changes": [_fields(each) for each in applied.changes]})
         return
     for warning in applied.cluster.warnings:
         typer.echo(f"warning: {warning}", err=True)

@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from waltz_ray.cli.backup_progress import BackupProgress
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    JsonOption,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
+    table_of,
+)
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import moment
 from waltz_ray.errors import InvalidInput
@@ -125,7 +134,7 @@ def run(
         raise
     seconds = time.monotonic() - begin_s
     if as_json:
-        print_json({"target": place.shown, **asdict(done), "seconds": round(seconds, 3)})
+        print_data({"target": place.shown, **asdict(done), "seconds": round(seconds, 3)})
         return
     typer.echo(
         f"{place.shown}: {done.transactions:,} transactions of {done.cluster} in {seconds:.1f} s, "
@@ -157,7 +166,7 @@ def verify(target: TargetArgument, as_json: JsonOption = False) -> None:
     }
     if as_json:
         damages = [{"file": d.file, "offset": d.offset, "reason": d.reason} for d in report.damages]
-        print_json({"target": place.shown, "ok": report.ok, **counts, "damages": damages})
+        print_data({"target": place.shown, "ok": report.ok, **counts, "damages": damages})
     else:
         for damage in report.damages:
             typer.echo(str(damage), err=True)
@@ -173,6 +182,7 @@ def verify(target: TargetArgument, as_json: JsonOption = False) -> None:
 @_backup.command("holds")
 def holds(
     release: Annotated[str, typer.Option(help="Let go of this one.", show_default=False)] = "",
+    yes: YesOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -185,17 +195,18 @@ def holds(
         if release:
             if release not in found:
                 raise InvalidInput(f"no backup holds anything by the name {release!r}; there are: {_listed(found)}")
+            confirmed(f"hold {release} ({found[release][0]}) keeps nothing from being trimmed any more", yes)
             source.release(release)
             typer.echo(f"{release} is released: what it kept may be trimmed")
             return
     if as_json:
-        print_json([{"name": name, "why": why, "positions": positions} for name, (why, positions) in found.items()])
+        print_data([{"name": name, "why": why, "positions": positions} for name, (why, positions) in found.items()])
         return
     table = table_of("hold", "of", "partitions", "from transaction")
     for name, (why, positions) in found.items():
         ids = sorted(positions.values())
         table.add_row(name, why, str(len(ids)), f"{ids[0]} to {ids[-1]}" if ids else "-")
-    Console().print(table)
+    console().print(table)
 
 
 def _listed(found: Any) -> str:
@@ -235,11 +246,11 @@ def restore(
         raise
     seconds = time.monotonic() - begin_s
     if as_json:
-        print_json({"target": place.shown, **asdict(done), "seconds": round(seconds, 3)})
+        print_data({"target": place.shown, **asdict(done), "seconds": round(seconds, 3)})
         return
     typer.echo(
         f"{done.directory}: {done.transactions:,} transactions of {len(done.next_ids)} partitions on {done.replicas} "
         f"replicas, in {seconds:.1f} s; start it with: waltz up --dir {done.directory}"
     )
     if done.hold:
-        typer.echo(f"its retention trims nothing of this until you say: waltz backup holds --release {done.hold}")
+        typer.echo(f"its retention trims nothing of this until you say: waltz backup holds --release {done.hold} --yes")

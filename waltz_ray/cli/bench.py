@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from waltz_ray.cli.common import JsonOption, print_json, progress_line
+from waltz_ray.cli.common import JsonOption, print_data, progress_line
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ConfigError, InvalidInput
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
@@ -70,7 +70,7 @@ def _run(
     with progress_line(as_json) as progress, in_place as place, redirect_stdout(sys.stderr):
         found = action(place, progress)  # Ray reports killed processes on stdout, which is for the result
     if as_json:
-        print_json(found)
+        print_data(found)
     else:
         report.show(found, _console())
 
@@ -482,7 +482,7 @@ def everything(
     if results:
         part.write_results(found, Path(results))
     if as_json:
-        print_json(found)
+        print_data(found)
     else:
         console = _console()
         for each in found["parts"]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_data
 
 __all__ = ["register"]
 
@@ -47,7 +47,7 @@ def make(
         names = {
             each.name: {"certificate": str(each.certificate), "key": str(each.key), "new": each.new} for each in made
         }
-        print_json(names)
+        print_data(names)
         return
     for each in made:
         typer.echo(f"{each.name}: {each.certificate} {each.key}{'' if each.new else ' (was there)'}")

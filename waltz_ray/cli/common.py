@@ -1,12 +1,15 @@
-"""What the commands share: finding the cluster, progress, JSON."""
+"""What the commands share: finding the cluster, asking before something is lost, what they print and how."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from contextvars import ContextVar
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -21,11 +24,17 @@ __all__ = [
     "AddressOption",
     "ClusterOption",
     "DirOption",
+    "DryRunOption",
     "JsonOption",
+    "Output",
+    "OutputOption",
     "YesOption",
+    "choose_output",
     "confirmed",
+    "console",
     "find",
-    "print_json",
+    "print_data",
+    "print_item",
     "progress_line",
     "table_of",
 ]
@@ -35,18 +44,54 @@ ClusterOption = Annotated[str, typer.Option("--cluster", help="The cluster's nam
 AddressOption = Annotated[
     str, typer.Option("--address", help="Address of its Ray, host:port or auto. \\[default: $RAY_ADDRESS]")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+class Output(str, Enum):
+    """How a command's result is printed: for people, or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Short for --output json.")]
+"""Of every command with a result, as ``as_json``. ``dressing.py`` adds ``--output``: then it says whether a program
+reads the result, and ``print_data`` knows in which form."""
+
+OutputOption = Annotated[
+    Output | None,
+    typer.Option("--output", "-o", help="table, json or yaml. \\[default: table]", show_default=False),
+]
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+_PIPE_WIDTH = 4096
+_output: ContextVar[Output] = ContextVar("output", default=Output.JSON)
 
 
-def confirmed(question: str, yes: bool) -> None:
-    """Go on only with ``yes``, or if a person at a terminal says so, else exit with 1. InvalidInput: nobody to ask."""
+def choose_output(output: Output | None, as_json: bool) -> bool:
+    """What is meant by both options: whether a program reads the result. InvalidInput if they contradict each other."""
+    if as_json and output not in (None, Output.JSON):
+        raise InvalidInput(f"--json and --output {output.value} contradict each other; leave one out")
+    _output.set(Output.YAML if output is Output.YAML else Output.JSON)
+    return as_json or output in (Output.JSON, Output.YAML)
+
+
+def confirmed(what: str, yes: bool, dry_run: bool = False) -> None:
+    """Before ``what`` is done, which cannot be undone: go on with ``yes``, or if a person at a terminal says so.
+
+    Else it exits: with 1 if that person does not want it; with 0, having said what would be done, of a ``dry_run``.
+    InvalidInput if there is nobody to ask. In all these cases nothing is changed.
+    """
+    if dry_run:
+        typer.echo(f"nothing was changed; without --dry-run: {what}")
+        raise typer.Exit
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput("nothing was changed: there is no terminal on which to ask; say it with --yes")
-    if not typer.confirm(question, err=True):
+        raise InvalidInput(f"nothing was changed: {what}; there is no terminal on which to ask, so say it with --yes")
+    if not typer.confirm(f"{what}. Go on?", err=True):
         typer.echo("nothing was changed", err=True)
         raise typer.Exit(1)
 
@@ -58,14 +103,46 @@ def find(directory: str = "", name: str = "", address: str = "") -> FoundCluster
     return find_cluster(name, directory, address)
 
 
-def print_json(value: Any) -> None:
-    """On stdout, for programs."""
-    print(json.dumps(value, indent=2))
+def print_data(value: Any) -> None:
+    """On stdout, for programs, as ``--output`` says."""
+    if _output.get() is Output.YAML:
+        print(_yaml(value), end="")
+    else:
+        print(json.dumps(value, indent=2))
+
+
+def print_item(value: Any) -> None:
+    """One of many on stdout, at once: a line of JSON, or a document of YAML."""
+    if _output.get() is Output.YAML:
+        print("---\n" + _yaml(value), end="", flush=True)
+    else:
+        print(json.dumps(value), flush=True)
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    # by way of JSON: the same keys and values, and nothing that only Python reads
+    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True))
+
+
+def plain(out: TextIO | None = None) -> bool:
+    """Whether it is to be without colours and boxes: it goes into a pipe or a file, or NO_COLOR is set."""
+    return bool(os.environ.get("NO_COLOR")) or not (out or sys.stdout).isatty()
+
+
+def console() -> Console:
+    """Stdout. Into a pipe or a file a line is as long as it is, unless COLUMNS says otherwise."""
+    piped = not sys.stdout.isatty() and not os.environ.get("COLUMNS")
+    return Console(width=_PIPE_WIDTH) if piped else Console()
 
 
 def table_of(*names: str) -> Table:
-    """A table whose cells go on in a further line where the terminal is narrow, and are never cut."""
-    table = Table()
+    """A table whose cells go on in a further line where the terminal is narrow, and are never cut.
+
+    Where it is ``plain`` it has no box, and its columns are two spaces apart.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0)) if plain() else Table()
     for name in names:
         table.add_column(name, overflow="fold")
     return table

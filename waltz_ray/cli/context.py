@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from waltz_ray.cli.common import JsonOption, print_json, table_of
+from waltz_ray.cli.common import JsonOption, console, print_data, table_of
 from waltz_ray.cli.contexts import Context, config_file, read, write
 from waltz_ray.errors import InvalidInput
 
@@ -84,13 +83,13 @@ def list_contexts(as_json: JsonOption = False) -> None:
     """List the contexts."""
     contexts = read(config_file())
     if as_json:
-        print_json([{"name": n, "current": n == contexts.current} | asdict(c) for n, c in contexts.named.items()])
+        print_data([{"name": n, "current": n == contexts.current} | asdict(c) for n, c in contexts.named.items()])
         return
     table = table_of("in use", "context", "cluster", "zookeeper", "address", "dir")
     for name, each in contexts.named.items():
         values = (each.cluster, each.zookeeper, each.address, each.dir)
         table.add_row("*" if name == contexts.current else "", name, *(value or "-" for value in values))
-    Console().print(table)
+    console().print(table)
 
 
 @_context.command()
@@ -108,7 +107,7 @@ def show(
         raise typer.Exit(1)
     found = asdict(contexts.get(name))
     if as_json:
-        print_json({"name": name, "current": name == contexts.current} | found)
+        print_data({"name": name, "current": name == contexts.current} | found)
         return
     for key, value in ({"context": name} | found).items():
         if value:

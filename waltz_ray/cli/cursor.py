@@ -7,10 +7,20 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    DryRunOption,
+    JsonOption,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
+    table_of,
+)
 from waltz_ray.cli.connecting import SpaceOption, ZooKeeperOption, open_client
 from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.errors import CursorNotFound, InvalidInput
@@ -65,9 +75,9 @@ def list_cursors(
     with open_client(directory, cluster, address, zookeeper, space=space) as client:
         found = client.cursors()
     if as_json:
-        print_json(to_json(found))
+        print_data(to_json(found))
     else:
-        Console().print(cursor_table(found))
+        console().print(cursor_table(found))
 
 
 @_cursor.command()
@@ -84,19 +94,21 @@ def show(
     with open_client(directory, cluster, address, zookeeper, space=space) as client:
         found = _found(client, name, space)
     if as_json:
-        print_json(to_json(found))
+        print_data(to_json(found))
         return
-    console, table = Console(), table_of("partition", "next ID")
+    screen, table = console(), table_of("partition", "next ID")
     for partition_id, position in found.positions.items():
         table.add_row(str(partition_id), str(position))
-    console.print(cursor_table([found]))
-    console.print(table)
+    screen.print(cursor_table([found]))
+    screen.print(table)
 
 
 @_cursor.command()
 def reset(
     name: NameArgument,
     to: Annotated[str, typer.Option(help=f"earliest, latest, a transaction ID, or {MOMENT_HELP}.", show_default=False)],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -106,7 +118,9 @@ def reset(
     """Move a cursor that nobody has, in all its partitions, back or forth."""
     start = start_of(to)
     with open_client(directory, cluster, address, zookeeper, space=space) as client:
-        _found(client, name, space)  # or it would be made
+        found = _found(client, name, space)  # or it would be made
+        now = ", ".join(f"{p}/{position}" for p, position in found.positions.items())
+        confirmed(f"cursor {name} of space {space} forgets that it is at {now}, and goes on at {to}", yes, dry_run)
         with client.cursor(name, wait=0) as cursor:
             cursor.reset(start)
             where = ", ".join(f"{p}/{position}" for p, position in cursor.positions.items())
@@ -116,7 +130,9 @@ def reset(
 @_cursor.command()
 def delete(
     name: NameArgument,
-    confirm: Annotated[str, typer.Option(help="The name of the cursor once more.", show_default=False)] = "",
+    confirm: Annotated[str, typer.Option(help="Its name once more, instead of --yes.", show_default=False)] = "",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -124,9 +140,13 @@ def delete(
     space: SpaceOption = DEFAULT_SPACE,
 ) -> None:
     """Delete a cursor that nobody has, and what it holds: where it was is known to nobody then."""
-    if confirm != name:
-        raise InvalidInput(f"deleting cursor {name!r} forgets where it is; confirm it: --confirm {name}")
+    if confirm not in ("", name):
+        raise InvalidInput(f"--confirm {confirm} is not the name of cursor {name!r}; nothing was changed")
     with open_client(directory, cluster, address, zookeeper, space=space) as client:
+        _found(client, name, space)
+        confirmed(
+            f"cursor {name} of space {space} goes; where it was is known to nobody then", yes or bool(confirm), dry_run
+        )
         client.delete_cursor(name)
     typer.echo(f"cursor {name} of space {space} is gone")
 

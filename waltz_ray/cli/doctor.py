@@ -7,11 +7,10 @@ import sys
 from dataclasses import asdict
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, console, print_data
 from waltz_ray.cli.status import look
 from waltz_ray.errors import CoordinationError, WaltzError
 from waltz_ray.runtime.findings import Finding, examine
@@ -49,7 +48,7 @@ def doctor(
         raise typer.Exit(2) from error
     found = [*examine(view), *_here(view)]
     if as_json:
-        print_json({"cluster": view.cluster, "problems": [asdict(finding) for finding in found]})
+        print_data({"cluster": view.cluster, "problems": [asdict(finding) for finding in found]})
     else:
         _show(view, found)
     if found:
@@ -57,13 +56,13 @@ def doctor(
 
 
 def _show(view: ClusterStatus, found: list[Finding]) -> None:
-    console = Console()
+    screen = console()
     for finding in found:
-        console.print(Text(str(finding), style="yellow", overflow="fold"))
-        console.print(Padding(Text(finding.remedy, overflow="fold"), (0, 0, 0, 4)))
+        screen.print(Text(str(finding), style="yellow", overflow="fold"))
+        screen.print(Padding(Text(finding.remedy, overflow="fold"), (0, 0, 0, 4), expand=False))
     count = f"{len(view.partitions)} partitions, {len(view.replicas)} replicas, {len(view.servers)} servers"
     result = f"{len(found)} problem{'s' if len(found) > 1 else ''}" if found else "no problem"
-    console.print(Text(f"cluster {view.cluster}: {result} ({count})", overflow="fold"))
+    screen.print(Text(f"cluster {view.cluster}: {result} ({count})", overflow="fold"))
 
 
 def _here(view: ClusterStatus) -> list[Finding]:

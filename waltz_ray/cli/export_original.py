@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_ray.cli.common import JsonOption, print_json
+from waltz_ray.cli.common import JsonOption, print_data
 
 __all__ = ["register"]
 
@@ -45,7 +45,7 @@ def export(
         typer.echo(f"waltz: {note}", err=True)
     if as_json:
         partitions = {str(partition): records for partition, records in found.records.items()}
-        print_json({"directory": into, "partitions": partitions, "segments": found.segments, "bytes": found.bytes})
+        print_data({"directory": into, "partitions": partitions, "segments": found.segments, "bytes": found.bytes})
         return
     records = sum(each or 0 for each in found.records.values())
     counts = f"{len(found.records)} partitions, {records:,} records, {found.bytes:,} bytes"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from waltz_ray.cli.common import JsonOption, YesOption, confirmed, print_json, table_of
+from waltz_ray.cli.common import JsonOption, YesOption, confirmed, console, print_data, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import InvalidInput
 
@@ -46,11 +45,11 @@ def show(
 
     found = {each: _wanted(each, read_fences(OsDisk(), each), partition) for each in storage_directories(directory)}
     if as_json:
-        print_json([{"directory": each} | fence._asdict() for each, fences in found.items() for fence in fences])
+        print_data([{"directory": each} | fence._asdict() for each, fences in found.items() for fence in fences])
         return
-    console = Console()
+    screen = console()
     for each, fences in found.items():
-        console.print(each, style="bold", soft_wrap=True)
+        screen.print(each, style="bold", soft_wrap=True)
         table = table_of("partition", "session", "low-water mark", "local", "slots")
         for fence in fences:
             marks = (fence.session_id, fence.low_water_mark, fence.local_low_water_mark)
@@ -58,7 +57,7 @@ def show(
             table.add_row(
                 str(fence.partition_id), *("?" if mark is None else str(mark) for mark in marks), ", ".join(slots)
             )
-        console.print(table)
+        screen.print(table)
 
 
 def _wanted(directory: str, fences: list[Fence], partition: int | None) -> list[Fence]:
@@ -87,6 +86,6 @@ def reset(
     directory = directory.rstrip("/")
     (fence,) = _wanted(directory, read_fences(OsDisk(), directory), partition)
     typer.echo(_WARNING.format(directory=directory, partition=partition, old=fence.session_id, new=session), err=True)
-    confirmed("Lower it?", yes)
+    confirmed(f"the fence of partition {partition} is lowered to {session}", yes)
     reset_fence(OsDisk(), directory, partition, session)
     typer.echo(f"{directory}, partition {partition}: the fence is {session}")

@@ -23,7 +23,7 @@ from itertools import islice
 
 import typer
 
-from waltz_ray.cli.common import print_json
+from waltz_ray.cli.common import print_data
 from waltz_ray.cli.connecting import open_client
 from waltz_ray.cli.ctrl_c import ctrl_c_between_steps
 from waltz_ray.cli.load_progress import LoadProgress
@@ -313,7 +313,7 @@ def _summary(job: ImportJob, work: _Work, seconds: float) -> None:
         partitions = {
             str(one.partition_id): {"transactions": one.end_id, "appended": one.appended} for one in work.partitions
         }
-        print_json({**found, **times, "partitions": partitions})
+        print_data({**found, **times, "partitions": partitions})
         return
     before = f", {work.before:,} were there before" if work.before else ""
     counts = f"{work.appended:,} transactions in {seconds:.1f} s, {rate:,.0f} a second{before}"

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json, table_of
+from waltz_ray.cli.common import JsonOption, console, print_data, table_of
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["StorageDirectory", "register", "storage_directories"]
@@ -39,15 +38,15 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
 
     found = [describe_directory(OsDisk(), each) for each in storage_directories(directory)]
     if as_json:
-        print_json(found)
+        print_data(found)
         return
-    console = Console()
+    screen = console()
     for each in found:
         created = datetime.fromtimestamp(each["created_ms"] / 1000, timezone.utc)
-        console.print(f"{each['directory']}", style="bold", soft_wrap=True)
+        screen.print(f"{each['directory']}", style="bold", soft_wrap=True)
         made = f"made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
-        console.print(f"cluster key {each['cluster_key']}, {made}", soft_wrap=True)
-        console.print(_table(each["partitions"]))
+        screen.print(f"cluster key {each['cluster_key']}, {made}", soft_wrap=True)
+        screen.print(_table(each["partitions"]))
 
 
 def _table(partitions: list[dict[str, Any]]) -> Table:

@@ -8,9 +8,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    JsonOption,
+    console,
+    print_data,
+    print_item,
+    table_of,
+)
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.errors import InvalidInput
 
@@ -49,7 +57,7 @@ def get(
         print(f"waltz: there is no item {name!r}", file=sys.stderr)
         raise typer.Exit(1)
     if as_json:
-        print_json({"name": name, **shown(entry.value), "version": entry.version, "expires_s": entry.expires})
+        print_data({"name": name, **shown(entry.value), "version": entry.version, "expires_s": entry.expires})
     elif isinstance(entry.value, bytes):
         sys.stdout.flush()
         sys.stdout.buffer.write(entry.value + b"\n" * sys.stdout.isatty())
@@ -122,7 +130,7 @@ def scan(
             return
         found = list(items.scan(prefix, limit=limit or None))
     if as_json:
-        print_json(
+        print_data(
             [
                 {**_named(each.name), **shown(each.value), "version": each.version, "expires_s": each.expires}
                 for each in found
@@ -133,7 +141,7 @@ def scan(
     for each in found:
         expires = "-" if each.expires is None else f"{each.expires:.0f} s"
         table.add_row(_word(each.name), _word(each.value), str(each.version), expires)
-    Console().print(table)
+    console().print(table)
 
 
 @_kv.command()
@@ -153,7 +161,6 @@ def watch(
 ) -> None:
     """Print what becomes of items, as it is committed, a line each; with --json, JSON lines."""
     from dataclasses import asdict
-    from json import dumps
 
     start: Any = "earliest" if earliest else "latest"
     with (
@@ -165,7 +172,7 @@ def watch(
             what, fields = type(event).__name__.removeprefix("Item").lower(), asdict(event)
             if as_json:
                 content = shown(fields.pop("value")) if "value" in fields else {}
-                print(dumps({"event": what, **_named(fields.pop("name")), **content, **fields}), flush=True)
+                print_item({"event": what, **_named(fields.pop("name")), **content, **fields})
             else:
                 said = f" = {_word(fields['value'])}" if "value" in fields else ""
                 print(f"{event.partition}/{event.version} {what} {_word(event.name)}{said}", flush=True)
@@ -219,12 +226,12 @@ def status(
         found = client.routes(timeout=5)
     unserved = found.pop("", 0)
     if as_json:
-        print_json({"space": space, "buckets": found, "unserved": unserved})
+        print_data({"space": space, "buckets": found, "unserved": unserved})
     else:
         table = table_of("actor", "buckets")
         for server, buckets in sorted(found.items()):
             table.add_row(server, str(buckets))
-        Console().print(table)
+        console().print(table)
     if unserved:
         print(f"waltz: nobody is known to serve {unserved} buckets of space {space!r}", file=sys.stderr)
         raise typer.Exit(1)

@@ -9,9 +9,11 @@ from contextlib import suppress
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
+
+from waltz_ray.cli.common import console
 
 __all__ = ["IntervalOption", "show_live", "views"]
 
@@ -39,13 +41,13 @@ def views(
 def show_live(pages: Iterable[Iterable[RenderableType]]) -> None:
     """Each in the place of the one before; what does not fit on the terminal is cut off at its end. Where the output is
     no terminal, one after the other. Ctrl-C ends it quietly."""
-    console = Console()
+    screen = console()
     with suppress(KeyboardInterrupt):
-        if not console.is_terminal:
+        if not screen.is_terminal:
             for page in pages:
                 for part in page:
-                    console.print(part, soft_wrap=isinstance(part, Text))
+                    screen.print(part, soft_wrap=isinstance(part, Text))
             return
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
             for page in pages:
                 live.update(Group(*page), refresh=True)

@@ -61,7 +61,7 @@ class LoadCursor:
             self.settings: Mapping[str, Any] = {k: v for k, v in lines[0].items() if k != "starts"} if lines else {}
             self.starts: list[int] = lines[0]["starts"] if lines else []
             self.clients: list[int] = [int(line["client_id"]) for line in lines[1:]]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise InvalidInput(f"{path} is no file of an interrupted load ({error!r}); give --cursor") from error
 
     def check(self, settings: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from waltz_ray.cli.common import print_json
+from waltz_ray.cli.common import print_data
 from waltz_ray.cli.connecting import open_client
 from waltz_ray.cli.ctrl_c import ctrl_c_between_steps
 from waltz_ray.cli.load_appender import KeyedAppender
@@ -162,7 +162,7 @@ class _Load:
         if as_json:
             found = {"file": self.source.name, "rows": appender.appended, "rows_before": self.before}
             times = {"seconds": round(seconds, 3), "rows_per_s": round(rate, 1)}
-            print_json({**found, **times, "partitions": {str(p): asdict(count) for p, count in partitions}})
+            print_data({**found, **times, "partitions": {str(p): asdict(count) for p, count in partitions}})
             return
         before = f", {self.before:,} were there before" if self.before else ""
         typer.echo(f"{self.source.name}: {appender.appended:,} rows in {seconds:.1f} s, {rate:,.0f} a second{before}")

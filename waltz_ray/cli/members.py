@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from waltz_ray.cli.common import (
     AddressOption,
     ClusterOption,
     DirOption,
+    DryRunOption,
     JsonOption,
+    YesOption,
+    confirmed,
+    console,
     find,
-    print_json,
+    print_data,
     progress_line,
     table_of,
 )
@@ -26,7 +29,7 @@ from waltz_ray.errors import PartitionNotReady
 if TYPE_CHECKING:
     from waltz_ray.members import Members
 
-__all__ = ["NoWaitOption", "TimeoutOption", "open_members", "register"]
+__all__ = ["NoWaitOption", "TimeoutOption", "open_members", "register", "show_moves"]
 
 _replica = typer.Typer(help="Storage replicas, added to a running cluster, drained and removed from it.")
 _server = typer.Typer(help="Partition servers, added to a running cluster, drained and removed from it.")
@@ -68,14 +71,14 @@ def list_replicas(
         found = members.replicas()
     if as_json:
         fields = ("replica", "node", "zone", "draining", "partitions", "coming", "going")
-        print_json([{name: getattr(each, name) for name in fields} for each in found])
+        print_data([{name: getattr(each, name) for name in fields} for each in found])
         return
     table = table_of("replica", "node", "zone", "state", "partitions", "coming", "going")
     for each in found:
         state = "draining" if each.draining else "in use"
         columns = map(_listed, (each.partitions, each.coming, each.going))
         table.add_row(str(each.replica), each.node or "-", each.zone or "-", state, *columns)
-    Console().print(table)
+    console().print(table)
 
 
 @_replica.command("add")
@@ -109,6 +112,7 @@ def add_replica(
 def drain_replica(
     number: ReplicaArgument,
     cancel: CancelOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")] = False,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 3600.0,
     directory: DirOption = "",
@@ -125,6 +129,9 @@ def drain_replica(
             members.keep_replica(number)
             typer.echo(f"replica {number} of cluster {members.cluster} stays, and may be given partitions")
             return
+        if dry_run:
+            show_moves(members.sets(), members.drained(number))
+            return
         members.drain_replica(number)
         row = next(each for each in members.replicas() if each.replica == number)
         if not no_wait:
@@ -137,6 +144,8 @@ def drain_replica(
 @_replica.command("remove")
 def remove_replica(
     number: ReplicaArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -144,6 +153,8 @@ def remove_replica(
 ) -> None:
     """Take a drained replica out of the cluster: its process ends, its files stay. Its number never comes again."""
     with open_members(directory, cluster, address, zookeeper) as members:
+        members.check_replica_removal(number)
+        confirmed(f"replica {number} leaves cluster {members.cluster}; its number never comes again", yes, dry_run)
         members.remove_replica(number)
         typer.echo(f"replica {number} belongs to cluster {members.cluster} no more; its directory may be deleted")
 
@@ -164,13 +175,13 @@ def list_servers(
         found = members.servers()
     if as_json:
         fields = ("server", "registered", "draining", "partitions", "preferred")
-        print_json([{name: getattr(each, name) for name in fields} for each in found])
+        print_data([{name: getattr(each, name) for name in fields} for each in found])
         return
     table = table_of("server", "state", "partitions", "preferred")
     for each in found:
         state = ("draining" if each.draining else "in use") if each.registered else "not there"
         table.add_row(str(each.server), state, _listed(each.partitions), _listed(each.preferred))
-    Console().print(table)
+    console().print(table)
 
 
 @_server.command("add")
@@ -223,6 +234,8 @@ def drain_server(
 @_server.command("remove")
 def remove_server(
     number: ServerArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -230,8 +243,21 @@ def remove_server(
 ) -> None:
     """Take a drained server out of the cluster: its process ends. Its number never comes again."""
     with open_members(directory, cluster, address, zookeeper) as members:
+        members.check_server_removal(number)
+        confirmed(f"server {number} leaves cluster {members.cluster}; its number never comes again", yes, dry_run)
         members.remove_server(number)
         typer.echo(f"server {number} belongs to cluster {members.cluster} no more")
+
+
+def show_moves(before: Mapping[int, frozenset[int]], plan: Mapping[int, frozenset[int]]) -> None:
+    """The partitions of ``plan``: on which replicas they are, and are to be."""
+    if not plan:
+        typer.echo("nothing has to move")
+        return
+    table = table_of("partition", "is on", "is to be on")
+    for p, one in plan.items():
+        table.add_row(str(p), _listed(tuple(sorted(before[p]))), _listed(tuple(sorted(one))))
+    console().print(table)
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

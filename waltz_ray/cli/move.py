@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from waltz_ray.cli.common import (
     AddressOption,
     ClusterOption,
     DirOption,
     JsonOption,
-    print_json,
+    print_data,
     progress_line,
-    table_of,
 )
 from waltz_ray.cli.connecting import ZooKeeperOption
-from waltz_ray.cli.members import NoWaitOption, TimeoutOption, open_members
+from waltz_ray.cli.members import NoWaitOption, TimeoutOption, open_members, show_moves
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["register"]
@@ -86,21 +83,14 @@ def rebalance(
         before = members.sets()
         plan = members.rebalanced() if dry_run else members.rebalance()
         if as_json:
-            print_json({str(p): {"from": sorted(before[p]), "to": sorted(one)} for p, one in plan.items()})
+            print_data({str(p): {"from": sorted(before[p]), "to": sorted(one)} for p, one in plan.items()})
         elif plan:
-            _show(before, plan)
+            show_moves(before, plan)
         if not dry_run and not no_wait:
             members.wait_until_moved(before, progress, timeout)
         if not as_json:
             told = f"{len(plan)} partitions " + ("would move" if dry_run else "move" if no_wait else "were moved")
             typer.echo(f"cluster {members.cluster}: {told if plan else 'nothing has to move'}")
-
-
-def _show(before: Mapping[int, frozenset[int]], plan: Mapping[int, frozenset[int]]) -> None:
-    table = table_of("partition", "is on", "is to be on")
-    for p, one in plan.items():
-        table.add_row(str(p), " ".join(map(str, sorted(before[p]))), " ".join(map(str, sorted(one))))
-    Console().print(table)
 
 
 def _number_of(to: str) -> int:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import typer
 
-from waltz_ray.cli.common import print_json
+from waltz_ray.cli.common import print_data
 from waltz_ray.cli.connecting import open_client
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.produce_records import BadRecord, Piece, Record, from_jsonl, keyed, pieces
@@ -175,16 +175,22 @@ class ProduceWork:
 
     def _how_far(self) -> str:
         more = f", up to {self.sender.open} more may be" if self.sender.open else ""
-        return f"{self.sender.appended} records are in the log{more}"
+        return f"{_records(self.sender.appended)} in the log{more}"
 
     def summary(self) -> None:
         """What has been done."""
         seconds, spans = time.monotonic() - self.begun_s, sorted(self.sender.spans.items())
         if self.job.as_json:
             counts = {"records": self.sender.appended, "skipped": self.skipped, "seconds": round(seconds, 3)}
-            print_json({**counts, "partitions": {str(p): asdict(span) for p, span in spans}})
+            print_data({**counts, "partitions": {str(p): asdict(span) for p, span in spans}})
             return
         left_out = f", bad and left out: {self.skipped:,}" if self.skipped else ""
-        typer.echo(f"{self.sender.appended:,} records are in the log after {seconds:.1f} s{left_out}")
+        typer.echo(f"{_records(self.sender.appended)} in the log after {seconds:.1f} s{left_out}")
         for p, span in spans:
-            typer.echo(f"  partition {p}: {span.records:,} records, transactions {span.first_id} to {span.last_id}")
+            last = f" to {span.last_id}" if span.last_id != span.first_id else ""
+            transactions = f"transaction{'s' if last else ''} {span.first_id}{last}"
+            typer.echo(f"  partition {p}: {span.records:,} record{'s'[: span.records != 1]}, {transactions}")
+
+
+def _records(count: int) -> str:
+    return "1 record is" if count == 1 else f"{count:,} records are"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltz_ray.cli.common import JsonOption, print_json, progress_line
+from waltz_ray.cli.common import JsonOption, YesOption, confirmed, print_data, progress_line
 from waltz_ray.cli.inspect import storage_directories
 from waltz_ray.errors import InvalidInput
 
@@ -34,6 +34,7 @@ def recover(
     accept_data_loss: Annotated[
         bool, typer.Option("--accept-data-loss", help="Go on with what there is; which IDs may be lost is named.")
     ] = False,
+    yes: YesOption = False,
     into: Annotated[str, typer.Option(help="The cluster's directory. \\[default: where the replicas' are]")] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -50,17 +51,21 @@ def recover(
     target = into or _common_parent(found)
     with progress_line(as_json) as progress:
         plan = plan_recovery(found, accept_data_loss, progress)
-        done = apply and not plan.undecided
-        if done:
+    if not as_json:
+        _show(plan)
+    done = apply and not plan.undecided
+    if done:
+        lost = sum(bool(verdict.lost) for verdict in plan.decided.values())
+        with_loss = f", and records of {lost} of its partitions are given up" if lost else ""
+        confirmed(f"cluster {plan.name} is from now on what was told of these disks{with_loss}", yes)
+        with progress_line(as_json) as progress:
             apply_recovery(plan, target, progress)
     if as_json:
-        print_json(_plain(plan, done))
-    else:
-        _show(plan)
-        if done:
-            typer.echo(f"cluster {plan.name} can be brought up again: waltz up --dir {target}")
-        elif not plan.undecided:
-            typer.echo("nothing was changed; to do it: the same command with --apply")
+        print_data(_plain(plan, done))
+    elif done:
+        typer.echo(f"cluster {plan.name} can be brought up again: waltz up --dir {target}")
+    elif not plan.undecided:
+        typer.echo("nothing was changed; to do it: the same command with --apply")
     if plan.undecided:
         raise typer.Exit(1)
 

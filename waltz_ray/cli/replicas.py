@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, find, progress_line
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, YesOption, confirmed, find, progress_line
 
 __all__ = ["register"]
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def replace(
     replica: Annotated[int, typer.Argument(help="The replica whose disk is lost.")],
+    yes: YesOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -36,6 +37,10 @@ def replace(
     from waltz_ray.replacement import replace_replica
 
     found = find(directory, cluster, address)
+    what = f"partitions {', '.join(map(str, partition))}" if partition else "all its partitions"
+    confirmed(
+        f"replica {replica} of cluster {found.name} counts for {what} no more until it is copied from its peers", yes
+    )
     ray_lookup.join(found.ray)
     with progress_line(quiet=False) as progress:
         replace_replica(

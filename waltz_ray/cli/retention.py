@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    DryRunOption,
+    JsonOption,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
+    table_of,
+)
 from waltz_ray.cli.connecting import SpaceOption, ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
@@ -36,7 +46,8 @@ def trim(
     partition: Annotated[int, typer.Option("--partition", "-p", help="Which partition.")],
     before: Annotated[str, typer.Option(help=f"A transaction ID, or {MOMENT_HELP}.", show_default=False)],
     space: SpaceOption = DEFAULT_SPACE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -47,9 +58,13 @@ def trim(
     What a hold keeps stays, and the hold is named.
     """
     until = int(before) if before.strip().isdecimal() else moment("--before", before)
-    with _open(directory, cluster, address, zookeeper) as retention:
-        found = retention.trim(partition, until, space, dry_run)
     what = f"partition {partition} of space {space}"
+    with _open(directory, cluster, address, zookeeper) as retention:
+        found = retention.trim(partition, until, space, dry_run=True)
+        if found.records and not dry_run:
+            go = f"{found.records} transaction{'s go' if found.records > 1 else ' goes'}"
+            confirmed(f"{what}: {go}, for ever, those before {found.mark}", yes)
+            found = retention.trim(partition, until, space)
     if found.records:
         verb = "would be raised" if dry_run else "is raised"
         mark = f"the trim mark {verb} from {found.mark_before} to {found.mark}"
@@ -73,13 +88,13 @@ def list_holds(
     with _open(directory, cluster, address, zookeeper) as retention:
         found = retention.holds()
     if as_json:
-        print_json([_as_object(hold) for hold in found])
+        print_data([_as_object(hold) for hold in found])
         return
     table = table_of("hold", "keeps from", "for")
     for hold in found:
         kept = ", ".join(f"{space}/{p}: {first_id}" for (space, p), first_id in hold.positions.items())
         table.add_row(hold.name, kept or "-", hold.why)
-    Console().print(table)
+    console().print(table)
 
 
 def _as_object(hold: KeptFor) -> dict[str, object]:
@@ -92,6 +107,8 @@ def _as_object(hold: KeptFor) -> dict[str, object]:
 @_holds.command()
 def release(
     name: Annotated[str, typer.Argument(help="As waltz holds list shows it.", show_default=False)],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -99,5 +116,9 @@ def release(
 ) -> None:
     """Keep nothing for a hold any more. Who still runs with it makes it again, or finds its records gone."""
     with _open(directory, cluster, address, zookeeper) as retention:
+        kept = next((each for each in retention.holds() if each.name == name), None)
+        if kept is not None:  # else it is refused below
+            what = ", ".join(f"{space}/{p} from {first_id} on" for (space, p), first_id in kept.positions.items())
+            confirmed(f"hold {name} ({kept.why}) keeps {what or 'nothing'} no more", yes, dry_run)
         retention.release(name)
     typer.echo(f"hold {name} is released")

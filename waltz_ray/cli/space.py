@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from waltz_ray.cli.common import (
     AddressOption,
     ClusterOption,
     DirOption,
+    DryRunOption,
     JsonOption,
-    print_json,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
     progress_line,
     table_of,
 )
@@ -97,13 +100,13 @@ def list_spaces(
     with _open(directory, cluster, address, zookeeper) as spaces:
         found = spaces.list()
     if as_json:
-        print_json(to_json(found))
+        print_data(to_json(found))
         return
     table = table_of("space", "kind", "state", "partitions", "of the cluster", "settings")
     for space in found:
         numbers = f"{space.first} to {space.partitions.stop - 1}"
         table.add_row(space.name, space.kind, space.state.value, str(space.count), numbers, _settings_text(space))
-    Console().print(table)
+    console().print(table)
 
 
 @_space.command()
@@ -121,17 +124,17 @@ def describe(
     with _open(directory, cluster, address, zookeeper) as spaces:
         found = spaces.describe(name)
     if as_json:
-        print_json(to_json(found))
+        print_data(to_json(found))
         return
-    space, console = found.space, Console()
-    console.print(f"space {name}: {space.kind}, {space.state.value}, settings {_settings_text(space)}", highlight=False)
+    space, screen = found.space, console()
+    screen.print(f"space {name}: {space.kind}, {space.state.value}, settings {_settings_text(space)}", highlight=False)
     table = table_of("partition", "of the cluster", "server", "generation", "session", "members")
     for number, each in enumerate(found.partitions):
         server = "-" if each.server is None else str(each.server)
         session = "-" if each.session is None or each.session < 0 else str(each.session)
         members = " ".join(map(str, each.members)) or "-"
         table.add_row(str(number), str(each.partition), server, str(each.generation), session, members)
-    console.print(table)
+    screen.print(table)
 
 
 @_space.command("set")
@@ -152,7 +155,9 @@ def change(
 @_space.command()
 def delete(
     name: NameArgument,
-    confirm: Annotated[str, typer.Option(help="The name of the space once more.", show_default=False)] = "",
+    confirm: Annotated[str, typer.Option(help="Its name once more, instead of --yes.", show_default=False)] = "",
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -160,5 +165,8 @@ def delete(
 ) -> None:
     """Delete a space and all its records, for ever. Neither its name nor its partitions' numbers are used again."""
     with _open(directory, cluster, address, zookeeper) as spaces:
-        spaces.delete(name, confirm)
+        if not confirm:
+            found = spaces.deletable(name)
+            confirmed(f"space {name} goes with all records of its {found.count} partitions, for ever", yes, dry_run)
+        spaces.delete(name, confirm or name)
         typer.echo(f"space {name} of cluster {spaces.cluster} is gone; its files are being removed")

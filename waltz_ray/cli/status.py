@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    JsonOption,
+    console,
+    print_data,
+    print_item,
+    table_of,
+)
 from waltz_ray.cli.cursor import cursor_table
 from waltz_ray.cli.live import IntervalOption, show_live, views
 from waltz_ray.errors import ClusterNotFound
@@ -49,17 +56,17 @@ def status(
     if watch and as_json:
         with suppress(KeyboardInterrupt):
             for view in views(lambda: look(name), interval):
-                print(json.dumps(to_json(view)), flush=True)
+                print_item(to_json(view))
     elif watch:
         show_live(_pages(view, joined) for view in views(lambda: look(name), interval))
     else:
         view = look(name)
         if as_json:
-            print_json(to_json(view))
+            print_data(to_json(view))
         else:
-            console = Console()
+            screen = console()
             for page in _pages(view, joined):
-                console.print(page, soft_wrap=isinstance(page, Text))
+                screen.print(page, soft_wrap=isinstance(page, Text))
         if what_does_not_serve(view):
             raise typer.Exit(1)
 

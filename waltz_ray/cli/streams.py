@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from waltz_ray.cli.chatter import redirected
-from waltz_ray.cli.common import AddressOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    JsonOption,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
+    print_item,
+    table_of,
+)
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.live import IntervalOption, show_live, views
 from waltz_ray.errors import ConfigError
@@ -60,7 +67,6 @@ MetricsPortOption = Annotated[
     ),
 ]
 _FILE = Path("streams.toml")
-_FILE_WIDTH = 180
 
 OneServiceOption = Annotated[str, typer.Option("--service", help="The service whose quarantine it is in.")]
 RecordsArgument = Annotated[list[str], typer.Argument(help="Names of records, as list shows them.")]
@@ -101,7 +107,7 @@ def run(
             return
         done = cli.run_once(chosen, place, _say)
     if as_json:
-        print_json(done)
+        print_data(done)
     else:
         _print_passes(done)
 
@@ -158,18 +164,18 @@ def status(
         if watch and as_json:
             with suppress(KeyboardInterrupt):
                 for view in views(look, interval):
-                    print(json.dumps(to_json(view)), flush=True)
+                    print_item(to_json(view))
             return
         if watch:
             show_live(_pages(view) for view in views(look, interval))
             return
         view = look()
     if as_json:
-        print_json(to_json(view))
+        print_data(to_json(view))
         return
-    console = _console()
+    screen = console()
     for page in _pages(view):
-        console.print(page, soft_wrap=isinstance(page, Text))
+        screen.print(page, soft_wrap=isinstance(page, Text))
 
 
 def _pages(view: StreamsStatus) -> Iterator[Table | Text]:
@@ -211,12 +217,12 @@ def recover(
     with _chatter_to_stderr(), opened as place:
         done = cli.recover(chosen, place, _say)
     if as_json:
-        print_json(done)
+        print_data(done)
         return
     table = table_of("thread", "was in", "is in")
     for each in done:
         table.add_row(each["name"], each["before"], each["after"])
-    _console().print(table)
+    console().print(table)
 
 
 @_quarantine.command("list")
@@ -231,12 +237,12 @@ def list_quarantine(config: ConfigOption = _FILE, service: ServiceOption = None,
             for record in quarantined(files_of(each.root), each.root, each.name):
                 found.append({"service": each.name, **asdict(record)})
     if as_json:
-        print_json(found)
+        print_data(found)
         return
     table = table_of("service", "record", "looks", "since", "reason")
     for one in found:
         table.add_row(one["service"], shown(one["commit"]), str(one["count"]), one["since"], Text(one["reason"]))
-    _console().print(table)
+    console().print(table)
 
 
 @_quarantine.command()
@@ -250,11 +256,14 @@ def retry(service: OneServiceOption, record: RecordsArgument, config: ConfigOpti
 
 
 @_quarantine.command()
-def drop(service: OneServiceOption, record: RecordsArgument, config: ConfigOption = _FILE) -> None:
+def drop(
+    service: OneServiceOption, record: RecordsArgument, config: ConfigOption = _FILE, yes: YesOption = False
+) -> None:
     """Give its input up: the service moves it to trash, unpublished, in its next pass."""
     from waltz_spark.streams.drops import ask_to_drop
 
     with _gates(config, [service]) as ([settings], files_of):
+        confirmed(f"what {service} cannot publish of {', '.join(record)} is given up, and moved to trash", yes)
         ask_to_drop(files_of(settings.root), settings.root, settings.name, record)
     _say(f"{service} puts {len(record)} of them away in its next pass")
 
@@ -269,12 +278,6 @@ def _gates(config: Path, names: Sequence[str]) -> Iterator[tuple[tuple[StreamSet
     chosen = replace(chosen.only(names), collectors=(), zookeeper=chosen.zookeeper or "not asked")
     with _chatter_to_stderr(), cli.opened_place(chosen, works=lambda config, hosts: False) as place:
         yield chosen.services, place.files_of
-
-
-def _console() -> Console:
-    """Into a file or a pipe lines may be long."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 
 def _say(text: str) -> None:
@@ -307,7 +310,7 @@ def _print_passes(done: list[dict[str, Any]]) -> None:
             if each["quarantined"]:
                 text += f", {len(each['quarantined'])} cannot be done now: " + "; ".join(each["quarantined"].values())
         table.add_row(each["name"], each["kind"], text)
-    _console().print(table)
+    console().print(table)
 
 
 def _collectors(collectors: list[CollectorStatus]) -> Table:

@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, table_of
+from waltz_ray.cli.common import (
+    AddressOption,
+    ClusterOption,
+    DirOption,
+    DryRunOption,
+    JsonOption,
+    YesOption,
+    confirmed,
+    console,
+    print_data,
+    table_of,
+)
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.errors import InvalidInput, PartitionNotReady, VersionConflict
@@ -208,12 +218,12 @@ def describe(
                 }
             )
     if as_json:
-        print_json(rows)
+        print_data(rows)
         return
     table = table_of("partition", "slot", "actor", "address", "end")
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row.values()))
-    Console().print(table)
+    console().print(table)
 
 
 @_topic.command()
@@ -232,7 +242,7 @@ def groups(
     if found is None:
         raise PartitionNotReady("no topic actor says that it is the master: see waltz status")
     if as_json:
-        print_json(to_json(found))
+        print_data(to_json(found))
         return
     table = table_of("group", "topic", "partition", "consumer", "connected")
     for group in found:
@@ -240,7 +250,7 @@ def groups(
             number = str(each.partition.slot - 1)
             connected = "yes" if each.connected else "no"
             table.add_row(group.name, each.partition.topic, number, each.owner or "-", connected)
-    Console().print(table)
+    console().print(table)
 
 
 @_topic.command()
@@ -275,12 +285,12 @@ def lag(
             found = behind(item, first, end, partial(_records, log, partition))
             rows.append({**place._asdict(), "offset": item.offset, "end": end, **found._asdict()})
     if as_json:
-        print_json(rows)
+        print_data(rows)
         return
     table = table_of("group", "topic", "partition", "offset", "end", "lag", "lost")
     for row in rows:
         table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
-    Console().print(table)
+    console().print(table)
 
 
 def _stream_positions(there: _Topics, checkpoint: Path, topic: str) -> dict[GroupPlace, OffsetItem]:
@@ -311,6 +321,8 @@ def reset(
     partition: Annotated[
         int | None, typer.Option(min=0, help="Of this one only. \\[default: of all]", show_default=False)
     ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
@@ -324,8 +336,10 @@ def reset(
         if partition is not None and partition >= count:
             raise InvalidInput(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
         slots = there.slots(count)
-        for number in range(count) if partition is None else [partition]:
-            offset = _offset(log, number, to)
+        offsets = {number: _offset(log, number, to) for number in (range(count) if partition is None else [partition])}
+        where = ", ".join(f"{number}/{offset}" for number, offset in offsets.items())
+        confirmed(f"group {group} forgets where it is in topic {topic}, and goes on at {where}", yes, dry_run)
+        for number, offset in offsets.items():
             set_position(items, GroupPlace(group, topic, number), offset)
             print(f"{group} goes on at {topic} {number}/{offset}")
             listens = slots[number][1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_json, progress_line
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_data, progress_line
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, TopicConfig
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def up(
         typer.echo("waltz: interrupted; nothing was left running", err=True)
         raise
     if as_json:
-        print_json(asdict(running))
+        print_data(asdict(running))
         return
     for warning in running.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -169,7 +169,7 @@ def down(
         with progress_line(as_json) as progress:
             take_down(found, progress)
     if as_json:
-        print_json({"cluster": found.name, "directory": found.directory, "running": False})
+        print_data({"cluster": found.name, "directory": found.directory, "running": False})
     else:
         what = "is down" if was_up else "was down already"
         typer.echo(f"cluster {found.name} {what}; its data stays in {found.directory}")

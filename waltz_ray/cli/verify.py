@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.common import JsonOption, print_json, table_of
+from waltz_ray.cli.common import JsonOption, console, print_data, table_of
 from waltz_ray.cli.inspect import StorageDirectory, storage_directories
 from waltz_ray.errors import ControlFileMissing, Corruption
 
@@ -45,12 +44,12 @@ def verify(
     reports = [_verified(each, running, len(directories) > 1) for each in directories]
     compared = compare_reports(OsDisk(), reports, *_replicas_of(directory, len(reports))) if len(reports) > 1 else []
     if as_json:
-        print_json([_plain(report, compared) for report in reports])
+        print_data([_plain(report, compared) for report in reports])
     else:
         for report in reports:
             _print(report)
         if compared:
-            Console().print(_table(compared))
+            console().print(_table(compared))
     errors = _of_different_clusters(reports)
     errors += [f"partition {one.partition_id}: {error}" for one in compared for error in one.errors]
     for error in errors:

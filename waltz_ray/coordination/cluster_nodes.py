@@ -116,7 +116,7 @@ def naming(path: str) -> Iterator[None]:
     """What is wrong with a node's content becomes a CoordinationError with the node's path."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CoordinationError(f"ZooKeeper node {path}: {type(error).__name__} {error}; is it damaged?") from error
 
 

@@ -184,7 +184,7 @@ class EmbeddedZooKeeper:
     def _recorded_pid(self) -> list[int]:
         try:
             return [int(json.loads(self._record.read_text())["pid"])]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return []  # only a hint: without it the process list is searched
 
     def _configured_port(self) -> int:

@@ -136,14 +136,19 @@ class SpaceStore:
 
         return self._change(name, changed)
 
+    def deletable(self, name: str) -> Space:
+        """What ``delete`` would delete. InvalidInput for the space that every cluster has; SpaceNotFound, SpaceGone."""
+        checked_space_name(name)
+        if name == DEFAULT_SPACE:
+            raise InvalidInput(f"space {DEFAULT_SPACE!r} is the one every cluster has; it cannot be deleted")
+        return self.get(name)
+
     def delete(self, name: str, confirm: str) -> Space:
         """Mark a space *gone*, for ever; its records are removed soon. ``confirm``: its name once more.
 
         InvalidInput if that differs, and for the space every cluster has. SpaceNotFound, SpaceGone.
         """
-        checked_space_name(name)
-        if name == DEFAULT_SPACE:
-            raise InvalidInput(f"space {DEFAULT_SPACE!r} is the one every cluster has; it cannot be deleted")
+        self.deletable(name)
         if confirm != name:
             raise InvalidInput(f"deleting space {name!r} removes all its records; confirm it with its name: {name}")
         return self._change(name, lambda space: space.in_state(SpaceState.GONE))

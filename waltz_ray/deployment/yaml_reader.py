@@ -45,6 +45,8 @@ class YamlReader:
             self._fail(mark.line + 1 if mark else 1, f"this is not YAML: {error.problem or error.context}")
         except yaml.YAMLError as error:  # a character that may not be in it has no mark
             self._fail(1, f"this is not YAML: {' '.join(str(error).split())}")
+        except RecursionError:
+            self._fail(1, "it is nested too deeply")
         if not isinstance(node, yaml.MappingNode):
             self._fail(1, "the file has to be keys and values, as `name: prod`")
         return node

@@ -81,13 +81,15 @@ def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
     """None if there is no such file. InvalidInput if it is damaged."""
     path = Path(directory) / _NAME
     try:
-        fields: dict[str, Any] = json.loads(path.read_text())
+        fields: Any = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not JSON ({error}); move it away and run waltz up again") from error
+    if not isinstance(fields, dict):
+        raise InvalidInput(f"{path} is damaged (it is no object); move it away and run waltz up again")
     if fields.pop("version", None) != _VERSION:
         raise InvalidInput(f"{path} is not of version {_VERSION}; it was written by another waltz")
     try:

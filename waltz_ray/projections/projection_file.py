@@ -173,7 +173,7 @@ class ProjectionFile:
         try:
             said = json.loads(self._beside.read_text())
             identity, boot, clean = said["identity"], said["boot"], said["clean"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "nothing says whose it is"
         if identity != self._identity:
             return f"it is of {identity}, not {self._identity}"

@@ -128,7 +128,10 @@ class Roster:
     @classmethod
     def from_json(cls, text: str | bytes) -> Roster:
         """ValueError says what is wrong with ``text``."""
-        fields = json.loads(text)
+        try:
+            fields = json.loads(text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise ValueError(f"not a roster of version {_VERSION}")
         replicas = fields.get("replicas")

@@ -28,6 +28,7 @@ __all__ = [
     "NOT_CHECKED_S",
     "SILENT_S",
     "examine",
+    "what_is_not_whole",
     "what_does_not_serve",
 ]
 
@@ -77,13 +78,19 @@ def what_does_not_serve(view: ClusterStatus) -> list[Finding]:
     return found
 
 
-def examine(view: ClusterStatus) -> list[Finding]:
-    """What does not serve, and what serves but will not for long, or worse than it could."""
+def what_is_not_whole(view: ClusterStatus) -> list[Finding]:
+    """What does not serve, and partitions that commit without some of their replicas: one more loss could stop them."""
     found = what_does_not_serve(view)
     for each in view.partitions:
         served = view.served(each)
         if served is not None and not served.hindrance:
             found += _few_members(each.partition, served)
+    return found
+
+
+def examine(view: ClusterStatus) -> list[Finding]:
+    """What does not serve, and what serves but will not for long, or worse than it could."""
+    found = what_is_not_whole(view)
     for number, replica in view.replicas.items():
         free = replica.disk_free_bytes
         if not replica.problem and free is not None and free < NEARLY_FULL_BYTES:

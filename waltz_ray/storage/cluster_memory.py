@@ -45,7 +45,7 @@ def read_memory(disk: Disk, directory: str) -> dict[str, Any] | None:
         disk.close(handle)
     try:
         fields = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     known = isinstance(fields, dict) and (fields.get("kind"), fields.get("version")) == (_KIND, _VERSION)
     return fields if known else None

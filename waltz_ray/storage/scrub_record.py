@@ -27,7 +27,7 @@ def read_scrub_record(disk: DurableDisk, directory: str) -> ScrubRecord | None:
         finally:
             disk.disk.close(handle)
         numbers = [fields[name] for name in ScrubRecord._fields]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     right = all(number is None or isinstance(number, int) for number in numbers) and isinstance(numbers[0], int)
     return ScrubRecord(*numbers) if right else None

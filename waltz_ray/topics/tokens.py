@@ -130,7 +130,7 @@ def decode_secrets(data: bytes) -> AuthSecrets:
     try:
         fields = json.loads(data) if data else {"current": "", "previous": ""}
         return AuthSecrets(bytes.fromhex(fields["current"]), bytes.fromhex(fields["previous"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"the secrets of topics make no sense: {error}") from error
 
 

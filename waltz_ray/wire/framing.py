@@ -116,8 +116,19 @@ class _Decoder:
         self._broken: str | None = None
 
     def expect(self, magic: int, version: int) -> None:
-        """From now on only frames of this magic and version are right (call it once HELLO has been agreed on)."""
+        """From now on only frames of this magic and version are right (call it once HELLO has been agreed on).
+
+        One that has begun is looked at again: its header was let through when nothing was agreed on. If it is none of
+        these, the next ``feed`` is a WireError.
+        """
         self._versions = {magic: frozenset((version,))}
+        try:
+            if self._payload is not None:
+                self._check(self._magic, self._version, self._length)
+            elif self._header:
+                self._check_magic(self._header[0])
+        except WireError as error:
+            self._fail(error)
 
     def eof(self) -> None:
         """The stream has ended: ``WireError`` if it ended inside a frame."""
@@ -326,4 +337,6 @@ class GreetedDecoder(_Decoder):
             self.admit()
         for magic, version, payload in frames[1:]:
             self._check(magic, version, len(payload))
+        if self._broken is not None:
+            raise WireError(self._broken)
         return frames[1:]

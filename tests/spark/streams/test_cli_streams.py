@@ -118,13 +118,13 @@ def test_quarantine(services: Services, capsys: pytest.CaptureFixture[str]) -> N
     assert (one["service"], one["commit"], one["count"]) == ("local", record, 1)
     assert quarantine("list") == 0
     assert record in capsys.readouterr().out
-    assert quarantine("drop", "--service", "all", record) == 1
+    assert quarantine("drop", "--yes", "--service", "all", record) == 1
     assert "is not in the quarantine of all" in capsys.readouterr().err
     assert quarantine("retry", "--service", "local", record) == 0
     assert quarantine("list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
     assert services.run("run", "--once") == 0
-    assert quarantine("drop", "--service", "local", record) == 0
+    assert quarantine("drop", "--yes", "--service", "local", record) == 0
     assert services.run("run", "--once") == 0
     assert quarantine("list", "--json", "--service", "local") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == []

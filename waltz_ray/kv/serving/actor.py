@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ray
 
+from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import member_credentials
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
@@ -42,7 +43,7 @@ class KvActor:
     """An async actor. Every method may be called again after a lost answer; none is on the data path."""
 
     def __init__(self, cluster: str, zookeeper: str, actor_id: int, config: KvConfig, directory: str) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        begin_log(cluster, f"kv/{actor_id}")
         self._cluster = cluster
         self._connect_string = zookeeper
         self._actor_id = actor_id

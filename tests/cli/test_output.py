@@ -1,0 +1,161 @@
+"""``--output``, of every command with a result; without colours and boxes in a pipe; asked before something is lost."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from rich.console import Console
+
+from tests.cli.test_commands import cluster_directory, run
+from tests.cli.test_fence import Terminal
+from tests.cli.test_help import commands
+from waltz_ray.cli.common import Output, choose_output, confirmed, plain, print_data, print_item, table_of
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["cluster_directory"]
+
+ASKS = """
+    backup holds, cursor delete, cursor reset, fence reset, holds release, recover, replace-replica, replica remove,
+    replica replace, server remove, space delete, streams quarantine drop, topic reset, trim
+"""
+"""What cannot be undone by the opposite command."""
+
+PLANS = """
+    apply, cursor delete, cursor reset, holds release, rebalance, replica drain, replica remove, server remove,
+    space delete, topic reset, trim, upgrade
+"""
+"""What can be asked what it would do. (recover does only that without --apply.)"""
+
+
+def having(option: str) -> set[str]:
+    return {" ".join(words) for words, command in commands() if option in [o for p in command.params for o in p.opts]}
+
+
+def test_what_destroys_asks_and_what_plans_can_show_it() -> None:
+    assert having("--yes") == {words.strip() for words in ASKS.split(",")}
+    assert having("--dry-run") == {words.strip() for words in PLANS.split(",")}
+
+
+def test_whoever_has_json_has_all_forms_and_no_callback_has_both_by_itself() -> None:
+    files = {"demo", "pipeline"}  # their --json names a file
+    assert having("--json") - files - {"feed"} == having("--output")
+    assert having("--format") >= {"feed"}
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--output", "json"], ["-o", "json"], ["--json", "--output", "json"]])
+def test_json(form: list[str], cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fence", "show", str(cluster_directory), *form) == 0
+    assert [each["session_id"] for each in json.loads(capsys.readouterr().out)] == [2, 3, 2, 3]
+
+
+def test_yaml_says_the_same_as_json(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        assert run("inspect", str(cluster_directory), "--output", form) == 0
+        told.append(read(capsys.readouterr().out))
+    assert told[0] == told[1]
+    assert len(told[0]) == 2
+    assert run("inspect", str(cluster_directory), "--json") == 0
+    assert capsys.readouterr().out.startswith("["), "the form is not that of the command before"
+
+
+def test_contradictions_and_unknown_forms(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", str(cluster_directory), "--json", "-o", "yaml") == 1
+    assert capsys.readouterr().err == "waltz: --json and --output yaml contradict each other; leave one out\n"
+    assert run("inspect", str(cluster_directory), "--output", "xml") == 2
+    assert "'table', 'json', 'yaml'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "as_json", "program"),
+    [(None, False, False), (Output.TABLE, False, False), (None, True, True), (Output.YAML, False, True)],
+)
+def test_what_is_meant(output: Output | None, as_json: bool, program: bool) -> None:
+    assert choose_output(output, as_json) is program
+
+
+def test_items_are_lines_or_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    items: list[Any] = [{"a": 1}, {"b": ["ü", None]}]
+    choose_output(Output.YAML, False)
+    for item in items:
+        print_item(item)
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == items
+    choose_output(None, True)
+    for item in items:
+        print_item(item)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == items
+    print_data(items)
+    assert json.loads(capsys.readouterr().out) == items
+
+
+def test_no_boxes_and_no_folds_in_a_pipe(
+    cluster_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert run("inspect", str(cluster_directory)) == 0
+    text = capsys.readouterr().out
+    assert text.isascii()
+    assert "\x1b" not in text
+    heads = [line for line in text.splitlines() if line.startswith("partition")]
+    assert [head.split("  ")[0] for head in heads] == ["partition", "partition"]
+    assert [line.split()[0] for line in text.splitlines() if line[:1].isdigit()] == ["0", "1", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "is_plain"), [(True, "", False), (True, "1", True), (False, "", True)]
+)
+def test_a_box_is_for_a_terminal_with_colours(
+    terminal: bool, no_color: str, is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    assert plain() is is_plain
+    table = table_of("a", "b")
+    table.add_row("1", "2")
+    Console(file=out, width=40, force_terminal=terminal).print(table)
+    assert out.getvalue().isascii() is is_plain
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", None), ("n\n", 1), ("\n", 1)])
+def test_a_person_is_asked(
+    answer: str, code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    if code is None:
+        confirmed("it goes", yes=False)
+    else:
+        with pytest.raises(typer.Exit) as leaving:
+            confirmed("it goes", yes=False)
+        assert leaving.value.exit_code == code
+    assert "it goes. Go on? [y/N]" in capsys.readouterr().err
+
+
+def test_nobody_is_asked_without_a_terminal_nor_with_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(InvalidInput, match=r"nothing was changed: it goes; .* say it with --yes"):
+        confirmed("it goes", yes=False)
+    confirmed("it goes", yes=True)
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_a_dry_run_ends_there(yes: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as leaving:
+        confirmed("it goes", yes, dry_run=True)
+    assert leaving.value.exit_code == 0
+    assert capsys.readouterr().out == "nothing was changed; without --dry-run: it goes\n"
+
+
+def test_dressing_twice_changes_nothing() -> None:
+    def options() -> dict[str, list[str]]:
+        return {" ".join(words): [each.name for each in command.params] for words, command in commands()}
+
+    first = options()
+    assert first == options()
+    assert first["status"].count("output") == 1

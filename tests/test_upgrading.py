@@ -1,0 +1,200 @@
+"""A rolling upgrade on a cluster that is only imagined: what is done when, and what an interruption leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from waltz_ray import upgrading
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.coordination.upgrade_store import UpgradeStore
+from waltz_ray.errors import CoordinationError, PartitionNotReady
+from waltz_ray.protocol.cluster_members import ClusterMembers
+from waltz_ray.protocol.rolling import RollingUpgrade
+from waltz_ray.runtime.status import (
+    ActorState,
+    ClusterStatus,
+    ManagerStatus,
+    PartitionAssignment,
+    ReplicaStatus,
+    ServerStatus,
+)
+from waltz_ray.upgrading import upgrade_plan, upgrade_rolling
+
+ORDER = ["server/0", "server/1", "replica/0", "replica/1", "replica/2", "cluster-manager"]
+
+
+class Interrupted(Exception):
+    """Somebody has pressed Ctrl-C, or the machine of the operator has gone."""
+
+
+@dataclass
+class Cluster:
+    """Two servers, three replicas; what is started again needs some looks until it serves."""
+
+    pids: dict[str, int] = field(default_factory=lambda: {name: n for n, name in enumerate(ORDER, 1)})
+    drained: set[int] = field(default_factory=set)
+    done: list[str] = field(default_factory=list)
+    servers: tuple[int, ...] = (0, 1)
+    interrupt_at: int = 10**9
+    broken: str = ""
+    _starting: dict[str, int] = field(default_factory=dict)
+    _moves: int = 0
+
+    def look(self) -> ClusterStatus | None:
+        self._starting = {name: looks - 1 for name, looks in self._starting.items() if looks > 1}
+        self._moves = max(0, self._moves - 1)
+        if "cluster-manager" in self._starting:
+            return None
+
+        def state(name: str) -> ActorState:
+            return ActorState.STARTING if name in {*self._starting, self.broken} else ActorState.SERVING
+
+        has = [s for s in self.servers if s not in self.drained] or list(self.servers)
+        owner = None if self._moves > 2 else sorted(self.drained or {0})[0] if self._moves else has[0]
+        return ClusterStatus(
+            cluster="c",
+            manager=ManagerStatus(pid=self.pids["cluster-manager"], leading=True),
+            partitions=() if owner is None else (PartitionAssignment(0, owner, 1, 1, (0, 1, 2), (0, 1, 2)),),
+            servers={s: ServerStatus(state=state(f"server/{s}"), pid=self.pids[f"server/{s}"]) for s in self.servers},
+            replicas={r: ReplicaStatus(state=state(f"replica/{r}"), pid=self.pids[f"replica/{r}"]) for r in range(3)},
+        )
+
+    def _does(self, what: str) -> None:
+        if len(self.done) == self.interrupt_at:
+            raise Interrupted
+        assert not self._starting, f"{what} while {self._starting} is being started"
+        self.done.append(what)
+
+    def restart(self, actor: str) -> None:
+        self._does(actor)
+        self.pids[actor] += 100
+        self._starting[actor] = 3
+
+    def members(self) -> ClusterMembers:
+        return ClusterMembers({}, 3, frozenset(self.servers), draining_servers=frozenset(self.drained))
+
+    def drain(self, server: int) -> None:
+        if server not in self.drained:
+            self._does(f"drain {server}")
+            self.drained.add(server)
+            self._moves = 2
+
+    def keep(self, server: int) -> None:
+        if len(self.done) == self.interrupt_at:
+            raise Interrupted
+        self.done.append(f"keep {server}")
+        self.drained.discard(server)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        if self.broken == "lock":
+            raise CoordinationError("the admin lock is held by rebalance, pid 7")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def only_who_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is whole of a real cluster is told by its statuses; here actors that serve are enough."""
+
+    def not_whole(view: ClusterStatus) -> list[str]:
+        actors = [*view.servers.items(), *view.replicas.items()]
+        return [f"{number} is {each.state}" for number, each in actors if not each.serving]
+
+    monkeypatch.setattr(upgrading, "what_is_not_whole", not_whole)
+
+
+@pytest.fixture
+def store() -> UpgradeStore:
+    client = MemoryZooKeeperServer().client()
+    client.create("/c", b"")
+    client.create("/c/store", b"")
+    return UpgradeStore(client, "c")
+
+
+def run(store: UpgradeStore, cluster: Cluster) -> upgrading.UpgradeResult:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return upgrade_rolling(store, cluster, lambda text: None, 60, sleep, lambda: now)
+
+
+WHOLE = ["drain 0", "server/0", "keep 0", "drain 1", "server/1", "keep 1", *ORDER[2:]]
+
+
+def test_one_at_a_time_and_servers_give_up_their_partitions_before(store: UpgradeStore) -> None:
+    cluster = Cluster()
+    assert upgrade_plan(store, cluster) == ORDER
+    result = run(store, cluster)
+    assert cluster.done == WHOLE
+    assert list(result.restarted) == ORDER
+    assert store.read() is None
+    assert upgrade_plan(store, cluster) == ORDER, "and another one begins anew"
+
+
+@pytest.mark.parametrize("at", range(len(WHOLE)))
+def test_interrupted_anywhere_it_goes_on_with_what_is_left(store: UpgradeStore, at: int) -> None:
+    cluster = Cluster(interrupt_at=at)
+    with pytest.raises(Interrupted):
+        run(store, cluster)
+    assert store.read() is not None
+    done = [each for each in cluster.done if "/" in each or each == "cluster-manager"]
+    assert upgrade_plan(store, cluster) == ORDER[len(done) :]
+    cluster.interrupt_at = 10**9
+    run(store, cluster)
+    assert cluster.done == WHOLE
+    assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_a_server_that_is_alone_or_was_drained_already_is_not_drained(store: UpgradeStore) -> None:
+    alone = Cluster(servers=(0,))
+    run(store, alone)
+    assert alone.done[0] == "server/0"
+    drained = Cluster(drained={1})
+    run(store, drained)
+    assert "drain 1" not in drained.done
+    assert "keep 1" not in drained.done
+    assert drained.done[:1] == ["server/0"], "no other one could take its partitions"
+    assert drained.drained == {1}
+
+
+def test_nothing_is_started_again_while_something_does_not_serve(store: UpgradeStore) -> None:
+    cluster = Cluster(broken="replica/1")
+    with pytest.raises(PartitionNotReady, match=r"stands still at beginning: 1 is STARTING, for 60 s; .* goes on"):
+        run(store, cluster)
+    assert cluster.done == []
+    cluster.broken = ""
+    store.write(RollingUpgrade({**cluster.pids}))
+    cluster.broken = "replica/1"
+    with pytest.raises(PartitionNotReady, match="stands still at 0 of 6: server/0"):
+        run(store, cluster)
+    assert cluster.done == []
+
+
+def test_one_upgrade_at_a_time(store: UpgradeStore) -> None:
+    with pytest.raises(CoordinationError, match="held by rebalance"):
+        run(store, Cluster(broken="lock"))
+
+
+def test_a_damaged_node_is_named(store: UpgradeStore) -> None:
+    store.write(RollingUpgrade({"server/0": 1}, 0))
+    assert store.read() == RollingUpgrade({"server/0": 1}, 0)
+    store._zookeeper.set("/c/store/upgrade", b'{"version": 1, "before": 3, "drained": null}', -1)
+    with pytest.raises(CoordinationError, match="/c/store/upgrade"):
+        store.read()
+    store.end()
+    store.end()
+    assert store.read() is None
+
+
+def test_what_was_there_is_replaced(store: UpgradeStore) -> None:
+    upgrade = RollingUpgrade({"server/0": 1})
+    store.write(upgrade)
+    store.write(replace(upgrade, drained=0))
+    assert store.read() == replace(upgrade, drained=0)

@@ -1,0 +1,228 @@
+"""``waltz upgrade --rolling``: every process of a cluster is replaced, one at a time, while it serves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from waltz_ray.coordination.upgrade_store import UpgradeStore
+from waltz_ray.errors import ClusterNotFound, PartitionNotReady
+from waltz_ray.members import Members
+from waltz_ray.protocol.cluster_members import ClusterMembers
+from waltz_ray.protocol.rolling import RollingUpgrade, in_order
+from waltz_ray.runtime.findings import what_is_not_whole
+from waltz_ray.runtime.status import ClusterStatus
+
+__all__ = ["UpgradeHands", "UpgradeResult", "hands_of", "upgrade_plan", "upgrade_rolling"]
+
+Progress = Callable[[str], None]
+
+_POLL_S = 0.2
+_MANAGER_TIMEOUT_S = 5.0
+
+
+class UpgradeHands(Protocol):
+    """What an upgrade does to a cluster; a test has its own."""
+
+    def look(self) -> ClusterStatus | None:
+        """What the manager sees; None while it says nothing."""
+
+    def restart(self, actor: str) -> None:
+        """Its process ends, having closed what it can; another one comes."""
+
+    def members(self) -> ClusterMembers: ...
+
+    def drain(self, server: int) -> None: ...
+
+    def keep(self, server: int) -> None: ...
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Nobody else changes the cluster meanwhile. CoordinationError if somebody does."""
+
+
+@dataclass(frozen=True)
+class UpgradeResult:
+    """``restarted`` now, in this order; ``versions``: how many processes have which."""
+
+    restarted: tuple[str, ...]
+    versions: dict[str, int]
+
+
+def processes_of(view: ClusterStatus) -> dict[str, int | None]:
+    """The process of each actor, by its name."""
+    found: dict[str, int | None] = {"cluster-manager": view.manager.pid}
+    for kind, actors in (
+        *(("server", view.servers), ("replica", view.replicas), ("kv", view.kv), ("topic", view.topics)),
+    ):
+        for number, status in actors.items():
+            found[f"{kind}/{number}"] = status.pid
+    return found
+
+
+def upgrade_plan(store: UpgradeStore, hands: UpgradeHands) -> list[str]:
+    """What would be started again, in this order; nothing is changed. ClusterNotFound without a manager."""
+    view = hands.look()
+    if view is None:
+        raise ClusterNotFound("the manager does not answer; see waltz doctor")
+    under_way, processes = store.read(), processes_of(view)
+    return in_order(processes) if under_way is None else under_way.left(processes)
+
+
+def upgrade_rolling(
+    store: UpgradeStore,
+    hands: UpgradeHands,
+    progress: Progress,
+    step_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> UpgradeResult:
+    """Start every actor again, or those that an interrupted upgrade has left, each only when all is whole.
+
+    PartitionNotReady, naming what is missing, if a step takes longer than ``step_s``; the same call goes on later.
+    """
+    run = _Run(store, hands, progress, step_s, sleep, clock)
+    with hands.lock():
+        return run.all()
+
+
+@dataclass
+class _Run:
+    store: UpgradeStore
+    hands: UpgradeHands
+    progress: Progress
+    step_s: float
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def all(self) -> UpgradeResult:
+        self.upgrade = self.store.read() or self._begun()
+        restarted: list[str] = []
+        if self.upgrade.drained is not None and f"server/{self.upgrade.drained}" not in self._left():
+            self._kept()  # it had been started again when the one before us was interrupted
+        while left := self._left():
+            actor, done = left[0], len(self.upgrade.before) - len(left)
+            self._say = f"{done} of {len(self.upgrade.before)}: {actor}"
+            self._one(actor)
+            restarted.append(actor)
+        self._say = "the last"
+        view = self._whole()
+        self.store.end()
+        return UpgradeResult(tuple(restarted), _versions(view))
+
+    def _begun(self) -> RollingUpgrade:
+        """Only of a cluster of which every process is known: else one could be left out."""
+        self._say = "beginning"
+        before = {name: pid for name, pid in processes_of(self._whole()).items() if pid is not None}
+        upgrade = RollingUpgrade(before)
+        self.store.write(upgrade)
+        return upgrade
+
+    def _left(self) -> list[str]:
+        """By the last look that the manager allows: while it is being started again itself it is waited for."""
+        self._say = "looking"
+        return self.upgrade.left(processes_of(self._seen()))
+
+    def _one(self, actor: str) -> None:
+        server = int(actor.partition("/")[2]) if actor.startswith("server/") else None
+        mine = server is not None and self.upgrade.drained == server
+        if not mine:
+            self._whole()
+        members = self.hands.members()
+        others = members.servers - members.draining_servers
+        if server is not None and (mine or others - {server}) and (mine or server not in members.draining_servers):
+            self._noted(self.upgrade.draining(server))
+            self.hands.drain(server)
+            self._until(lambda view: f"server {server} still has partitions" if _has(view, server) else "")
+            self._whole()
+        self.progress(f"{self._say}: is started again")
+        self.hands.restart(actor)
+        before = self.upgrade.before[actor]
+        self._until(lambda view: "" if processes_of(view).get(actor) not in (None, before) else "no new process yet")
+        if self.upgrade.drained is not None:
+            self._kept()
+
+    def _kept(self) -> None:
+        assert self.upgrade.drained is not None
+        self.hands.keep(self.upgrade.drained)
+        self._noted(self.upgrade.draining(None))
+
+    def _noted(self, upgrade: RollingUpgrade) -> None:
+        self.store.write(upgrade)
+        self.upgrade = upgrade
+
+    def _seen(self) -> ClusterStatus:
+        return self._until(lambda view: "")
+
+    def _whole(self) -> ClusterStatus:
+        return self._until(lambda view: "; ".join(map(str, what_is_not_whole(view)[:1])))
+
+    def _until(self, missing: Callable[[ClusterStatus], str]) -> ClusterStatus:
+        deadline, told = self.clock() + self.step_s, ""
+        while True:
+            view = self.hands.look()
+            text = "the manager does not answer" if view is None else missing(view)
+            if view is not None and not text:
+                return view
+            if text != told:
+                self.progress(f"{self._say}: {text}")
+                told = text
+            if self.clock() > deadline:
+                raise PartitionNotReady(
+                    f"the upgrade stands still at {self._say}: {text}, for {self.step_s:g} s; nothing else is started "
+                    "again before that is well: see waltz doctor; then the same command goes on"
+                )
+            self.sleep(_POLL_S)
+
+
+def _has(view: ClusterStatus, server: int | None) -> bool:
+    return any(each.server == server for each in view.partitions)
+
+
+def _versions(view: ClusterStatus) -> dict[str, int]:
+    found: dict[str, int] = {}
+    actors = (*view.servers.values(), *view.replicas.values(), *view.kv.values(), *view.topics.values())
+    for process in (*(each.process for each in actors), view.manager.process):
+        if process is not None:
+            found[process.version] = found.get(process.version, 0) + 1
+    return found
+
+
+class _Hands:
+    """By Ray, and by the cluster's ZooKeeper."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def look(self) -> ClusterStatus | None:
+        from waltz_ray.bring_up import cluster_status
+
+        try:
+            return cluster_status(self._members.cluster, _MANAGER_TIMEOUT_S)
+        except ClusterNotFound:
+            return None
+
+    def restart(self, actor: str) -> None:
+        from waltz_ray.actors.supervision import close_and_restart_actor
+
+        close_and_restart_actor(self._members.cluster, actor)
+
+    def members(self) -> ClusterMembers:
+        return self._members.membership
+
+    def drain(self, server: int) -> None:
+        self._members.drain_server(server)
+
+    def keep(self, server: int) -> None:
+        self._members.keep_server(server)
+
+    def lock(self) -> AbstractContextManager[None]:
+        return self._members.admin_lock(f"upgrade, pid {os.getpid()}")
+
+
+def hands_of(members: Members) -> UpgradeHands:
+    """Those of a running cluster, whose Ray this process has joined."""
+    return _Hands(members)
