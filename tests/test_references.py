@@ -30,7 +30,10 @@ def files() -> list[Path]:
     found = [path for path in ROOT.iterdir() if path.is_file()]
     for tree in TREES:
         found += (ROOT / tree).rglob("*")
-    texts = {path for path in found if path.is_file() and path.suffix in KINDS and "__pycache__" not in path.parts}
+    found = [
+        path for path in found if not {"__pycache__", "corpus"} & {*path.parts}
+    ]  # the latter are bytes to be tried
+    texts = {path for path in found if path.is_file() and path.suffix in KINDS}
     # mkdocs.yml names pages as they are called below docs/; that they are there the site's own build checks.
     return sorted(texts - {Path(__file__).resolve(), ROOT / "mkdocs.yml"})
 
