@@ -71,6 +71,7 @@ def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
     Gauges("c", "0").replica(ReplicaStatus(**REPLICA, partitions=partitions, traffic=traffic))
     assert of(values, cluster="c", replica="0") == {
         "replica_serving": 1,
+        "replica_disk_slow": 0,
         "replica_disk_use_bytes": 10,
         "replica_disk_free_bytes": 20,
         "replica_partitions": 2,

@@ -21,8 +21,8 @@ from waltz_ray.errors import InvalidInput
 __all__ = ["cluster_directory"]
 
 ASKS = """
-    backup holds, cursor delete, cursor reset, fence reset, holds release, recover, replace-replica, replica remove,
-    replica replace, server remove, space delete, streams quarantine drop, topic reset, trim
+    access remove, backup holds, cursor delete, cursor reset, fence reset, holds release, recover, replace-replica,
+    replica remove, replica replace, server remove, space delete, streams quarantine drop, topic reset, trim
 """
 """What cannot be undone by the opposite command."""
 

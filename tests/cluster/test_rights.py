@@ -23,6 +23,7 @@ from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.original import MountRequest, MountResponse, MountState
 from waltz_ray.security.certificates import make_certificates
+from waltz_ray.wire.access_document import decode_access_rules
 
 pytestmark = pytest.mark.cluster
 
@@ -67,7 +68,15 @@ def cluster(tmp_path: Path, zookeeper_server: str, files: Path) -> Iterator[Clus
 
 @pytest.fixture
 def access(cluster: Cluster, tmp_path: Path) -> Access:
-    """``waltz access``, on this cluster; ``rights``: the file's content."""
+    """``waltz access``, on this cluster, until its servers have heard of it; ``rights``: the file's content."""
+
+    def have_heard() -> bool:
+        for server in cluster.servers.values():
+            assert server.guard is not None
+            data, version = server.store.access.document()
+            if server.guard.rules != (None if version < 0 else decode_access_rules(data)):
+                return False
+        return True
 
     def run(command: str, *arguments: str, rights: object = None) -> int:
         if rights is not None:
@@ -76,6 +85,7 @@ def access(cluster: Cluster, tmp_path: Path) -> Access:
         place = ("--zookeeper", cluster.zookeeper, "--cluster", cluster.name)
         with pytest.raises(SystemExit) as ended:
             main(["access", command, *arguments, *place])
+        wait_until(have_heard, "the servers hear of it")
         return int(ended.value.code or 0)
 
     return run

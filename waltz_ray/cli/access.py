@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption
+from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, YesOption, confirmed
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.errors import InvalidInput, VersionConflict
 
@@ -142,15 +142,14 @@ def token(
 
 @_access.command()
 def remove(
-    yes: Annotated[bool, typer.Option("--yes", help="It is meant.")] = False,
+    yes: YesOption = False,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",
     zookeeper: ZooKeeperOption = "",
 ) -> None:
     """Take all rights away: from then on who reaches a port may do everything there."""
-    if not yes:
-        raise InvalidInput("without rights whoever reaches a port may do everything there; if that is meant: --yes")
+    confirmed("all rights are taken away: whoever reaches a port may do everything there", yes)
     with _Rights(directory, cluster, address, zookeeper) as there:
         there.remove()
     typer.echo("there are no rights any more")

@@ -56,7 +56,7 @@ def up(
     zookeeper: Annotated[str, typer.Option(help="host:port,... of an ensemble. \\[default: an embedded one]")] = "",
     zookeeper_auth_file: Annotated[
         str,
-        typer.Option("--zookeeper-auth-file", help="File on every node: name and password of its nodes in ZooKeeper."),
+        typer.Option("--zookeeper-auth", help="File on every node: name and password of its nodes in ZooKeeper."),
     ] = "",
     http_port: Annotated[
         int,
