@@ -104,7 +104,7 @@ def test_the_managers_port_and_rays_tell_of_appends(operated: Operated) -> None:
         told = operated.get("/metrics")[1]
     names = {metric.name for _, metrics in FIGURES.values() for metric in metrics}
     missing = {name for name in names if name not in told and not name.startswith(OF_LAYERS)}
-    assert missing == {"waltz_append_refusals_total", "waltz_replica_refusals_total"} & missing, "nothing was refused"
+    assert all(name.endswith("_refusals_total") for name in missing), "nothing was refused, and all else is there"
     assert json.loads(operated.get("/status.json")[1])["cluster"] == NAME
     bucket = "ray_waltz_append_stage_seconds_bucket{"
     until(lambda: any(bucket in line and 'le="+Inf"' in line for line in ray_exports().splitlines()))
