@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -260,12 +261,13 @@ def test_the_time_for_a_proof_is_limited(made: Made, caplog: pytest.LogCaptureFi
 
 def test_strangers_that_fill_all_places_keep_nobody_out(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     port = made(half_open=4)
-    strangers = [socket.create_connection(port.place, 20) for _ in range(40)]
-    with connected(port.place) as server:
-        assert isinstance(server.ask(State(1, 2)), StateReply)
-        port.until(lambda: len(port.endpoint._listener._connections) <= 5)
-    for stranger in strangers:
-        stranger.close()
+    with ExitStack() as strangers:
+        for _ in range(40):
+            strangers.enter_context(closing(socket.create_connection(port.place, 20)))
+        port.until(lambda: port.endpoint._half_open.closed >= 36)  # else some are let in after the server, and it waits
+        with connected(port.place) as server:
+            assert isinstance(server.ask(State(1, 2)), StateReply)
+            port.until(lambda: len(port.endpoint._listener._connections) <= 5)
     lines = [record.getMessage() for record in caplog.records if "did not say who they are" in record.getMessage()]
     assert len(lines) == 1, "not a line for each"
     assert port.endpoint._half_open.closed >= 36
