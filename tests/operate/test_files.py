@@ -120,7 +120,7 @@ RAY_CLUSTER = {
             "type": "object",
             "required": ["rayStartParams", "template"],
             "additionalProperties": False,
-            "properties": {"rayStartParams": texts({}), "template": POD},
+            "properties": {"labels": texts({}), "rayStartParams": texts({}), "template": POD},
         },
         "workerGroupSpecs": {"type": "array", "items": GROUP, "minItems": 3},
     },
@@ -286,6 +286,39 @@ def test_kuberay_has_a_group_for_each_disk() -> None:
     assert used == claims
     assert_disks(disks, deployment)
     assert_reached_by_others(deployment)
+
+
+# ---- the head, which may come and go (tests/operate/test_gcs.py)
+
+
+def test_nothing_of_ours_is_placed_on_a_head() -> None:
+    (head,) = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())["head_start_ray_commands"]
+    labelled = "--labels=waltz-actors=none"
+    assert labelled in head.split()
+    assert [name for name, each in compose()["services"].items() if labelled in each.get("command", ())] == ["head"]
+    (cluster,) = kubernetes()["RayCluster"]
+    assert cluster["spec"]["headGroupSpec"]["labels"] == {"waltz-actors": "none"}
+    for group in [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]:
+        assert "labels" not in group["rayStartParams"], "KubeRay refuses it there"
+
+
+def test_nodes_wait_for_a_head_that_is_away() -> None:
+    name, seconds = "RAY_gcs_rpc_server_reconnect_timeout_s", "600"
+    (start,) = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())["worker_start_ray_commands"]
+    assert f"{name}={seconds}" in start.split()
+    storage = [each for service, each in compose()["services"].items() if service.startswith("storage-")]
+    assert [each["environment"][name] for each in storage] == [seconds] * len(REPLICAS)
+    (cluster,) = kubernetes()["RayCluster"]
+    for group in cluster["spec"]["workerGroupSpecs"]:
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": name, "value": seconds} in container["env"]
+
+
+def test_a_head_waits_for_its_redis() -> None:
+    services = compose()["services"]
+    assert services["head"]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    assert "healthcheck" in services["redis"]
+    assert "--appendonly" in services["redis"]["command"], "what it has forgotten no head knows any more"
 
 
 # ---- the image

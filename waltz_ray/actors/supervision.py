@@ -62,6 +62,10 @@ ZOOKEEPER = "zookeeper"
 
 _ZONE = "ray.io/availability-zone"
 
+# A node with this label gets no actor but those that are tied to it: a head that is to come and go. That it has no CPUs
+# does not keep them away, for they ask for none. Nodes without the label match.
+_NOT_HERE = {"waltz-actors": "!none"}
+
 # A replica or server asks for a sliver of its resource: the point is where it runs, not how many fit.
 _SLIVER = 0.001
 
@@ -85,7 +89,8 @@ def replica_name(replica_id: int) -> str:
 def ensure_actor(
     kind: type[Any], name: str, namespace: str, arguments: tuple[Any, ...], *, threads: int | None, resource: str = ""
 ) -> Handle:
-    """The detached actor of that name, made if it is not there. ``threads`` None: an async actor."""
+    """The detached actor of that name, made if it is not there. ``threads`` None: an async actor. It runs where
+    ``resource`` is offered; "": on any node that is not labelled ``waltz-actors=none``."""
     options: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
@@ -102,6 +107,8 @@ def ensure_actor(
         options["max_concurrency"] = threads
     if resource:
         options["resources"] = {resource: _SLIVER}
+    else:
+        options["label_selector"] = _NOT_HERE
     handle: Handle = ray.remote(kind).options(**options).remote(*arguments)
     return handle
 
