@@ -595,9 +595,10 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
 
 
 def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
-    server = config.server
+    server, storage = config.server, config.storage
     files = server.tls_certificate, server.tls_key, server.tls_clients, server.tls_authority
-    return (*files, server.tls_certificates_optional)
+    of_replicas = storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
+    return (*files, server.tls_certificates_optional, *of_replicas)
 
 
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:

@@ -142,7 +142,7 @@ def test_blocking_through_tls(port: int, certificate: Certificate) -> None:
 
 
 def test_a_client_that_cannot_be_believed_is_refused(port: int, certificate: Certificate) -> None:
-    with pytest.raises(OSError, match=f"{HOST}:{port}"):
+    with pytest.raises(ConnectionError, match=f"{HOST}:{port}"):  # not what its number is among the system's
         opened(port, client_context(certificate.path))
 
 
