@@ -595,10 +595,14 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
 
 
 def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
-    server, storage = config.server, config.storage
+    server = config.server
     files = server.tls_certificate, server.tls_key, server.tls_clients, server.tls_authority
-    of_replicas = storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
-    return (*files, server.tls_certificates_optional, *of_replicas)
+    return (*files, server.tls_certificates_optional)
+
+
+def _tls_of_replicas(config: ClusterConfig) -> tuple[str | bool, ...]:
+    storage = config.storage
+    return storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
 
 
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
@@ -613,6 +617,15 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
         found.append(
             f"TLS was decided at the first start ({recorded.server.tls_certificate or 'none'}): "
             f"{wanted.server.tls_certificate} is not used"
+        )
+    if (
+        recorded is not None
+        and wanted.storage.tls_certificate
+        and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
+    ):
+        found.append(
+            f"TLS of replicas was decided at the first start ({recorded.storage.tls_certificate or 'none'}): "
+            f"{wanted.storage.tls_certificate} is not used for them"
         )
     if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
         path = recorded.secret_path

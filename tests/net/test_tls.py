@@ -83,6 +83,10 @@ class Side(GreetedStream):
             future.cancel()
 
 
+def test_strangers_cannot_renegotiate_for_ever(certificate: Certificate) -> None:
+    assert server_context(certificate.path, certificate.key).options & ssl.OP_NO_RENEGOTIATION
+
+
 # Python 3.10's asyncio: a transport whose peer has ended the connection warns that it was not closed.
 @pytest.mark.filterwarnings("ignore:unclosed transport <asyncio.sslproto:ResourceWarning")
 def test_a_stream_through_tls(certificate: Certificate) -> None:

@@ -146,9 +146,9 @@ class ReplicaEndpoint:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
 
-        def stream_of(socket_: socket.socket) -> BlockingStream:
-            most, first = self._max_frame_bytes, self._buffer_bytes
-            return BlockingStream(socket_, peer, MAGIC_REPLICA, REPLICA_VERSIONS, most, self._name, first)
+        def stream_of(accepted: socket.socket) -> BlockingStream:
+            frame, buffer = self._max_frame_bytes, self._buffer_bytes
+            return BlockingStream(accepted, peer, MAGIC_REPLICA, REPLICA_VERSIONS, frame, self._name, buffer)
 
         try:
             admitted = self._door.admit(connection, peer, self._listener, stream_of)

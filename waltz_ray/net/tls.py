@@ -41,6 +41,7 @@ def server_context(certificate: str, key: str, clients: str | None = None, optio
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # or a stranger could ask for one after the other, before OpenSSL 3
     context.load_cert_chain(certificate, key)
     if clients is not None:
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
