@@ -39,6 +39,9 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
     [
         (StorageConfig, {"segment_size_bytes": 0}),
         (StorageConfig, {"index_flush_interval": "many"}),
+        (StorageConfig, {"tls_certificate": "/a.pem"}),
+        (StorageConfig, {"tls_authority": "/a.pem"}),
+        (StorageConfig, {"tls_only": True, "tls_certificate": "/a.pem", "tls_key": "/a.key"}),
         (ServerConfig, {"port": 70_000}),
         (ServerConfig, {"lock_table_size": True}),
         (ClientConfig, {"outstanding_appends": -1}),

@@ -600,6 +600,11 @@ def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
     return (*files, server.tls_certificates_optional)
 
 
+def _tls_of_replicas(config: ClusterConfig) -> tuple[str | bool, ...]:
+    storage = config.storage
+    return storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
+
+
 def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
     if status.manager.http_error:
@@ -612,6 +617,15 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
         found.append(
             f"TLS was decided at the first start ({recorded.server.tls_certificate or 'none'}): "
             f"{wanted.server.tls_certificate} is not used"
+        )
+    if (
+        recorded is not None
+        and wanted.storage.tls_certificate
+        and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
+    ):
+        found.append(
+            f"TLS of replicas was decided at the first start ({recorded.storage.tls_certificate or 'none'}): "
+            f"{wanted.storage.tls_certificate} is not used for them"
         )
     if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
         path = recorded.secret_path

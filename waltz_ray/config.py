@@ -86,6 +86,20 @@ class StorageConfig:
     """From the beginning of one full pass to that of the next: rot is slow, and a second copy of the same record must
     not rot before the first is found."""
 
+    tls_certificate: str = ""
+    """Path of a PEM file, on every node; with it the replica takes TLS on its port, which its first byte tells from
+    plain connections. Read again when it has changed."""
+
+    tls_key: str = ""
+    """Path of its key."""
+
+    tls_authority: str = ""
+    """Path of a PEM file with the authorities of replicas' certificates, on every node: with it servers, peers that
+    repair and readers speak TLS with replicas, and nothing else."""
+
+    tls_only: bool = False
+    """Replicas let nobody in without TLS."""
+
     connections: int = 256
     """Connections of servers (and of readers) at one time; one more is closed at once. A server has two."""
 
@@ -105,6 +119,15 @@ class StorageConfig:
         _require(self, "connections_per_peer", 1, 100_000)
         if not isinstance(self.repair, bool):
             raise ConfigError(f"StorageConfig.repair must be true or false, not {self.repair!r}")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("StorageConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.tls_authority and not self.tls_certificate:
+            raise ConfigError("StorageConfig.tls_authority is of the replicas' certificates: give tls_certificate, too")
+        if self.tls_only and not self.tls_authority:
+            raise ConfigError(
+                "StorageConfig.tls_only needs tls_authority: without it nobody speaks TLS, so the replicas would let "
+                "nobody in"
+            )
 
 
 @dataclass(frozen=True)

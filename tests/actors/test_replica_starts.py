@@ -6,6 +6,8 @@ import errno
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from tests.security.keys import secret_in
 from waltz_ray.actors import storage_replica
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.storage_replica import ReplicaHost
-from waltz_ray.errors import StorageError
+from waltz_ray.client.readers.sockets import open_stream
+from waltz_ray.errors import AuthenticationFailed, StorageError
+from waltz_ray.net.tls import replica_tls
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
@@ -26,7 +30,10 @@ from waltz_ray.protocol.messages.replica import (
     StateReply,
 )
 from waltz_ray.runtime.status import ActorState
+from waltz_ray.security.certificates import make_certificates
+from waltz_ray.security.handshakes import Keyring
 from waltz_ray.storage.disk import Mode, OsDisk, Writable
+from waltz_ray.wire.framing import MAGIC_REPLICA
 
 
 class SickDisk(OsDisk):
@@ -120,6 +127,28 @@ def test_a_replica_without_the_secret_says_so_and_serves_when_it_has_come(rig: R
         (rig.directory / "cluster.secret").rename(path)
         host._wake.set()
         until(lambda: host.health() is ActorState.SERVING, "it serves")
+    finally:
+        host.shutdown()
+
+
+def test_a_replica_without_its_certificate_says_so_and_serves_when_it_has_come(rig: Rig) -> None:
+    files = rig.directory / "certificates"
+    certificate, key, authority = (str(files / name) for name in ("server.pem", "server.key", "authority.pem"))
+    config = replace(CONFIG, tls_certificate=certificate, tls_key=key, tls_authority=authority, tls_only=True)
+    secret = secret_in(rig.directory)
+    host = ReplicaHost(rig.cluster, rig.zookeeper, 0, str(rig.directory), config, "127.0.0.1", secret.path)
+    try:
+        until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
+        assert f"TLS cannot be used ({certificate}, {key}): No such file or directory" in host.status().reason
+        make_certificates(files, ["127.0.0.1"], [], 2)
+        host._wake.set()
+        until(lambda: host.health() is ActorState.SERVING, "it serves")
+        place = host.status().endpoint
+        assert place is not None
+        trusting, plain = Keyring.of_reader(secret, replica_tls(authority)), Keyring.of_reader(secret)
+        open_stream(place, MAGIC_REPLICA, 2, 20, partial(trusting.open, 0), trusting.context()).close()
+        with pytest.raises(AuthenticationFailed, match="it takes TLS only"):
+            open_stream(place, MAGIC_REPLICA, 2, 20, partial(plain.open, 0))
     finally:
         host.shutdown()
 

@@ -29,6 +29,7 @@ from waltz_ray.config import ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import VersionConflict
+from waltz_ray.net.tls import ServerTls, replica_tls
 from waltz_ray.protocol.placement import ServerInfo, assign
 from waltz_ray.runtime.status import ServedPartition
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
@@ -76,7 +77,9 @@ class Cluster:
         self.store = ClusterStore(self._client, self.name)
         self.secret = secret_in(directory)
         tls = {each: getattr(config, each) for each in ("tls_certificate", "tls_key", "tls_clients", "tls_authority")}
-        settings = {"config": {"directory": str(directory), "server": tls}, "placement": {}}
+        of_replicas = {each: getattr(self._storage, each) for each in ("tls_certificate", "tls_key", "tls_authority")}
+        config_ = {"directory": str(directory), "server": tls, "storage": of_replicas}
+        settings = {"config": config_, "placement": {}}
         self.info = self.store.initialize(partitions, list(range(replicas)), settings, replication)
         self.endpoints: dict[int, ReplicaEndpoint] = {}
         self.stores: dict[int, ReplicaStore] = {}
@@ -138,8 +141,9 @@ class Cluster:
             store = ReplicaStore.create(disk, path, self.info.cluster_key, self.info.partitions, self._storage)
         else:
             store = ReplicaStore.open(disk, path, self.info.cluster_key, self._storage)
-        doorkeeper = Doorkeeper(self.secret.secret, replica_id)
-        endpoint = ReplicaEndpoint(ReplicaService(store).handle, doorkeeper, name=f"replica-{replica_id}")
+        doorkeeper, storage = Doorkeeper(self.secret.secret, replica_id, self._storage.tls_only), self._storage
+        tls = ServerTls(storage.tls_certificate, storage.tls_key) if storage.tls_certificate else None
+        endpoint = ReplicaEndpoint(ReplicaService(store).handle, doorkeeper, name=f"replica-{replica_id}", tls=tls)
         self.stores[replica_id], self.endpoints[replica_id] = store, endpoint
         self.store.announce_replica(replica_id, endpoint.start(), uuid.uuid4().hex)
 
@@ -154,7 +158,7 @@ class Cluster:
         store = self.store_of_server(server_id, client)
 
         async def start() -> Server:
-            keyring = Keyring.of_server(self.secret)
+            keyring = Keyring.of_server(self.secret, replica_tls(self._storage.tls_authority))
             guard = AccessGuard(f"server {server_id}", store, self.secret.secret)
             server = Server(server_id, store, self.config, self.ended.append, keyring=keyring, guard=guard)
             await server.start()

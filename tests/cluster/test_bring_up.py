@@ -12,7 +12,7 @@ import pytest
 from waltz_ray import bring_up as bringing_up
 from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.bring_up import bring_up
-from waltz_ray.config import ClusterConfig, HttpConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
@@ -119,3 +119,15 @@ def test_a_port_that_is_not_used_is_warned_of() -> None:
     assert bringing_up._warnings(replace(status, config=now), now) == []
     taken = replace(status, manager=replace(status.manager, http_error="cannot listen"))
     assert bringing_up._warnings(taken, first) == ["the manager cannot listen; it tries again"]
+
+
+def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
+    server = ServerConfig(tls_certificate="/a.pem", tls_key="/a.key", tls_authority="/b.pem")
+    first = ClusterConfig("c", server=server)  # of before replicas took TLS
+    status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
+    storage = StorageConfig(tls_certificate="/a.pem", tls_key="/a.key", tls_authority="/b.pem")
+    now = replace(first, storage=storage)
+    (warning,) = bringing_up._warnings(status, now)
+    assert warning == "TLS of replicas was decided at the first start (none): /a.pem is not used for them"
+    assert bringing_up._warnings(replace(status, config=now), now) == []
+    assert bringing_up._warnings(status, first) == []

@@ -9,6 +9,7 @@ from typing import Any
 
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream
+from waltz_ray.net.tls import replica_tls
 from waltz_ray.protocol.authentication import NEVER, SECRET_BYTES, Role, Secret
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.security.secret_file import SecretFile
@@ -22,14 +23,14 @@ _BYTES = bytes(range(SECRET_BYTES))
 SECRET = Secret(_BYTES)
 
 
-def doorkeeper(replica_id: int = 0, secret: Secret = SECRET) -> Doorkeeper:
+def doorkeeper(replica_id: int = 0, secret: Secret = SECRET, tls_only: bool = False) -> Doorkeeper:
     """Of a replica."""
-    return Doorkeeper(lambda: secret, replica_id)
+    return Doorkeeper(lambda: secret, replica_id, tls_only)
 
 
-def keyring(role: Role = Role.SERVER, secret: Secret = SECRET, expires_ms: int = NEVER) -> Keyring:
-    """Of who opens connections."""
-    return Keyring(lambda: secret.credential(role, expires_ms))
+def keyring(role: Role = Role.SERVER, secret: Secret = SECRET, expires_ms: int = NEVER, authority: str = "") -> Keyring:
+    """Of who opens connections, with TLS if it trusts somebody."""
+    return Keyring(lambda: secret.credential(role, expires_ms), lambda: replica_tls(authority))
 
 
 def secret_in(directory: Path) -> SecretFile:

@@ -46,6 +46,7 @@ GOLDEN: dict[str, tuple[AuthenticationMessage, str]] = {
     "wrong proof": (Denied(DenialCode.WRONG_PROOF), "05 01"),
     "expired": (Denied(DenialCode.EXPIRED), "05 02"),
     "other replica": (Denied(DenialCode.OTHER_REPLICA), "05 03"),
+    "no TLS": (Denied(DenialCode.NO_TLS), "05 04"),
 }
 
 
@@ -249,7 +250,7 @@ def test_truncated_and_longer_ones_are_errors(name: str) -> None:
             decode_authentication(wrong)
 
 
-@pytest.mark.parametrize("payload", ["00", "06", "01 00" + "00" * 44, "01 03" + "00" * 44, "05 00", "05 04"])
+@pytest.mark.parametrize("payload", ["00", "06", "01 00" + "00" * 44, "01 03" + "00" * 44, "05 00", "05 05"])
 def test_unknown_types_roles_and_codes_are_errors(payload: str) -> None:
     with pytest.raises(WireError, match="unknown"):
         decode_authentication(bytes.fromhex(payload))

@@ -11,9 +11,10 @@ from tests.security.keys import SECRET, doorkeeper, secret_in
 from waltz_ray.client.readers import replica_access
 from waltz_ray.client.readers.reading import Reading
 from waltz_ray.client.readers.replica_access import keyring_of
-from waltz_ray.errors import ClusterNotFound, SecretUnusable
+from waltz_ray.errors import ClusterNotFound, ConfigError, SecretUnusable
 from waltz_ray.finding import ray_lookup
 from waltz_ray.protocol.authentication import Credential, Role
+from waltz_ray.security.certificates import make_certificates
 from waltz_ray.security.handshakes import TICKET_MS, Keyring, ticket_end_ms
 
 
@@ -22,7 +23,8 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No environment, no Ray, and ZooKeeper names a file in ``tmp_path``, which is not there."""
     monkeypatch.delenv("WALTZ_SECRET_FILE", raising=False)
     monkeypatch.setattr(ray_lookup, "here", lambda: "")
-    monkeypatch.setattr(replica_access._Finder, "_recorded_path", lambda finder: str(tmp_path / "c/cluster.secret"))
+    config = {"secret_file": str(tmp_path / "c/cluster.secret")}
+    monkeypatch.setattr(replica_access._Finder, "_recorded", lambda finder: config)
 
 
 def is_believed(keyring: Keyring) -> Role | None:
@@ -60,11 +62,41 @@ def test_what_a_task_gets_is_a_ticket_and_works_where_there_is_no_file(tmp_path:
         is_believed(keyring_of("z:1", "c"))
 
 
+def recorded(monkeypatch: pytest.MonkeyPatch, authority: str) -> None:
+    config = {"secret_file": "/nowhere", "storage": {"tls_authority": authority}}
+    monkeypatch.setattr(replica_access._Finder, "_recorded", lambda finder: config)
+
+
+def test_tls_is_spoken_where_the_cluster_says_so_and_by_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the one of the cluster, or a copy that the environment names; where it is not, tasks say so."""
+    make_certificates(tmp_path / "node", ["127.0.0.1"], [], 2)
+    authority = tmp_path / "node" / "authority.pem"
+    monkeypatch.setenv("WALTZ_SECRET_FILE", secret_in(tmp_path / "mine").path)
+    monkeypatch.setenv("WALTZ_TLS_AUTHORITY", str(authority))  # of servers: they may have TLS where replicas have none
+    assert keyring_of("z:1", "c").context() is None
+    recorded(monkeypatch, str(authority))
+    monkeypatch.setenv("WALTZ_TLS_AUTHORITY", str(tmp_path / "of-servers.pem"))
+    travelled = pickle.dumps(keyring_of("z:1", "c"))
+    assert b"BEGIN" not in travelled
+    task = pickle.loads(travelled)
+    context = task.context()
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+    assert task.context() is context, "not one for each connection"
+    copy = authority.rename(tmp_path / "copy.pem")
+    with pytest.raises(ConfigError, match=f"{authority}, cannot be used: No such file or directory"):
+        task.context()
+    monkeypatch.setenv("WALTZ_TLS_AUTHORITY", str(copy))
+    assert keyring_of("z:1", "c").context() is not None
+
+
 def test_nothing_is_looked_for_before_the_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(finder: object) -> str:
+    def fail(finder: object) -> dict[str, str]:
         raise AssertionError("ZooKeeper was asked")
 
-    monkeypatch.setattr(replica_access._Finder, "_recorded_path", fail)
+    monkeypatch.setattr(replica_access._Finder, "_recorded", fail)
     assert Reading.of("z:1", "c", "replica").keyring is not None
     assert Reading.of("z:1", "c").keyring is None
     pickle.dumps(Reading.of("z:1", "c"))

@@ -238,7 +238,7 @@ def test_an_impostor_of_a_replica_is_told_nothing(port: Port, monkeypatch: pytes
     monkeypatch.setattr(
         authentication, "is_proof", lambda expected, given: expected is ANY_MAC or real(expected, given)
     )
-    port.endpoint._doorkeeper = _TakesAny(lambda: SECRET, 0)
+    port.endpoint._door._doorkeeper = _TakesAny(lambda: SECRET, 0)
     with pytest.raises(AuthenticationFailed, match="none of its replicas"):
         opened(port, keyring().open)
     assert port.handled == []
@@ -270,7 +270,7 @@ def test_strangers_that_fill_all_places_keep_nobody_out(made: Made, caplog: pyte
             port.until(lambda: len(port.endpoint._listener._connections) <= 5)
     lines = [record.getMessage() for record in caplog.records if "did not say who they are" in record.getMessage()]
     assert len(lines) == 1, "not a line for each"
-    assert port.endpoint._half_open.closed >= 36
+    assert port.endpoint._door._half_open.closed >= 36
 
 
 def test_a_long_frame_before_the_proof_is_refused_at_its_header(port: Port) -> None:
@@ -297,10 +297,10 @@ def test_a_replica_whose_secret_is_gone_refuses_and_serves_whom_it_knows(port: P
         raise SecretUnusable("it is gone")
 
     with connected(port.place) as server:
-        port.endpoint._doorkeeper._secret = gone
+        port.endpoint._door._doorkeeper._secret = gone
         with pytest.raises((WireError, OSError)):
             opened(port, keyring().open)
         assert isinstance(server.ask(State(1, 2)), StateReply)
-    port.endpoint._doorkeeper._secret = lambda: SECRET
+    port.endpoint._door._doorkeeper._secret = lambda: SECRET
     with connected(port.place) as server:
         assert isinstance(server.ask(State(1, 2)), StateReply)

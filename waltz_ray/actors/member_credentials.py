@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable
 
 from waltz_ray.actors.settings import from_json
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ConfigError
-from waltz_ray.net.tls import client_context
+from waltz_ray.net.tls import ClientTls
 from waltz_ray.protocol.authentication import Secret
 from waltz_ray.security.member_token import member_token
 from waltz_ray.security.secret_file import SecretFile
@@ -21,29 +19,16 @@ class MemberCredentials:
     """``authority``: PEM file of whom the servers' certificates are from; "" = they are spoken to without TLS."""
 
     def __init__(self, authority: str, secret: Callable[[], Secret]) -> None:
-        self._authority, self._secret = authority, secret
-        self._seen: tuple[int, ...] = ()
-        self._made: ssl.SSLContext | None = None
+        self._tls = ClientTls(authority, "ServerConfig.tls_authority") if authority else None
+        self._secret = secret
 
     def context(self) -> ssl.SSLContext | None:
         """For the next connection; the file is read again when it has changed. ConfigError if it cannot be used."""
-        if not self._authority:
-            return None
-        try:
-            about = os.stat(self._authority)
-            seen = about.st_ino, about.st_mtime_ns, about.st_size
-            if self._made is None or seen != self._seen:
-                self._made, self._seen = client_context(self._authority), seen
-        except OSError as error:
-            raise ConfigError(
-                f"ServerConfig.tls_authority, {self._authority}, cannot be used: {error.strerror or error}; it has to "
-                "be a PEM file, on every node"
-            ) from error
-        return self._made
+        return None if self._tls is None else self._tls()
 
     def token(self) -> str:
         """Another one for each connection; "" without TLS. SecretUnusable."""
-        return member_token(self._secret()) if self._authority else ""
+        return "" if self._tls is None else member_token(self._secret())
 
 
 def member_credentials(store: ClusterStore) -> MemberCredentials:

@@ -18,10 +18,12 @@ from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.actors.set_follower import SetFollower
+from waltz_ray.actors.settings import from_json
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.net.tls import replica_tls
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, ServerStatus
 from waltz_ray.security.handshakes import Keyring
@@ -94,17 +96,17 @@ class PartitionServer:
             raise
 
     async def _start(self) -> Server:
-        def connect() -> ClusterStore:
+        def connect() -> tuple[ClusterStore, str]:
             self._client = KazooZooKeeper(self._zookeeper, self._config.zookeeper_session_ms)
             store = ClusterStore(self._client, self._cluster)
-            store.info()
-            return store
+            return store, from_json(store.info().settings).config.storage.tls_authority
 
         take_normal_priority()
-        store = await asyncio.to_thread(connect)
+        store, authority = await asyncio.to_thread(connect)
         self._secret.secret()  # a server that no replica believes had better say so
         guard = AccessGuard(f"server {self._server_id}", store, self._secret.secret)
-        server = Server(self._server_id, store, self._config, keyring=Keyring.of_server(self._secret), guard=guard)
+        keyring = Keyring.of_server(self._secret, replica_tls(authority))
+        server = Server(self._server_id, store, self._config, keyring=keyring, guard=guard)
         await server.start()
         await SetFollower(server).start()
         assert self._client is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from waltz_ray.errors import PeerUnavailable, WireError
+from waltz_ray.errors import ConfigError, PeerUnavailable, WireError
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import Read, Records
@@ -27,7 +27,7 @@ class PeerReplica:
 
     def __init__(self, number: int, endpoint: Endpoint, greeting: str, keyring: Keyring) -> None:
         self.name = f"replica {number}"
-        self._prove = partial(keyring.open, number)
+        self._prove, self._tls = partial(keyring.open, number), keyring.context
         self._endpoint, self._greeting = endpoint, greeting
         self._stream: BlockingStream | None = None
 
@@ -35,7 +35,7 @@ class PeerReplica:
         """Records from ``first_id`` on that it knows to be committed, as it sent them. PeerUnavailable."""
         try:
             answer = decode_replica(self._asked(Read(partition_id, NO_SESSION, first_id, end_id, max_bytes)))
-        except (OSError, WireError) as error:
+        except (OSError, WireError, ConfigError) as error:
             self.close()  # an answer that comes late must not be taken for the next one's
             raise PeerUnavailable(str(error)) from error
         if not isinstance(answer, Records):
@@ -45,7 +45,7 @@ class PeerReplica:
     def _asked(self, request: Read) -> bytes:
         if self._stream is None:
             place = *self._endpoint, MAGIC_REPLICA, REPLICA_VERSIONS, _MAX_FRAME_BYTES
-            self._stream = BlockingStream.open(*place, self._greeting, _ANSWER_S, prove=self._prove)
+            self._stream = BlockingStream.open(*place, self._greeting, _ANSWER_S, self._tls(), self._prove)
         self._stream.send(*encode_replica(request))
         return self._stream.receive()
 

@@ -7,8 +7,8 @@ syncs, the socket fills: it is the queue of the group commit, and no timer is ne
 Records are views of the receive buffer. That is sound because a turn has written them to the file before the
 buffer is used again; a service that kept a view beyond its call would break it.
 
-Who connects proves that it knows the cluster's secret, and so does the replica, before anything is asked
-(``security.handshakes``); a reader is answered what changes nothing, and all else is refused.
+Who connects, with TLS or without, proves that it knows the cluster's secret, and so does the replica, before anything
+is asked (``replica_door.py``); a reader is answered what changes nothing, and all else is refused.
 
 What a stranger can cost is bounded (docs/wire.md, "Limits"): connections in all, from one address, and of those that
 have proved nothing yet; the time until that; a buffer grows with what arrives, never with what a header announces; the
@@ -25,7 +25,6 @@ What a failure leaves:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -36,13 +35,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from waltz_ray.actors.replica_door import ReplicaDoor
 from waltz_ray.errors import SyncFailed, WireError
 from waltz_ray.net.blocking import BlockingStream
-from waltz_ray.net.half_open import HalfOpen
-from waltz_ray.net.handshake import Handshake
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import BlockingListener
-from waltz_ray.protocol.authentication import AcceptingHandshake, Role, may_ask
+from waltz_ray.net.tls import ServerTls
+from waltz_ray.protocol.authentication import Role, may_ask
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
@@ -88,7 +87,7 @@ class ReplicaEndpoint:
     ``handle`` is ``ReplicaService.handle``; it is called from several threads at once. ``on_fatal`` is called with
     a message when the process must end (the default logs it and calls ``os._exit(1)``). A peer has
     ``hello_timeout_s`` to say HELLO and to prove to ``doorkeeper`` who it is, and ``send_timeout_s`` to take something
-    of its answers. ``half_open``: how many may be on their way there at one time.
+    of its answers. ``half_open``: how many may be on their way there at one time. ``tls`` is spoken with who speaks it.
     """
 
     def __init__(
@@ -106,16 +105,16 @@ class ReplicaEndpoint:
         half_open: int = 64,
         hello_timeout_s: float = 5.0,
         send_timeout_s: float = 60.0,
+        tls: ServerTls | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._handle = handle
-        self._doorkeeper = doorkeeper
-        self._half_open = HalfOpen(name, half_open)
+        self._door = ReplicaDoor(name, doorkeeper, half_open, hello_timeout_s, tls)
         self._denied, self._not_allowed = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self._name = name
         self._max_frame_bytes = max_frame_bytes
         self._buffer_bytes = buffer_bytes
-        self._hello_timeout_s = hello_timeout_s
+        self._send_timeout_s = send_timeout_s
         self._send_timeout = struct.pack("@ll", int(send_timeout_s), int(send_timeout_s % 1 * 1e6))
         self._on_fatal = on_fatal or end_process
         limit = ConnectionLimit(name, connections, connections_per_peer)
@@ -146,33 +145,24 @@ class ReplicaEndpoint:
     def _serve(self, connection: socket.socket, peer: str) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, self._send_timeout)
-        stream = BlockingStream(
-            connection, peer, MAGIC_REPLICA, REPLICA_VERSIONS, self._max_frame_bytes, self._name, self._buffer_bytes
-        )
+
+        def stream_of(accepted: socket.socket) -> BlockingStream:
+            frame, buffer = self._max_frame_bytes, self._buffer_bytes
+            return BlockingStream(accepted, peer, MAGIC_REPLICA, REPLICA_VERSIONS, frame, self._name, buffer)
+
         try:
-            role = self._admit(stream, connection)
+            admitted = self._door.admit(connection, peer, self._listener, stream_of)
         except WireError as error:
             self._deny(str(error))
             return
+        if admitted is None:
+            return
+        stream, role = admitted
+        stream.send_timeout_s = self._send_timeout_s
         try:
-            if role is not None:
-                self._converse(stream, connection, role)
+            self._converse(stream, connection, role)
         except WireError as error:
             log.warning("%s: connection closed: %s", self._name, error)
-
-    def _admit(self, stream: BlockingStream, connection: socket.socket) -> Role | None:
-        """What the peer has proved to be; None: it has gone without a word."""
-        machines: list[AcceptingHandshake] = []
-
-        def prove(channel: bytes) -> Handshake:
-            machine, in_bytes = self._doorkeeper.accept(channel)
-            machines.append(machine)
-            return in_bytes
-
-        with self._half_open.waiting(lambda: _shut(connection)):
-            if not stream.greet(self._hello_timeout_s, prove):
-                return None
-        return machines[0].role
 
     def _deny(self, why: str) -> None:
         with self._lock:
@@ -245,11 +235,6 @@ class ReplicaEndpoint:
                 records=before.records + records,
                 record_bytes=before.record_bytes + record_bytes,
             )
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it may have gone already
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _request(payload: memoryview) -> ReplicaRequest:

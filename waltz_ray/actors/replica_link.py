@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Protocol
 
 from waltz_ray import compat
 from waltz_ray.config import ServerConfig
-from waltz_ray.errors import AuthenticationFailed, BelowTheLog, ReplicaRefused, WireError
+from waltz_ray.errors import AuthenticationFailed, BelowTheLog, ConfigError, ReplicaRefused, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
 from waltz_ray.net.handshake import Prove
@@ -224,6 +225,7 @@ class ReplicaLink:
         self.refusals: Counter[RefusalCode] = Counter()
         self.silent, self.denied = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self.prove: Prove = partial(keyring.open, replica_id)
+        self._tls = keyring.context
         self._unknown = Seldom(_LOG_EVERY_S)
         self._full: dict[int, _FullDisk] = {}  # by partition
         self._queue = queue
@@ -292,16 +294,14 @@ class ReplicaLink:
                     timeout_ms = self.config.replica_timeout_ms
                     async with compat.timeout(timeout_ms / 1000):
                         for bulk in (False, True):
-                            await connect(
-                                partial(self._new_stream, bulk), *self._endpoint, timeout_s=None, untaken_ms=timeout_ms
-                            )
+                            made, tls = partial(self._new_stream, bulk), self._tls()
+                            await connect(made, *self._endpoint, timeout_s=None, tls=tls, untaken_ms=timeout_ms)
                     if not self._not_believed:
                         pauses.reset()
                     if self._live is None or self._bulk is None:
                         self._disconnect("lost while connecting")
-                except OSError as error:
-                    log.debug("replica %d at %s: %s", self.replica_id, self._endpoint, error)
-                    self._disconnect(f"cannot connect to {self._endpoint}: {error}")
+                except (OSError, ConfigError) as error:
+                    self._not_reached(self._endpoint, error)
             try:
                 async with compat.timeout(pauses.next_s()):
                     await self._changed.wait()
@@ -309,6 +309,13 @@ class ReplicaLink:
             except TimeoutError:
                 pass
             self._check_progress(loop.time())
+
+    def _not_reached(self, endpoint: Endpoint, error: OSError | ConfigError) -> None:
+        log.debug("replica %d at %s: %s", self.replica_id, endpoint, error)
+        lasts = isinstance(error, ConfigError) or isinstance(error.__cause__, ssl.SSLError)  # no restart mends it
+        if lasts and (count := self.denied.due()):
+            log.warning("replica %d: no connection (%d times by now): %s", self.replica_id, count, error)
+        self._disconnect(f"cannot connect to {endpoint}: {error}")
 
     def _new_stream(self, bulk: bool) -> _Stream:
         stream = _Stream(self, bulk)

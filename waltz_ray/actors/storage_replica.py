@@ -16,7 +16,7 @@ of it would only be started again. No reason is final, so mounting the right dis
 | reason | state | looks again after |
 |---|---|---|
 | ZooKeeper away, disk full, the predecessor's lock not released yet | STARTING | 0.2 s |
-| no storage, another cluster's, a damaged control file, no secret of the cluster | REFUSED | 2 s |
+| no storage, another cluster's, a damaged control file, no secret of the cluster, no certificate | REFUSED | 2 s |
 | the disk fails (EIO, EROFS, EACCES, a failed sync ...), or the unforeseen | REFUSED | 0.2 s, doubled up to 5 s |
 
 A store whose sync has failed is never used again, but another start of the same process may be made. What a failed
@@ -63,19 +63,20 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.snapshot import snapshot_nodes
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
+    ConfigError,
     ControlFileMissing,
     CoordinationError,
     Corruption,
     DiskFull,
     ForeignStorage,
     OutOfResources,
-    SecretUnusable,
     StorageError,
     StorageLocked,
     SyncFailed,
     WaltzError,
 )
 from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.tls import ServerTls, replica_tls
 from waltz_ray.protocol.ids import NO_SESSION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     ReplicaReply,
@@ -252,7 +253,7 @@ class ReplicaHost:
             # The predecessor may still be ending, others may make room, ZooKeeper may be away: no person is needed.
             self._because(ActorState.STARTING, str(error))
             return _RETRY_S
-        except (ControlFileMissing, ForeignStorage, Corruption, SecretUnusable) as error:
+        except (ControlFileMissing, ForeignStorage, Corruption, ConfigError) as error:
             self._because(ActorState.REFUSED, str(error))
             return _REFUSED_RETRY_S  # looking again changes nothing, and the right disk may be mounted by then
         except Exception as error:  # whatever it is: a replica that never looks again is lost for good
@@ -342,7 +343,7 @@ class ReplicaHost:
         self._client, self._cluster_store = client, cluster_store
         assert self._store is not None
         if self._upkeep is None:
-            keyring = Keyring.of_reader(self._secret)
+            keyring = Keyring.of_reader(self._secret, replica_tls(self._config.tls_authority))
             self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers, keyring)
         self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
@@ -356,6 +357,7 @@ class ReplicaHost:
     def _open(self, cluster_store: ClusterStore) -> None:
         """The storage, recovered before the first server asks, and the endpoint; both or nothing."""
         self._secret.secret()  # without it nobody could be believed
+        tls = _tls(self._config)
         self._handles = OwnHandles(self._disk)
         try:
             disk = self._handles.disk
@@ -375,11 +377,12 @@ class ReplicaHost:
 
             self._endpoint = ReplicaEndpoint(
                 handle,
-                Doorkeeper(self._secret.secret, self._replica_id),
+                Doorkeeper(self._secret.secret, self._replica_id, self._config.tls_only),
                 self._host,
                 name=f"replica/{self._replica_id}",
                 connections=self._config.connections,
                 connections_per_peer=self._config.connections_per_peer,
+                tls=tls,
                 on_fatal=self._fatal,
             )
             self._endpoint.start()
@@ -408,6 +411,19 @@ class ReplicaHost:
         finally:
             if handles is not None:
                 handles.close_all()
+
+
+def _tls(config: StorageConfig) -> ServerTls | None:
+    """ConfigError if its files cannot be used."""
+    if not config.tls_certificate:
+        return None
+    try:
+        return ServerTls(config.tls_certificate, config.tls_key)
+    except OSError as error:  # which ssl.SSLError is
+        raise ConfigError(
+            f"its files for TLS cannot be used ({config.tls_certificate}, {config.tls_key}): "
+            f"{error.strerror or error}; they have to be PEM files, on every node"
+        ) from error
 
 
 def _told(error: Exception) -> str:

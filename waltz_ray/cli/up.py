@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, JsonOption, print_data, progress_line
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, TopicConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
 
 if TYPE_CHECKING:
     from waltz_ray.finding.cluster_file import ClusterFile
@@ -70,7 +70,9 @@ def up(
     ] = "",
     tls_certificate: Annotated[
         str,
-        typer.Option(help="PEM file on every node: servers, kv and HTTP take TLS, too, for ever. See certs make."),
+        typer.Option(
+            help="PEM file on every node: servers, replicas, kv and HTTP take TLS, too, for ever. See certs make."
+        ),
     ] = "",
     tls_key: Annotated[str, typer.Option(help="Its key.")] = "",
     tls_clients: Annotated[
@@ -82,8 +84,13 @@ def up(
     ] = False,
     tls_authority: Annotated[
         str,
-        typer.Option(help="PEM file on every node: authorities of servers, for kv and topic actors. For rights."),
+        typer.Option(
+            help="PEM file on every node: the certificate's authorities. Our own actors and readers then speak TLS."
+        ),
     ] = "",
+    tls_only: Annotated[
+        bool, typer.Option("--tls-only", help="With --tls-authority: replicas let nobody in without TLS.")
+    ] = False,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen on other addresses than loopback: the network is closed to strangers."),
@@ -123,6 +130,9 @@ def up(
             tls_clients=tls_clients,
             tls_certificates_optional=tls_certificates_optional,
             tls_authority=tls_authority,
+        ),
+        storage=StorageConfig(
+            tls_certificate=tls_certificate, tls_key=tls_key, tls_authority=tls_authority, tls_only=tls_only
         ),
         http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
         secret_file=secret_file,

@@ -30,9 +30,11 @@ __all__ = ["Deployment", "RayConfig", "SpaceConfig", "parse", "read"]
 
 _RESERVED = {
     "security": "there is no such section: the cluster's secret is secret_file, TLS of servers server.tls_certificate, "
-    "server.tls_key and server.tls_clients, of topics topics.tls_certificate and topics.tls_key",
+    "server.tls_key and server.tls_clients, of replicas storage.tls_certificate, storage.tls_key and "
+    "storage.tls_authority, of topics topics.tls_certificate and topics.tls_key",
     "tls": "TLS is of who listens: server.tls_certificate, server.tls_key and server.tls_clients, "
-    "topics.tls_certificate and topics.tls_key",
+    "storage.tls_certificate, storage.tls_key and storage.tls_authority, topics.tls_certificate and "
+    "topics.tls_key",
 }
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from waltz_ray.errors import AuthenticationFailed, WireError
 from waltz_ray.net.connector import connect_blocking
 from waltz_ray.net.handshake import Prove, handshake_of
+from waltz_ray.net.tls import peer_channel
 from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
 from waltz_ray.wire.framing import (
     FRAME_HEADER,
@@ -33,6 +34,7 @@ __all__ = ["BlockingStream", "TurnBuffer"]
 
 _FIRST_BUFFER_BYTES = MAX_HELLO_BYTES + FRAME_HEADER_BYTES
 _BUFFER_BYTES = 4 * 1024 * 1024
+_TLS_SEND_BYTES = 256 * 1024  # the time-out of a send through TLS is that of all that it is given
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -132,7 +134,11 @@ class BlockingStream:
         """Agreed on; -1 before the peer's HELLO."""
         self.hello = Hello((), "")
         """The peer's."""
+        self.send_timeout_s: float | None = None
+        """Through TLS: how long a piece of what is sent may take, whatever the time-out of receiving is. Without it the
+        kernel keeps such a time (SO_SNDTIMEO)."""
         self._socket = connection
+        self._tls = connection if isinstance(connection, ssl.SSLSocket) else None
         self._magic = magic
         self._versions = versions
         self._greeting = greeting
@@ -189,7 +195,7 @@ class BlockingStream:
 
     def _authenticate(self, prove: Prove, deadline: float) -> None:
         """WireError if the peer cannot prove what it has to, or says so of this side."""
-        handshake = handshake_of(prove, b"")
+        handshake = handshake_of(prove, peer_channel(self._tls))
         answer = handshake.begin()
         while True:
             if answer is not None:
@@ -242,11 +248,22 @@ class BlockingStream:
     def send_all(self, data: BytesLike) -> None:
         """Whole frames. TimeoutError if the peer does not take them."""
         try:
-            self._socket.sendall(data)
+            if self._tls is None:
+                self._socket.sendall(data)
+            else:
+                self._send_encrypted(self._tls, memoryview(data).cast("B"))
         except (TimeoutError, BlockingIOError) as error:  # the latter where the kernel keeps the time (SO_SNDTIMEO)
             raise TimeoutError(f"{self.peer}: timed out, it does not take what it is sent") from error
         except OSError as error:
             raise self._named(error) from error
+
+    def _send_encrypted(self, connection: ssl.SSLSocket, data: memoryview) -> None:
+        timeout_s = connection.gettimeout()
+        if self.send_timeout_s is not None:
+            connection.settimeout(self.send_timeout_s)
+        for first in range(0, len(data), _TLS_SEND_BYTES):
+            connection.sendall(data[first : first + _TLS_SEND_BYTES])
+        connection.settimeout(timeout_s)  # after a failure nothing more is received
 
     def close(self) -> None:
         self._socket.close()
@@ -268,7 +285,10 @@ class BlockingStream:
     def _receive(self) -> bool:
         """Some bytes more; False if the peer has closed, between two frames."""
         try:
-            count = self._socket.recv_into(self._buffer.room())
+            room = self._buffer.room()
+            count = self._socket.recv_into(room)
+            if self._tls is not None and 0 < count < len(room):
+                count += _waiting(self._tls, room[count:])
         except TimeoutError as error:
             raise TimeoutError(f"{self.peer}: timed out, it says nothing") from error
         except OSError as error:
@@ -284,4 +304,20 @@ class BlockingStream:
 
     def _named(self, error: OSError) -> OSError:
         what = f"{self.peer}: {error.strerror or error}"
+        if isinstance(error, ssl.SSLError):  # its numbers are not those of the system
+            return ConnectionError(what)
         return OSError(what) if error.errno is None else OSError(error.errno, what)
+
+
+def _waiting(connection: ssl.SSLSocket, room: memoryview) -> int:
+    """Take what else has come, for which nothing is waited: TLS gives 16 KiB at a time, and a turn is worth more."""
+    timeout_s, count = connection.gettimeout(), 0
+    connection.settimeout(0)
+    try:
+        while count < len(room) and (more := connection.recv_into(room[count:])):
+            count += more
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        pass  # that is all
+    finally:
+        connection.settimeout(timeout_s)
+    return count

@@ -123,7 +123,8 @@ def _named(error: OSError, host: str, port: int, timeout_s: float | None) -> OSE
         return TimeoutError(f"no connection to {host}:{port} within {timeout_s:g} s")
     what = f"no connection to {host}:{port}: {error.strerror or error}"
     if isinstance(error, ssl.SSLError):  # its numbers are not those of the system
-        return ConnectionError(what)
+        plain = error.reason == "WRONG_VERSION_NUMBER"
+        return ConnectionError(f"{what}; what listens there speaks no TLS" if plain else what)
     number = error.errno or _common_number(str(error))
     return OSError(what) if number is None else OSError(number, what)
 

@@ -20,7 +20,7 @@ from waltz_ray.net.connector import keep_alive
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.tls import TLS_HANDSHAKE
 
-__all__ = ["BlockingListener", "LoopListener", "Tls", "listen"]
+__all__ = ["BlockingListener", "LoopListener", "Tls", "listen", "shut"]
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class BlockingListener:
         self._socket.close()
         for connection in connections.values():
             with contextlib.suppress(OSError):  # the peer may have gone already
-                connection.shutdown(socket.SHUT_RDWR)
+                shut(connection)
         for thread in [self._acceptor, *connections]:
             if thread.ident is not None:
                 thread.join()
@@ -282,7 +282,10 @@ class BlockingListener:
                 connection = self._connections[thread]
             keep_alive(connection)
             if self._tls is not None:
-                connection = self._encrypted(thread, connection, self._tls)
+                connection.settimeout(_HANDSHAKE_S)
+                connection = self.encrypted(connection, self._tls)
+                connection.do_handshake()
+                connection.settimeout(None)
             self._serve(connection, peer)
         except (OSError, MemoryError) as error:
             log.info("%s: connection of %s lost: %s", self._name, peer, error)
@@ -290,13 +293,21 @@ class BlockingListener:
             with self._lock:
                 self._end(thread, address)
 
-    def _encrypted(self, thread: threading.Thread, plain: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
-        plain.settimeout(_HANDSHAKE_S)
+    def encrypted(self, plain: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
+        """The connection that the thread which calls this serves, in place of ``plain``: the handshake is its own to
+        do. OSError if the listener has stopped."""
         with self._lock:  # from here on it is this one that stop() has to end
             if self._stopped.is_set():
                 raise ConnectionAbortedError("the listener has stopped")
             connection = tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-            self._connections[thread] = connection
-        connection.do_handshake()
-        connection.settimeout(None)
+            self._connections[threading.current_thread()] = connection
         return connection
+
+
+def shut(connection: socket.socket) -> None:
+    """End it in both directions, in any thread. OSError if it has ended.
+
+    What is below TLS is ended, not TLS: ``SSLSocket.shutdown`` turns the socket into a plain one first, and what its
+    own thread sends just then would leave as it is.
+    """
+    socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -25,6 +25,7 @@ from waltz_ray.net.framer import Framer
 from waltz_ray.net.handshake import Handshake, Prove, handshake_of
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing, Outlet
+from waltz_ray.net.tls import peer_channel
 from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
 from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, GreetedDecoder, Hello, encode_frame, encode_hello
 
@@ -342,7 +343,7 @@ class GreetedStream(Stream[memoryview]):
             return super()._before_the_first(frames)
         if self._handshake is None:
             assert self._prove is not None
-            self._handshake = handshake_of(self._prove, b"")
+            self._handshake = handshake_of(self._prove, self._encryption())
             self._say(self._handshake, self._handshake.begin())
         for payload in frames:
             self._say(self._handshake, self._handshake.take(payload))
@@ -350,6 +351,9 @@ class GreetedStream(Stream[memoryview]):
             self._greeted.admit()
             self._begin()
         return ()
+
+    def _encryption(self) -> bytes:
+        return b"" if self._transport is None else peer_channel(self._transport.get_extra_info("ssl_object"))
 
     def _say(self, handshake: Handshake, payload: bytes | None) -> None:
         if payload is not None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
 import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from waltz_ray.errors import ConfigError
 from waltz_ray.runtime.seldom import Seldom
 
-__all__ = ["TLS_HANDSHAKE", "ServerTls", "certificate_name", "client_context", "server_context"]
+__all__ = [
+    "TLS_HANDSHAKE",
+    "ClientTls",
+    "ServerTls",
+    "certificate_name",
+    "client_context",
+    "peer_channel",
+    "replica_tls",
+    "server_context",
+]
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +31,7 @@ TLS_HANDSHAKE = 0x16
 """The first byte of every TLS client, and of none of our protocols (H, and nothing else)."""
 
 _LOG_EVERY_S = 60.0
+_FIRST_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def server_context(certificate: str, key: str, clients: str | None = None, optional: bool = False) -> ssl.SSLContext:
@@ -28,6 +41,7 @@ def server_context(certificate: str, key: str, clients: str | None = None, optio
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # or a stranger could ask for one after the other, before OpenSSL 3
     context.load_cert_chain(certificate, key)
     if clients is not None:
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
@@ -55,22 +69,33 @@ class ServerTls:
         self._lock = threading.Lock()
         self._told = Seldom(_LOG_EVERY_S)
         self._seen = self._look()
-        self._context = server_context(certificate, key, clients, optional)
+        self._context, self._channel = self._read()
 
     def __call__(self) -> ssl.SSLContext:
         """For the next connection."""
+        return self.with_channel()[0]
+
+    def with_channel(self) -> tuple[ssl.SSLContext, bytes]:
+        """For the next connection, and what ``peer_channel`` is at its other end."""
         with self._lock:
             try:
                 seen = self._look()
                 if seen != self._seen:
-                    self._context = server_context(*self._files, self._optional)
+                    self._context, self._channel = self._read()
                     self._seen = seen
                     log.info("%s was read again", self._files[0])
             except OSError as error:
                 if self._told.due():
                     files = ", ".join(filter(None, self._files))
                     log.warning("%s cannot be used, what was read before stays in use: %s", files, error)
-            return self._context
+            return self._context, self._channel
+
+    def _read(self) -> tuple[ssl.SSLContext, bytes]:
+        channel = _file_channel(self._files[0])
+        context = server_context(*self._files, self._optional)
+        if _file_channel(self._files[0]) != channel:
+            raise OSError(f"{self._files[0]} was being written")
+        return context, channel
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = [os.stat(path) for path in self._files if path is not None]
@@ -89,3 +114,50 @@ def client_context(
     if certificate is not None:
         context.load_cert_chain(certificate, key)
     return context
+
+
+class ClientTls:
+    """``client_context`` of a file with authorities, read again when it has changed. Only its path is ever pickled."""
+
+    def __init__(self, authority: str, what: str) -> None:
+        """``what`` names the setting that ``authority`` comes from."""
+        self._authority, self._what = authority, what
+        self._made: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+
+    def __call__(self) -> ssl.SSLContext:
+        """For the next connection. ConfigError if the file cannot be used."""
+        try:
+            about = os.stat(self._authority)
+            seen = about.st_ino, about.st_mtime_ns, about.st_size
+            made = self._made
+            if made is None or made[0] != seen:
+                made = self._made = seen, client_context(self._authority)
+            return made[1]
+        except OSError as error:  # which ssl.SSLError is
+            raise ConfigError(
+                f"{self._what}, {self._authority}, cannot be used: {error.strerror or error}; it has to be a PEM file, "
+                "on every node"
+            ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClientTls, (self._authority, self._what)
+
+
+def replica_tls(authority: str) -> ClientTls | None:
+    """Of who connects to replicas. ``authority``: StorageConfig.tls_authority, or a copy; "" = they speak plain."""
+    return ClientTls(authority, "StorageConfig.tls_authority") if authority else None
+
+
+def peer_channel(connection: ssl.SSLSocket | ssl.SSLObject | None) -> bytes:
+    """What is known of the encryption to who was connected to: his certificate, hashed; "" = there is none."""
+    certificate = None if connection is None else connection.getpeercert(binary_form=True)
+    return b"" if certificate is None else hashlib.sha256(certificate).digest()
+
+
+def _file_channel(path: str) -> bytes:
+    """``peer_channel`` of who is connected to a port with this certificate."""
+    with open(path, encoding="ascii", errors="replace") as file:
+        found = _FIRST_CERTIFICATE.search(file.read())
+    if found is None:
+        raise OSError(f"there is no certificate in {path}")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group())).digest()

@@ -69,12 +69,14 @@ class DenialCode(IntEnum):
     WRONG_PROOF = 1
     EXPIRED = 2  # the ticket has ended, by the replica's clock
     OTHER_REPLICA = 3  # another one than was meant listens here
+    NO_TLS = 4  # it takes TLS only
 
 
 _DENIALS = {
     DenialCode.WRONG_PROOF: "the proof is wrong, so the two sides have different secrets: compare their secret files",
     DenialCode.EXPIRED: "the ticket has ended: plan the read again, which makes a new one",
     DenialCode.OTHER_REPLICA: "another replica listens there than was meant",
+    DenialCode.NO_TLS: "it takes TLS only, which is spoken where StorageConfig.tls_authority says whom to trust",
 }
 
 
@@ -239,8 +241,9 @@ class AcceptingHandshake:
         nonce: bytes,
         channel: bytes,
         now_ms: int,
+        tls_only: bool = False,
     ) -> None:
-        """``credential_of``: ``Secret.credential``."""
+        """``credential_of``: ``Secret.credential``. ``tls_only``: without a channel nobody is believed."""
         self.done = False
         """The opener has proved its role."""
         self.failure = ""
@@ -248,6 +251,7 @@ class AcceptingHandshake:
         """What was proved, once ``done``."""
         self._credential_of, self._replica_id, self._nonce = credential_of, replica_id, nonce
         self._channel, self._now_ms = channel, now_ms
+        self._lacks_tls = tls_only and not channel
         self._introduction: Introduction | None = None
 
     def begin(self) -> None:
@@ -269,6 +273,8 @@ class AcceptingHandshake:
         return Accepted(credential.mac(_REPLICA_LABEL, said))
 
     def _introduced(self, introduction: Introduction) -> Challenge | Denied:
+        if self._lacks_tls:
+            return self._deny(DenialCode.NO_TLS)
         if introduction.replica_id != self._replica_id:
             return self._deny(DenialCode.OTHER_REPLICA)
         if not ticket_is_valid(introduction.expires_ms, self._now_ms):

@@ -254,7 +254,9 @@ class ReplicaReader:
         try:
             if endpoint not in self._streams:
                 prove = partial(self._keyring.open, number)
-                self._streams[endpoint] = open_stream(endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s, prove)
+                self._streams[endpoint] = open_stream(
+                    endpoint, MAGIC_REPLICA, REPLICA_VERSION, timeout_s, prove, self._keyring.context()
+                )
             stream = self._streams[endpoint]
             stream.settimeout(timeout_s)
             stream.send(*encode_replica(request))
