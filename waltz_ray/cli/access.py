@@ -100,6 +100,12 @@ def set_rights(
                 f"cluster {config.name!r} has key/value or topic actors, which would be refused: they need to know "
                 "whom servers' certificates are from (waltz up --tls-authority, at the first start)"
             )
+        if config.kv.actors and not config.kv.tls_certificate:
+            raise InvalidInput(
+                f"the key/value actors of cluster {config.name!r} speak no TLS, so nobody could show them who he "
+                "is, nor they to each other; they need KvConfig.tls_certificate, tls_key and tls_clients, at the first "
+                "start"
+            )
         there.replace(data)
     typer.echo(f"the rights of {len(rules.clients)} clients hold from now on")
 
