@@ -287,11 +287,9 @@ class KvEngine:
         return "no actor is connected" + (f" ({'; '.join(whys)})" if whys else ": the space has none just now")
 
     def refused(self) -> AccessRefused | None:
-        """Why nobody lets us in; None: somebody does, or is not asked yet."""
-        peers = list(self._peers.values())
-        if self.links() or not peers or not all(peer.refused for peer in peers):
-            return None
-        return AccessRefused(peers[0].why)
+        """Why nobody lets us in; None: somebody does, or has not said."""
+        why = next((peer.why for peer in self._peers.values() if peer.refused), "")
+        return AccessRefused(why) if why and not self.links() else None
 
     async def all_known(self, end_s: float) -> None:
         """Until every bucket's actor is known and connected, or then by the loop's clock. AccessRefused."""
