@@ -18,8 +18,14 @@ from tests.security.kv_rights import KV_RULES, KV_TOKEN, KvDoor, guarded_gateway
 from tests.security.rights import Comes
 from waltz_ray.actors.access_guard import MOST_REFUSALS
 from waltz_ray.actors.member_credentials import MemberCredentials
-from waltz_ray.config import KvConfig
+from waltz_ray.actors.settings import Settings, to_json
+from waltz_ray.cli import main
+from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.layer_store import LayerStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import AccessRefused, ConfigError, KvNotReady
+from waltz_ray.finding.find import FoundCluster
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.errands import PutJob
 from waltz_ray.kv.client.settings import KvClientConfig
@@ -355,3 +361,48 @@ def test_a_write_that_was_sent_before_it_was_refused_may_have_happened() -> None
     with pytest.raises(AccessRefused, match="it was refused; it was sent before, and may have happened"):
         job.check("setting", 1)
     assert not issubclass(AccessRefused, KvNotReady)
+
+
+# ---- waltz access set
+
+
+@pytest.mark.parametrize(
+    ("actors", "authority", "port_certificate", "why"),
+    [
+        ({}, "", "", ""),
+        ({"kv": 1}, "", "/c.pem", "key/value or topic actors, which would be refused"),
+        ({"topic": 1}, "", "", "key/value or topic actors, which would be refused"),
+        ({"kv": 1}, "/a.pem", "", "the key/value actors of cluster 'c' speak no TLS"),
+        ({"kv": 1}, "/a.pem", "/c.pem", ""),
+    ],
+)
+def test_rights_that_would_shut_the_cluster_s_own_actors_out_are_not_set(
+    actors: dict[str, int],
+    authority: str,
+    port_certificate: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those that there are by now; the settings say how many there were at the first start."""
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda where: MemoryZooKeeper(server))
+    monkeypatch.setattr("waltz_ray.finding.find.find_cluster", lambda *said: FoundCluster("c", "zoo"))
+    config = ClusterConfig(
+        "c",
+        "/x",
+        server=ServerConfig(tls_certificate="/c.pem", tls_key="/k.pem", tls_authority=authority),
+        kv=KvConfig(tls_certificate=port_certificate, tls_key="/k.pem" if port_certificate else ""),
+    )
+    zookeeper = MemoryZooKeeper(server)
+    store = ClusterStore(zookeeper, "c")
+    store.initialize(1, [0], to_json(Settings(config, {})))
+    for layer, count in actors.items():
+        LayerStore(zookeeper, "c").raise_actors(layer, count)
+    (tmp_path / "rights.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        main(["access", "set", str(tmp_path / "rights.json")])
+    assert (ended.value.code or 0) == (1 if why else 0)
+    assert why in capsys.readouterr().err
+    assert (store.access.rules() is None) == bool(why)
