@@ -36,6 +36,7 @@ from waltz_ray.kv.messages import (
     FailInfo,
     Get,
     Goodbye,
+    Hashmasks,
     KvHello,
     LockCommand,
     Op,
@@ -310,6 +311,27 @@ async def test_a_client_that_is_not_let_in_says_so_at_once_and_comes_in_when_it_
             await asyncio.sleep(0.01)
         assert await items.get("colour", default="none") == "none"
     await gateway.close()
+
+
+@in_loop
+async def test_who_may_only_append_does_not_ask_again_and_again_who_has_an_item(files: Path) -> None:
+    """It asks by reading, which would be refused each time, and end the connection after so many."""
+    gateway, server = await listening(files, KV_RULES, DictPort(Hashmasks(0xF, ())))
+    async with AsyncKvClient(FakePlace([server]), shown(files, "appender", timeout_s=0.5)) as items:
+        with pytest.raises(KvNotReady):
+            await items.set("colour", "red")
+    assert gateway.counts.access_refused == {"no_right": 1}
+    await gateway.close()
+
+
+@in_loop
+async def test_files_that_cannot_be_used_are_told_at_once(files: Path, tmp_path: Path) -> None:
+    for config in (
+        KvClientConfig(tls=True, tls_authority=str(tmp_path / "none.pem")),
+        KvClientConfig(tls=True, tls_authority=f"{files}/authority.pem", token_file=str(tmp_path / "none.token")),
+    ):
+        with pytest.raises(ConfigError, match=r"none\."):
+            await AsyncKvClient(FakePlace(["127.0.0.1:1"]), config).start()
 
 
 @in_loop

@@ -247,9 +247,7 @@ class KvPeer:
                     link = await self._opened()
             except (OSError, WaltzError) as error:  # TimeoutError is an OSError; files of ours may be put right
                 self.why = str(error) or f"no answer from {self.server} within {_CONNECT_S:g} s"
-                before, self.refused = self.refused, isinstance(error, AccessRefused)
-                if self.refused and not before:
-                    self._home.changed()
+                self.refused = isinstance(error, AccessRefused)
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
