@@ -79,6 +79,7 @@ from waltz_ray.security.secret_file import make_secret
 __all__ = [
     "Cluster",
     "bring_up",
+    "check_layers_come_in",
     "cluster_status",
     "holds_cluster",
     "missing",
@@ -155,6 +156,7 @@ class _Attempt:
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             if not self._known.key:
                 check_addresses(self._config, _addresses(), self._config.insecure)
+                check_layers_come_in(self._config)  # before anything is recorded
             self._note(self._with_zookeeper())
             info = _initialise(self._known, self._config)
             self._note(_as_recorded(self._known, info))
@@ -163,6 +165,7 @@ class _Attempt:
             wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
             for config in (recorded, wanted):
                 check_addresses(config, _addresses(), self._config.insecure or recorded.insecure)
+            check_layers_come_in(wanted)
             make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             _ensure_manager(self._known)
@@ -592,6 +595,17 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
         for space in status.spaces
         if space.kind == "topic" and (unserved := status.unserved_slots(space)) > 0
     ]
+
+
+def check_layers_come_in(config: ClusterConfig) -> None:
+    """ConfigError if servers would refuse the cluster's own clients of them, which have no certificates."""
+    server = config.server
+    wants_certificates = bool(server.tls_clients) and not server.tls_certificates_optional
+    if (config.kv.actors or config.topics.actors) and server.tls_authority and wants_certificates:
+        raise ConfigError(
+            "key/value and topic actors come to servers with TLS (tls_authority) and a token, and would be refused for "
+            "lack of a certificate: with tls_clients give tls_certificates_optional (waltz up --tls-tokens), too"
+        )
 
 
 def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:

@@ -389,6 +389,10 @@ class KvConfig:
     tls_key: str = ""
     """Path of its key."""
 
+    tls_clients: str = ""
+    """Path of a PEM file with the authorities of clients: a certificate of one of them says who comes with TLS, another
+    one is refused, and who has none may show a token. Empty = nobody is asked for one."""
+
     connections: int = 4096
     """Connections of clients to one port at one time; one more is closed at once."""
 
@@ -435,6 +439,8 @@ class KvConfig:
         _require(self, "compact_bytes", 1024, 1 << 40)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigError("KvConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.tls_clients and not self.tls_certificate:
+            raise ConfigError("KvConfig.tls_clients says whose clients to take with TLS, which needs tls_certificate")
         if self.dialect not in ("doc", "2012"):
             raise ConfigError(f'KvConfig.dialect must be "doc" or "2012", not {self.dialect!r}')
         if self.lease_margin_ms >= self.session_ms:

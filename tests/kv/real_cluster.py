@@ -17,7 +17,7 @@ from typing import TypeVar
 import waltz_ray
 from waltz_ray.actors.supervision import ask, kv_name
 from waltz_ray.bring_up import bring_up, take_down
-from waltz_ray.config import ClusterConfig, KvConfig
+from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.unit_store import UnitStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -227,10 +227,13 @@ def check_claims(claims: dict[int, list[tuple[int, Own | Release]]]) -> int:
 
 
 @contextlib.contextmanager
-def real_cluster(name: str, directory: Path, ray: str, kv: KvConfig, servers: int = 2) -> Iterator[RealCluster]:
-    """Brought up; taken down at the end, whatever happened."""
+def real_cluster(
+    name: str, directory: Path, ray: str, kv: KvConfig, servers: int = 2, server: ServerConfig | None = None
+) -> Iterator[RealCluster]:
+    """Brought up; taken down at the end, whatever happened. ``server``: what servers are told."""
     try:
-        found = bring_up(ClusterConfig(name, str(directory), 1, 3, servers, kv=kv), ray, deadline_s=200.0)
+        config = ClusterConfig(name, str(directory), 1, 3, servers, kv=kv, server=server or ServerConfig())
+        found = bring_up(config, ray, deadline_s=200.0)
         cluster = RealCluster(name, directory, found.zookeeper, 16)
         try:
             yield cluster

@@ -12,6 +12,7 @@ import pytest
 
 from tests.kv.dict_port import DictPort
 from tests.net.test_tls import made
+from waltz_ray.client.credentials import NO_CREDENTIALS, Credentials
 from waltz_ray.errors import BadPayload
 from waltz_ray.kv.messages import Ack, Fail, Get, Opcode, Ping, SecondaryHas, ShuttingDown
 from waltz_ray.kv.serving.gateway import Gateway
@@ -19,7 +20,7 @@ from waltz_ray.kv.serving.peer_link import PeerLink
 from waltz_ray.kv.serving.peers import Peers
 from waltz_ray.kv.serving.port import GatewayLimits
 from waltz_ray.net.outgoing import Outgoing
-from waltz_ray.net.tls import ServerTls, client_context, server_context
+from waltz_ray.net.tls import ServerTls, server_context
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -197,7 +198,7 @@ def test_over_tls(tmp_path: Path) -> None:
 
     async def body() -> None:
         gateway, server = await gateway_of(DictPort(), tls=server_context(own.path, own.key))
-        link = PeerLink(server, "me:1", tls=client_context(own.path))
+        link = PeerLink(server, "me:1", shown=Credentials(own.path))
         plain = PeerLink(server, "me:2", longest_pause_ms=50)
         assert await link.ask(Get(Opcode.GET_INT, 0, 1), 5) == Fail()
         with pytest.raises(TimeoutError):
@@ -215,8 +216,8 @@ def test_tls_and_plain_on_one_port(tmp_path: Path) -> None:
     async def body() -> None:
         gateway = Gateway("test", DictPort(), tls=ServerTls(own.path, own.key), plain=True)
         server = f"127.0.0.1:{await gateway.listen('127.0.0.1', 0)}"
-        for tls in (None, client_context(own.path)):
-            link = PeerLink(server, "me:1", tls=tls)
+        for shown in (NO_CREDENTIALS, Credentials(own.path)):
+            link = PeerLink(server, "me:1", shown=shown)
             assert await link.ask(Get(Opcode.GET_INT, 0, 1), 5) == Fail()
             await link.close()
         await gateway.close()

@@ -11,7 +11,7 @@ from waltz_ray.actors.server import Server
 from waltz_ray.protocol.access import SpaceRight, SpaceRules, digest_of
 from waltz_ray.wire.access_document import encode_access_rules
 
-__all__ = ["NAMES", "RULES", "TOKEN", "Comes", "door_of", "guarded_server"]
+__all__ = ["NAMES", "RULES", "TOKEN", "Comes", "KnownWire", "door_of", "guarded_server"]
 
 TOKEN = "a token of the loader's"
 NAMES = ("reader", "appender", "admin")
@@ -34,7 +34,7 @@ class Comes:
         self.name, self.tls, self.member = name, tls, member
 
 
-class _KnownWire(Wire):
+class KnownWire(Wire):
     def __init__(self, comes: Comes) -> None:
         super().__init__()
         self._comes = comes
@@ -51,7 +51,7 @@ class _KnownWire(Wire):
 
 def door_of(server: Server, comes: Comes, version: int = 5) -> Door:
     """Somebody at the door, who has said HELLO."""
-    return Door(server, version, wire=_KnownWire(comes)).greet()
+    return Door(server, version, wire=KnownWire(comes)).greet()
 
 
 def guarded_server(rules: SpaceRules | None = RULES) -> Server:

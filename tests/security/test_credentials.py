@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.security.keys import SECRET
 from waltz_ray.actors.member_credentials import MemberCredentials
+from waltz_ray.bring_up import check_layers_come_in
 from waltz_ray.client.credentials import NO_CREDENTIALS, TLS_VARIABLES, Credentials
 from waltz_ray.client.tcp import TcpTransport
-from waltz_ray.config import ClientConfig, ServerConfig
+from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, TopicConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.security.certificates import make_certificates
 from waltz_ray.security.member_token import is_member_token
@@ -98,6 +100,22 @@ def test_an_actor_of_the_cluster_proves_it_over_tls_only(files: Path) -> None:
 def test_settings_that_need_others_say_so(field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         ServerConfig(**{field: "/a" if field == "tls_authority" else True})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layer", [{"kv": KvConfig(actors=1)}, {"topics": TopicConfig(actors=1)}, {}])
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_cluster_whose_servers_would_refuse_its_own_actors_is_not_started(
+    layer: dict[str, Any], optional: bool
+) -> None:
+    server = ServerConfig(
+        tls_certificate="/c", tls_key="/k", tls_clients="/a", tls_certificates_optional=optional, tls_authority="/a"
+    )
+    config = ClusterConfig("c", "/x", server=server, **layer)
+    if layer and not optional:
+        with pytest.raises(ConfigError, match="for lack of a certificate: with tls_clients give"):
+            check_layers_come_in(config)
+    else:
+        check_layers_come_in(config)
 
 
 def test_clients_with_other_files_share_no_connection(files: Path) -> None:

@@ -47,7 +47,7 @@ from waltz_ray.security.member_token import is_member_token
 from waltz_ray.wire.access_document import decode_access_rules
 from waltz_ray.wire.codec import ClientMessage
 
-__all__ = ["MOST_REFUSALS", "AccessGuard", "ConnectionAccess", "refusal"]
+__all__ = ["MOST_REFUSALS", "PLAIN_TOKEN", "AccessGuard", "ConnectionAccess", "refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _NAME_PARTITIONS = (AddPreferredRequest, RemovePreferredRequest)
 
 InLoop = Callable[[Callable[..., None]], Callable[..., None]]
 """The same call, to be made from another thread."""
-_PLAIN_TOKEN = "a token is taken over TLS only: connect so, and get another one, for this one could be read on its way"
+PLAIN_TOKEN = "a token is taken over TLS only: connect so, and get another one, for this one could be read on its way"
 _NO_NUMBERS = np.zeros(0, dtype=np.int32)
 
 
@@ -159,7 +159,7 @@ class ConnectionAccess:
         """Why it is refused, which is counted; None: it is not. Of what no client may send nothing is said here."""
         rights, rules = needed(message), self._guard.rules
         if isinstance(message, ShowToken) and not self.comer.tls:
-            return self._refused(message, "plain_token", _PLAIN_TOKEN)
+            return self._refused(message, "plain_token", PLAIN_TOKEN)
         if not rights or rules is None:
             return None
         key = _key(message)

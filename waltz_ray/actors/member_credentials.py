@@ -12,7 +12,7 @@ from waltz_ray.protocol.authentication import Secret
 from waltz_ray.security.member_token import member_token
 from waltz_ray.security.secret_file import SecretFile
 
-__all__ = ["MemberCredentials", "member_credentials"]
+__all__ = ["MemberCredentials", "cluster_secret", "kv_credentials", "member_credentials"]
 
 
 class MemberCredentials:
@@ -31,7 +31,17 @@ class MemberCredentials:
         return "" if self._tls is None else member_token(self._secret())
 
 
+def cluster_secret(store: ClusterStore) -> Callable[[], Secret]:
+    """What reads it, on this node, by the cluster's settings in ZooKeeper. Blocks."""
+    return SecretFile(from_json(store.info().settings).config.secret_path).secret
+
+
 def member_credentials(store: ClusterStore) -> MemberCredentials:
     """Of an actor of the cluster, by its settings in ZooKeeper. Blocks."""
+    return MemberCredentials(from_json(store.info().settings).config.server.tls_authority, cluster_secret(store))
+
+
+def kv_credentials(store: ClusterStore) -> MemberCredentials:
+    """The same for key/value ports, which are spoken to without TLS where they have no certificate. Blocks."""
     config = from_json(store.info().settings).config
-    return MemberCredentials(config.server.tls_authority, SecretFile(config.secret_path).secret)
+    return MemberCredentials(config.server.tls_authority if config.kv.tls_certificate else "", cluster_secret(store))

@@ -33,12 +33,14 @@ def register(app: typer.Typer) -> None:
 class _Rights:
     def __init__(self, directory: str, cluster: str, address: str, zookeeper: str) -> None:
         from waltz_ray.coordination.cluster_store import ClusterStore
+        from waltz_ray.coordination.layer_store import LayerStore
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
         from waltz_ray.finding.find import find_cluster
 
         found = find_cluster(cluster, directory, address, zookeeper)
         self._zookeeper: KazooZooKeeper = KazooZooKeeper(found.zookeeper)
         self.cluster = ClusterStore(self._zookeeper, found.name)
+        self.layers = LayerStore(self._zookeeper, found.name)
         self.store: AccessStore = self.cluster.access
         self.before, self._version = self.store.document()
 
@@ -94,11 +96,17 @@ def set_rights(
                 f"cluster {config.name!r} was made without TLS, so nobody could show who he is, and all would be "
                 "refused; rights need waltz up --tls-certificate, --tls-key and --tls-clients at the first start"
             )
-        layers = config.kv.actors or config.topics.actors
-        if layers and not config.server.tls_authority:
+        kv, topics = there.layers.actors("kv"), there.layers.actors("topic")
+        if (kv or topics) and not config.server.tls_authority:
             raise InvalidInput(
                 f"cluster {config.name!r} has key/value or topic actors, which would be refused: they need to know "
                 "whom servers' certificates are from (waltz up --tls-authority, at the first start)"
+            )
+        if kv and not config.kv.tls_certificate:
+            raise InvalidInput(
+                f"the key/value actors of cluster {config.name!r} speak no TLS, so nobody could show them who he "
+                "is, nor they to each other; they need KvConfig.tls_certificate, tls_key and tls_clients, at the first "
+                "start"
             )
         there.replace(data)
     typer.echo(f"the rights of {len(rules.clients)} clients hold from now on")

@@ -122,7 +122,7 @@ def up(
         replicas=replicas if replicas is not None else there.replicas,
         replication=replication if replication is not None else there.replication,
         servers=servers if servers is not None else there.servers,
-        kv=KvConfig(actors=kv or 0, tls_certificate=tls_certificate, tls_key=tls_key),
+        kv=KvConfig(actors=kv or 0, tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
         topics=TopicConfig(actors=topics or 0),
         server=ServerConfig(
             tls_certificate=tls_certificate,

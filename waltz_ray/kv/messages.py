@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import field
 
 from waltz_ray.protocol.value import value
 
@@ -45,6 +46,7 @@ __all__ = [
     "SeenMany",
     "ServerList",
     "SetCommand",
+    "ShowKvToken",
     "ShuttingDown",
     "TryElsewhere",
     "Unknown",
@@ -72,6 +74,7 @@ class Opcode(enum.IntEnum):
     HASHMASK = 120
     NEWSERVER = 130
     APPLIED = 500
+    SHOW_TOKEN = 510
     LOCK = 1000
     DATA_LOCK = 1005
     UNLOCK = 1010
@@ -124,6 +127,8 @@ class FailCode(enum.IntEnum):
     """Nobody serves the bucket just now; nothing was changed."""
     UNKNOWN_FATE = 23
     """It may or may not be committed: nobody can say in time."""
+    NOT_ALLOWED = 24
+    """Who asks has not the right to, or nobody knows who it is; nothing was changed."""
 
 
 # ---- replies that carry little
@@ -217,6 +222,13 @@ class SecondaryHas:
 
     partition: int
     transaction_id: int
+
+
+@value()
+class ShowKvToken:
+    """Who the client is, before anything else, over TLS: Ack, or FailInfo if the token is nobody's."""
+
+    token: str = field(repr=False)
 
 
 # ---- data, the document's
@@ -447,6 +459,7 @@ Command = (
     | Hashmask
     | NewServer
     | SecondaryHas
+    | ShowKvToken
     | SetCommand
     | Get
     | LockCommand

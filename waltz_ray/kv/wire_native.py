@@ -28,6 +28,7 @@ from waltz_ray.kv.messages import (
     SecondaryHas,
     Seen,
     SeenMany,
+    ShowKvToken,
     UnlockNative,
 )
 from waltz_ray.kv.model import ValueType
@@ -68,6 +69,13 @@ def _read_secondary_has(payload: bytes) -> SecondaryHas:
     found = SecondaryHas(*reader.unpack(_SECONDARY_HAS))
     reader.end()
     return found
+
+
+def _read_token(payload: bytes) -> ShowKvToken:
+    reader = PayloadReader(payload)
+    token = reader.short_string().decode("utf-8", "surrogateescape")  # one that is no text is nobody's
+    reader.end()
+    return ShowKvToken(token)
 
 
 def _read_put(payload: bytes) -> Put:
@@ -170,6 +178,7 @@ def _lock_head(command: LockNative | UnlockNative | Renew) -> bytes:
 
 COMMAND_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     Opcode.APPLIED: _read_secondary_has,
+    Opcode.SHOW_TOKEN: _read_token,
     Opcode.PUT: _read_put,
     Opcode.GET_MANY: _read_get_many,
     Opcode.SCAN: _read_scan,
@@ -183,6 +192,10 @@ COMMAND_WRITERS: Final[dict[type[Any], Callable[[Any], tuple[int, bytes]]]] = {
     SecondaryHas: lambda command: (
         Opcode.APPLIED,
         _SECONDARY_HAS.pack(command.partition, command.transaction_id),
+    ),
+    ShowKvToken: lambda command: (
+        Opcode.SHOW_TOKEN,
+        _name(command.token.encode("utf-8", "surrogateescape")),
     ),
     Put: _write_put,
     GetMany: _write_get_many,

@@ -6,10 +6,12 @@ import asyncio
 from types import TracebackType
 
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.credentials import Presented
 from waltz_ray.errors import InvalidInput
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.items import AsyncKvMap
 from waltz_ray.kv.client.locks import AsyncKvLock
+from waltz_ray.kv.client.members import KvDirectory
 from waltz_ray.kv.client.place import KvPlace
 from waltz_ray.kv.client.settings import KvClientConfig, checked_timeout_s
 from waltz_ray.kv.client.values import MOST_MAP_NAME_BYTES, KvName, name_bytes
@@ -24,10 +26,18 @@ class AsyncKvClient(AsyncKvMap):
     It has the items of no map; ``map`` gives those of one. It pickles as its address, and connects where it is started.
     """
 
-    def __init__(self, place: KvPlace, config: KvClientConfig | None = None, codec: Codec | None = None) -> None:
+    def __init__(
+        self,
+        place: KvPlace,
+        config: KvClientConfig | None = None,
+        codec: Codec | None = None,
+        credentials: Presented | None = None,
+    ) -> None:
+        """``credentials``: what actors are shown; None: what ``config`` says. They do not travel when it is pickled."""
         super().__init__(self._started_engine, b"", codec)
         self.config = config or KvClientConfig()
         self._place = place
+        self._credentials = credentials
         self._starting: asyncio.Task[None] | None = None
         self._running: KvEngine | None = None
 
@@ -43,13 +53,26 @@ class AsyncKvClient(AsyncKvMap):
 
     async def _start(self) -> None:
         directory = await asyncio.to_thread(self._place.directory)
-        engine = KvEngine(directory, self.config)
+        try:
+            shown = self._credentials
+            if shown is None:
+                shown = await asyncio.to_thread(self._shown, directory)
+        except BaseException:
+            await asyncio.to_thread(directory.close)
+            raise
+        engine = KvEngine(directory, self.config, shown)
         try:
             await engine.start()
         except BaseException:
             await engine.stop()
             raise
         self._running = engine
+
+    def _shown(self, directory: KvDirectory) -> Presented:
+        """What cannot be used is told at once. Blocks."""
+        shown = self.config.credentials().where_tls_is_asked_for(directory.tls_only())
+        shown.context(), shown.token()
+        return shown
 
     async def close(self) -> None:
         """Let go of everything; calls that go on end with ClientClosed. Idempotent."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.credentials import Presented
+from waltz_ray.config import ClientConfig
 from waltz_ray.connecting import connect as connect_log
 from waltz_ray.connecting import connect_async as connect_log_async
 from waltz_ray.coordination.api import ZooKeeper
@@ -44,7 +46,8 @@ def connect(
     ClusterNotFound, ClusterMismatch, SpaceNotFound, SpaceGone, RayNotRunning, ZooKeeperUnreachable; InvalidInput if
     the space is no key/value space.
     """
-    place = ClusterPlace(find_cluster(cluster, directory, address, zookeeper), space)
+    found = find_cluster(cluster, directory, address, zookeeper)
+    place = ClusterPlace(found, space, None if config is None else config.of_the_log())
     client = KvClient(place, config, codec)
     try:
         return client.open()
@@ -62,13 +65,16 @@ async def connect_async(
     zookeeper: str | None = None,
     directory: str | None = None,
     address: str | None = None,
+    credentials: Presented | None = None,
 ) -> AsyncKvClient:
     """The same for the loop that runs now: ``async with await kv.connect_async("demo") as items``.
 
-    The arguments and the errors are those of ``connect``. What blocks on the way there runs in the loop's executor.
+    The arguments and the errors are those of ``connect``. ``credentials``: what actors are shown, in place of what
+    ``config`` says; it does not travel with the client. What blocks on the way there runs in the loop's executor.
     """
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
-    client = AsyncKvClient(ClusterPlace(found, space), config, codec)
+    place = ClusterPlace(found, space, None if config is None else config.of_the_log())
+    client = AsyncKvClient(place, config, codec, credentials)
     await client.start()
     return client
 
@@ -79,6 +85,8 @@ class ClusterPlace:
 
     found: FoundCluster
     space: str
+    log_config: ClientConfig | None = None
+    """Of clients of its log."""
 
     def directory(self) -> MemberDirectory:
         # Here, so that nobody loads kazoo who never connects.
@@ -87,10 +95,12 @@ class ClusterPlace:
         return MemberDirectory(KazooZooKeeper(self.found.zookeeper), self.found, self.space)
 
     def log(self) -> WaltzClient:
-        return connect_log(self.found.name, zookeeper=self.found.zookeeper, space=self.space)
+        return connect_log(self.found.name, zookeeper=self.found.zookeeper, space=self.space, config=self.log_config)
 
     async def log_async(self) -> AsyncWaltzClient:
-        return await connect_log_async(self.found.name, zookeeper=self.found.zookeeper, space=self.space)
+        return await connect_log_async(
+            self.found.name, zookeeper=self.found.zookeeper, space=self.space, config=self.log_config
+        )
 
 
 class MemberDirectory:
@@ -112,6 +122,7 @@ class MemberDirectory:
             raise
         self.partitions = known.count
         """Of the space."""
+        self._access = store.access
         self._store = UnitStore(zookeeper, found.name, "kv", space, BucketSplitting(known.count))
 
     def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
@@ -121,6 +132,10 @@ class MemberDirectory:
             callback([f"{member.endpoint.host}:{member.endpoint.port}" for member in members.values()])
 
         return self._store.watch_members(told).cancel
+
+    def tls_only(self) -> bool:
+        """Whether the cluster says that its ports take TLS only."""
+        return self._access.tls_only()
 
     def close(self) -> None:
         """Close the ZooKeeper connection."""

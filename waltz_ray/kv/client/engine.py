@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
-from waltz_ray.errors import ClientClosed
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
+from waltz_ray.errors import AccessRefused, ClientClosed
 from waltz_ray.kv.client.errands import Errand, J, KvJob
 from waltz_ray.kv.client.link import Answer, KvLink, KvPeer, Missed
 from waltz_ray.kv.client.members import KvDirectory
@@ -40,8 +41,11 @@ _ANEW_S = 0.25  # between two times at which all actors are asked what they have
 class KvEngine:
     """See the module. Made on the loop that runs, and ``start``ed there."""
 
-    def __init__(self, directory: KvDirectory, config: KvClientConfig) -> None:
+    def __init__(self, directory: KvDirectory, config: KvClientConfig, shown: Presented = NO_CREDENTIALS) -> None:
+        """``shown``: what says to actors who we are."""
         self.config = config
+        self._shown = shown
+        self._may_ask = True  # for items, so as to find out who has them
         self.partitions = directory.partitions
         """Of the space."""
         self.table = RouteTable()
@@ -144,7 +148,7 @@ class KvEngine:
     def _peer(self, server: str) -> KvPeer:
         self.check_open()
         if server not in self._peers:
-            self._peers[server] = KvPeer(self, server, self.config.max_frame_bytes, self.config.context)
+            self._peers[server] = KvPeer(self, server, self.config.max_frame_bytes, self._shown)
         return self._peers[server]
 
     def links(self) -> list[KvLink]:
@@ -211,6 +215,8 @@ class KvEngine:
             server = self.table.owner(job.key_hash)
             if server is None:
                 job.reason = self._nobody()
+                if refused := self.refused():
+                    job.not_allowed(str(refused))
             else:
                 groups.setdefault(server, []).append(job)
         asked: list[tuple[str, list[J], asyncio.Future[Answer]]] = []
@@ -218,6 +224,9 @@ class KvEngine:
             peer = self._peer(server)
             if (link := peer.ready) is None:
                 self._put_off(group, server, peer.why)
+                if peer.refused:
+                    for job in group:
+                        job.not_allowed(peer.why)
                 continue
             for command, some in errand.commands(group, end_s - self.now()):
                 asked.append((server, some, link.ask(command)))
@@ -277,10 +286,17 @@ class KvEngine:
         whys = sorted({peer.why for peer in self._peers.values()})
         return "no actor is connected" + (f" ({'; '.join(whys)})" if whys else ": the space has none just now")
 
+    def refused(self) -> AccessRefused | None:
+        """Why nobody lets us in; None: somebody does, or has not said."""
+        why = next((peer.why for peer in self._peers.values() if peer.refused), "")
+        return AccessRefused(why) if why and not self.links() else None
+
     async def all_known(self, end_s: float) -> None:
-        """Until every bucket's actor is known and connected, or then by the loop's clock."""
+        """Until every bucket's actor is known and connected, or then by the loop's clock. AccessRefused."""
         while self.now() < end_s:
             self.check_open()
+            if refused := self.refused():
+                raise refused
             owners = self.table.owners()
             if None not in owners and all(owner and self.link(owner) is not None for owner in {*owners}):
                 return
@@ -299,7 +315,7 @@ class KvEngine:
         """Ask any actor about buckets that nobody is known to have: it names who has them."""
         links = self.links()
         buckets = {key_hash & self.table.mask: key_hash for key_hash in key_hashes}
-        if not links:
+        if not links or not self._may_ask:
             return
         asked = []
         for key_hash in [*buckets.values()][:_PROBES]:
@@ -307,6 +323,8 @@ class KvEngine:
             asked.append((link.server, key_hash, link.ask(Get(Opcode.GET_TYPE, 0, key_hash))))
         answers = await self.answers([answer for _, _, answer in asked], min(end_s, self.now() + _PROBE_S))
         for (server, key_hash, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, FailInfo) and answer.code == FailCode.NOT_ALLOWED:
+                self._may_ask = False  # who may only append is told by what actors announce
             owner = _owner(server, answer)
             if owner is not None and self.table.owner(key_hash) is None:
                 self._peer(owner)

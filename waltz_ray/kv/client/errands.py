@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Generic, TypeVar
 
-from waltz_ray.errors import InvalidInput, KvNotReady, KvUnknownFate, WaltzError
+from waltz_ray.errors import AccessRefused, InvalidInput, KvNotReady, KvUnknownFate, WaltzError
 from waltz_ray.kv.client.request_numbers import RequestNumbers
 from waltz_ray.kv.client.values import name_text
 from waltz_ray.kv.messages import (
@@ -74,6 +74,10 @@ class KvJob:
         """It is done: it cannot be."""
         self.error, self.done = error, True
 
+    def not_allowed(self, why: str) -> None:
+        """The same, for lack of a right; of what was sent before nobody says more."""
+        self.refuse(AccessRefused(f"{why}; it was sent before, and may have happened" if self.unknown else why))
+
     def check(self, what: str, timeout_s: float) -> None:
         """Raise its error; KvUnknownFate or KvNotReady if it is not done."""
         if self.error is not None:
@@ -108,6 +112,8 @@ class Errand(ABC, Generic[J]):
                 job.unknown = True
             if info.code in _NOT_NOW or info.code == FailCode.UNKNOWN_FATE:
                 job.reason = f"{server} says: {info.text or _NOT_NOW_WORDS.get(FailCode(info.code), 'not now')}"
+            elif info.code == FailCode.NOT_ALLOWED:
+                job.not_allowed(f"{name_text(job.name)!r} was refused by {server}: {info.text}")
             else:
                 job.refuse(InvalidInput(f"{name_text(job.name)!r} was refused by {server}: {info.text}"))
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from waltz_ray import compat
-from waltz_ray.errors import WireError
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
+from waltz_ray.errors import AccessRefused, WaltzError, WireError
 from waltz_ray.kv.messages import (
     Ack,
     Capabilities,
@@ -29,6 +29,7 @@ from waltz_ray.kv.messages import (
     Ping,
     Reply,
     ServerList,
+    ShowKvToken,
     ShuttingDown,
     TryElsewhere,
     Unknown,
@@ -92,9 +93,14 @@ class KvLink(Stream[KvFrame]):
         self._look: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
 
-    async def greet(self) -> None:
-        """Hello, and whether it knows our commands. ConnectionError: it does not, or takes no clients."""
+    async def greet(self, token: str = "") -> None:
+        """Who we are, if a token says it; hello, and whether it knows our commands. ConnectionError: it does not, or
+        takes no clients. AccessRefused."""
+        shown = self.ask(ShowKvToken(token)) if token else None
         native, hello = self.ask(Capabilities(_NATIVE)), self.ask(KvHello())  # so that what it has comes as one message
+        for answer in filter(None, (shown, hello)):
+            if isinstance(said := await answer, FailInfo) and said.code == FailCode.NOT_ALLOWED:
+                raise AccessRefused(f"{self.server} says: {said.text}")
         if not isinstance(said := await hello, Ack):
             raise ConnectionRefusedError(f"{self.server} takes no clients just now: {_words(said)}")
         if not isinstance(said := await native, Ack):
@@ -205,15 +211,17 @@ class KvPeer:
         home: LinkHome,
         server: str,
         max_frame_bytes: int,
-        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        shown: Presented = NO_CREDENTIALS,
     ) -> None:
-        """``tls`` is asked for each connection; None: it is plain."""
-        self._tls = tls
+        """``shown`` is asked for each connection."""
+        self._shown = shown
         self.server = server
         self.link: KvLink | None = None
         """None: there is no connection just now."""
         self.why = "it is being opened"
         """Why there is none."""
+        self.refused = False
+        """It does not let us in."""
         self._home = home
         self._max_frame_bytes = max_frame_bytes
         self._task = asyncio.get_running_loop().create_task(self._keep_open())
@@ -237,12 +245,13 @@ class KvPeer:
             try:
                 async with compat.timeout(_CONNECT_S):
                     link = await self._opened()
-            except (OSError, WireError) as error:  # TimeoutError is an OSError
+            except (OSError, WaltzError) as error:  # TimeoutError is an OSError; files of ours may be put right
                 self.why = str(error) or f"no answer from {self.server} within {_CONNECT_S:g} s"
+                self.refused = isinstance(error, AccessRefused)
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            self.link = link
+            self.link, self.refused = link, False
             self._home.changed()
             try:
                 self.why = str(await link.closed)
@@ -255,10 +264,11 @@ class KvPeer:
         host, _, port = self.server.rpartition(":")
         if not port.isdecimal():
             raise ConnectionError(f"{self.server!r} is no address; host:port is")
+        tls, token = self._shown.context(), self._shown.token()
         make: Callable[[], KvLink] = partial(KvLink, self._home, self.server, self._max_frame_bytes)
-        link = await connect(make, host.strip("[]"), int(port), timeout_s=None, tls=self._tls())
+        link = await connect(make, host.strip("[]"), int(port), timeout_s=None, tls=tls)
         try:
-            await link.greet()
+            await link.greet(token)
         except BaseException:
             link.abort("given up while it was greeted")
             raise

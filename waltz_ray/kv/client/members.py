@@ -21,6 +21,9 @@ class KvDirectory(Protocol):
         """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;
         returns what ends it."""
 
+    def tls_only(self) -> bool:
+        """Whether the cluster says that its ports take TLS only."""
+
     def close(self) -> None:
         """Let go of what it needs for that."""
 
@@ -37,6 +40,10 @@ class StaticKvDirectory:
         """They are told once."""
         callback(self._servers)
         return _nothing
+
+    def tls_only(self) -> bool:
+        """Nobody says so."""
+        return False
 
     def close(self) -> None:
         """There is nothing to let go of."""

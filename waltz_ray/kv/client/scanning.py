@@ -12,7 +12,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from waltz_ray.errors import KvNotReady
+from waltz_ray.errors import AccessRefused, KvNotReady
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.messages import FailCode, FailInfo, ScanCommand, ScanItem, Scanned
 from waltz_ray.net.backoff import Backoff
@@ -86,6 +86,8 @@ class PartitionPages:
     async def _asked(self, end_s: float) -> list[Scanned]:
         """What the owners of its buckets answer."""
         engine = self._engine
+        if refused := engine.refused():
+            raise refused
         owners = {engine.table.owner(bucket) for bucket in self._buckets()} - {None}
         asked = []
         for server in owners:
@@ -97,6 +99,8 @@ class PartitionPages:
         answers = await engine.answers([answer for _, answer in asked], end_s)
         found = [answer for answer in answers if isinstance(answer, Scanned)]
         for (server, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, FailInfo) and answer.code == FailCode.NOT_ALLOWED:
+                raise AccessRefused(f"a scan was refused by {server}: {answer.text}")
             if isinstance(answer, FailInfo) and answer.code == FailCode.TOO_LONG:
                 self._limit = max(1, self._limit // 2)  # so many do not fit into one answer
             elif not isinstance(answer, Scanned):

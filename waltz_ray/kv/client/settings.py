@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 
+from waltz_ray.client.credentials import TLS_VARIABLES, Credentials
+from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ConfigError, InvalidInput
-from waltz_ray.net.tls import client_context
 
 __all__ = ["MOST_TIMEOUT_S", "KvClientConfig", "checked_timeout_s"]
 
@@ -26,17 +26,35 @@ class KvClientConfig:
     """The longest answer that is taken; the actors' limit is the same, unless it was set."""
 
     tls: bool = False
-    """Speak TLS, to ports that have a certificate (``KvConfig.tls_certificate``), and nothing else."""
+    """Speak TLS, to ports that have a certificate (``KvConfig.tls_certificate``), and nothing else. If it is off, the
+    environment counts, as with ``ClientConfig``; where a cluster says that it takes TLS only, TLS is spoken."""
     tls_authority: str = ""
     """PEM file of whom the ports' certificates are from; empty: the system's choice."""
 
-    def context(self) -> ssl.SSLContext | None:
-        """For the next connection; None: it is plain. OSError if the file cannot be used."""
-        return client_context(self.tls_authority or None) if self.tls else None
+    tls_certificate: str = ""
+    """PEM file that says who the client is."""
+    tls_key: str = ""
+    """Its key."""
+    token_file: str = ""
+    """A file, readable by its owner only, with the token that says who the client is."""
+
+    def credentials(self) -> Credentials:
+        """What connections to actors are made with. ConfigError."""
+        if not self.tls:
+            return Credentials.of()
+        return Credentials(self.tls_authority, self.tls_certificate, self.tls_key, self.token_file, tls=True)
+
+    def of_the_log(self) -> ClientConfig | None:
+        """For a client of the space's log; None: as any other."""
+        said = {name: getattr(self, name) for name in TLS_VARIABLES}
+        return ClientConfig(**said) if any(said.values()) else None
 
     def __post_init__(self) -> None:
-        if self.tls_authority and not self.tls:
-            raise ConfigError("KvClientConfig.tls_authority says whom to trust with TLS, and tls is off")
+        said = [name for name in TLS_VARIABLES if getattr(self, name)]
+        if said and not self.tls:
+            raise ConfigError(f"KvClientConfig.{said[0]} says something about TLS, and tls is off")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("KvClientConfig.tls_certificate and tls_key go together: give both, or none")
         if not 0 < self.timeout_s <= MOST_TIMEOUT_S:
             raise ConfigError(f"timeout_s must be above 0 and at most {MOST_TIMEOUT_S:g}, not {self.timeout_s!r}")
         for name, least in (("outstanding_bytes", 64 * 1024), ("max_frame_bytes", 64 * 1024)):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import ray
 
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
-from waltz_ray.actors.member_credentials import member_credentials
+from waltz_ray.actors.member_credentials import cluster_secret, kv_credentials, member_credentials
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -59,7 +61,8 @@ class KvActor:
         self._follow: asyncio.Task[None] | None = None
         self._metrics: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._watch: Watch | None = None
+        self._watches: list[Watch] = []
+        self._guard: AccessGuard | None = None
 
     async def start(self) -> None:
         """Idempotent: it follows the cluster's kv spaces when it returns. Errors say what to do."""
@@ -97,8 +100,9 @@ class KvActor:
 
     async def shutdown(self) -> None:
         """Leave: what it has is given to others; the actor is of no use afterwards."""
-        if self._watch is not None:
-            self._watch.cancel()
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
         for task in (self._metrics, self._follow):
             if task is not None:
                 task.cancel()
@@ -123,25 +127,37 @@ class KvActor:
         take_normal_priority()
         loop = asyncio.get_running_loop()
 
-        def connect() -> KazooZooKeeper:
+        def connect() -> tuple[KazooZooKeeper, AccessGuard]:
             client = KazooZooKeeper(self._connect_string, self._config.session_ms)
-            ClusterStore(client, self._cluster).info()
-            return client
+            store = ClusterStore(client, self._cluster)
+            guard = AccessGuard(f"kv/{self._actor_id}", store, cluster_secret(store))
+            guard.read()
+            return client, guard
 
-        zookeeper = self._zookeeper = await asyncio.to_thread(connect)
+        zookeeper, guard = await asyncio.to_thread(connect)
+        self._zookeeper, self._guard = zookeeper, guard
         self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
         self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
         self._follow = asyncio.ensure_future(self._keep_following())
         self._follow.add_done_callback(self._follows_no_more)
 
-        def seen(table: SpaceTable) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._spaces_seen, table)
+        def in_loop(call: Callable[..., None]) -> Callable[..., None]:
+            def forward(*arguments: object) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(call, *arguments)
+
+            return forward
 
         spaces = ClusterStore(zookeeper, self._cluster).spaces
-        self._watch = await asyncio.to_thread(spaces.watch, seen)
+        self._watches += await asyncio.to_thread(guard.watch, in_loop, self._on_rights)
+        self._watches.append(await asyncio.to_thread(spaces.watch, in_loop(self._spaces_seen)))
         self._failure = ""
         quieten_garbage_collector()
+
+    def _on_rights(self) -> None:
+        for server in self._servers.values():
+            if server.gateway is not None:
+                server.gateway.rights_changed()
 
     def _spaces_seen(self, table: SpaceTable) -> None:
         ready = [space for space in table.present() if space.kind == "kv" and space.state is SpaceState.READY]
@@ -181,7 +197,9 @@ class KvActor:
             return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
 
         assert self._zookeeper is not None
-        shown = await asyncio.to_thread(member_credentials, ClusterStore(self._zookeeper, self._cluster))
+        store = ClusterStore(self._zookeeper, self._cluster)
+        shown = await asyncio.to_thread(member_credentials, store)
+        to_others = await asyncio.to_thread(kv_credentials, store)
         client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(credentials=shown), config=_CLIENT)
         await client.start()
         server = SpaceServer(
@@ -193,6 +211,8 @@ class KvActor:
             self._config,
             self._directory,
             self._projection_failed,
+            self._guard,
+            to_others,
         )
         first = min(self._wanted.values(), key=lambda each: each.first)
         port = self._config.port + self._actor_id if self._config.port and space == first else 0

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from waltz_ray.actors.access_guard import MOST_REFUSALS, AccessGuard
 from waltz_ray.errors import BadPayload, InvalidInput, InvariantBroken
 from waltz_ray.kv.messages import (
     Capabilities,
@@ -24,9 +25,11 @@ from waltz_ray.kv.messages import (
     Reply,
     SecondaryHas,
     ServerList,
+    ShowKvToken,
     ShuttingDown,
     TryElsewhere,
 )
+from waltz_ray.kv.serving.access import KvAccess
 from waltz_ray.kv.serving.port import ACK, CommandPort, GatewayCounts, GatewayLimits, courtesy
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
@@ -42,6 +45,8 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience
+from waltz_ray.net.tls import certificate_name
+from waltz_ray.protocol.access import Comer
 
 __all__ = ["KvConnection", "PortState"]
 
@@ -58,9 +63,17 @@ class PortState:
     """What all connections of a port share."""
 
     def __init__(
-        self, name: str, port: CommandPort, dialect: Dialect, limits: GatewayLimits, outgoing: Outgoing
+        self,
+        name: str,
+        port: CommandPort,
+        dialect: Dialect,
+        limits: GatewayLimits,
+        outgoing: Outgoing,
+        guard: AccessGuard | None = None,
+        space: str = "",
     ) -> None:
         self.port = port
+        self.guard, self.space = guard, space
         self.dialect: Dialect = dialect
         self.limits = limits
         self.outgoing = outgoing
@@ -125,6 +138,7 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         self._missed = False  # an announcement that it did not take
         self._server = ""  # who it is, if it is a member
         self._asked: dict[int, int] = {}  # our commands without a reply: message ID -> opcode
+        self._access: KvAccess | None = None  # while there are rights of clients
         self._when_answered: Callable[[], None] | None = None  # what is done when nothing is outstanding any more
 
     # ---- in ---------------------------------------------------------------------------------------------
@@ -133,6 +147,27 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         super().connection_made(transport)
         if not self.busy:  # it was admitted
             self._shared.connections[self.connection_id] = self
+            guard = self._shared.guard
+            if guard is not None and guard.rules is not None:
+                self._access = self._new_access(guard)
+
+    def _new_access(self, guard: AccessGuard) -> KvAccess:
+        about = self._transport.get_extra_info if self._transport is not None else lambda name: None
+        tls = about("ssl_object") is not None
+        comer = Comer(certificate_name(about("peercert")) if tls else "", tls)
+        return KvAccess(guard, comer, self._shared.space, self.peer, self._counts.access_refused)
+
+    def rights_changed(self) -> None:
+        """What this connection could do before it may perhaps not do any more: then it is said goodbye to."""
+        guard = self._shared.guard
+        assert guard is not None
+        if guard.rules is None:
+            self._access = None
+        elif self._access is None:
+            self._access = self._new_access(guard)
+            self.leave("clients have rights here from now on: connect again")
+        elif why := self._access.lost():
+            self.leave(why)
 
     def on_frame(self, frame: KvFrame) -> None:
         self._take(frame)
@@ -149,6 +184,8 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         elif opcode not in COMMAND_OPCODES:
             self._counts.unknown += 1
             self._reply(opcode, message_id, courtesy(opcode, None))
+        elif self._access is not None and (why := self._access.why_not(opcode)):
+            self._refuse(opcode, message_id, why)
         elif opcode >= _FIRST_DATA and self._room.full and (self.outstanding or len(payload) > HELD_FREELY):
             self._put_back(frame)
         else:
@@ -162,6 +199,12 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
                 self._submit(opcode, message_id, len(payload) + _COMMAND_BYTES, command)
             else:
                 self._answer_here(opcode, message_id, command)
+
+    def _refuse(self, opcode: int, message_id: int, why: str) -> None:
+        assert self._access is not None
+        self._reply(opcode, message_id, FailInfo(FailCode.NOT_ALLOWED, why))
+        if self._access.refusals > MOST_REFUSALS:
+            self.finish(why)
 
     def _submit(self, opcode: int, message_id: int, size: int, command: Command) -> None:
         self._counts.commands += 1
@@ -193,6 +236,11 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
                 self._tell_everything()
         elif isinstance(command, Goodbye):
             self._on_goodbye(opcode, message_id)
+        elif isinstance(command, ShowKvToken):
+            if self._access is not None and (why := self._access.show(command.token)):
+                self._refuse(opcode, message_id, why)
+            else:
+                self._reply(opcode, message_id, ACK)
         elif isinstance(command, ShuttingDown):
             self._reply(opcode, message_id, ACK)
             if self._server in self._port.servers():

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from waltz_ray import compat
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.kv.messages import Hashmask, Hashmasks, ServerList
 from waltz_ray.kv.serving.connection import KvConnection, PortState
 from waltz_ray.kv.serving.port import CommandPort, GatewayCounts, GatewayLimits
@@ -34,13 +35,15 @@ class Gateway:
         outgoing: Outgoing | None = None,
         tls: Tls | None = None,
         plain: bool = False,
+        guard: AccessGuard | None = None,
+        space: str = "",
     ) -> None:
         """``name``: for the log. ``outgoing``: the node's, if it gathers answers itself. ``plain``: with ``tls``, a
-        client may do without."""
+        client may do without. ``guard``: of the rights that clients have in ``space``; None: they may everything."""
         self.outgoing = outgoing or Outgoing()
         self._name = name
         self._tls, self._plain = tls, plain
-        self._shared = PortState(name, port, dialect, limits or GatewayLimits(), self.outgoing)
+        self._shared = PortState(name, port, dialect, limits or GatewayLimits(), self.outgoing, guard, space)
         self._announced: Hashmasks | None = None
         self._listener: LoopListener | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -84,6 +87,12 @@ class Gateway:
         for connection in list(self._shared.connections.values()):
             connection.look()
         self._sweep_later()
+
+    def rights_changed(self) -> None:
+        """The guard has other rights now."""
+        with self.outgoing:
+            for connection in list(self._shared.connections.values()):
+                connection.rights_changed()
 
     # ---- what changes -----------------------------------------------------------------------------------
 

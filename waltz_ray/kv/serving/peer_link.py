@@ -1,6 +1,7 @@
 """A member's connection to another member's gateway: the same protocol from the other side.
 
-It opens with newserver(130), which says who we are, and goes on for ever: lost, it is opened again.
+It opens with a token, over TLS, which proves that we are of the cluster, and newserver(130), which says who we are. It
+goes on for ever: lost, it is opened again.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
+from functools import partial
 
 from waltz_ray import compat
-from waltz_ray.errors import BadPayload
-from waltz_ray.kv.messages import Command, Goodbye, NewServer, Reply
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
+from waltz_ray.errors import BadPayload, WaltzError
+from waltz_ray.kv.messages import Command, FailCode, FailInfo, Goodbye, NewServer, Reply, ShowKvToken
 from waltz_ray.kv.serving.port import ACK, courtesy
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
@@ -84,18 +86,18 @@ class PeerLink:
         server: str,
         own_server: str,
         outgoing: Outgoing | None = None,
-        tls: ssl.SSLContext | None = None,
+        shown: Presented = NO_CREDENTIALS,
         timeout_ms: int = 2_000,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         longest_pause_ms: int = 1_000,
     ) -> None:
-        """``server``: ``host:port`` of the other; ``own_server``: where it finds us. ``timeout_ms``: for opening, for
-        its first answer, and for the ack of our goodbye."""
+        """``server``: ``host:port`` of the other; ``own_server``: where it finds us. ``shown``: what proves that we
+        are of its cluster. ``timeout_ms``: for opening, for its first answer, and for the ack of our goodbye."""
         self.server = server
         self.max_frame_bytes = max_frame_bytes
         self._own_server = own_server
         self._outgoing = outgoing or Outgoing()
-        self._tls = tls
+        self._shown = shown
         self._timeout_ms = timeout_ms
         self._longest_pause_s = longest_pause_ms / 1000
         self._loop = asyncio.get_running_loop()
@@ -105,7 +107,7 @@ class PeerLink:
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._last_id = 0
         self._closed = False
-        self._failed = Seldom(_LOG_EVERY_S)
+        self._failed, self._refused = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self._task = self._loop.create_task(self._keep_connected())
         self._task.add_done_callback(self._ended)
 
@@ -160,18 +162,21 @@ class PeerLink:
         endpoint = Endpoint.parse(self.server)
         while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             try:
-                stream = await connect(self._new_stream, *endpoint, self._timeout_ms / 1000, self._tls)
+                tls, token = self._shown.context(), self._shown.token()
+                make = partial(self._new_stream, token)
+                stream = await connect(make, *endpoint, self._timeout_ms / 1000, tls)
                 self._stream = stream
                 await stream.closed.wait()
                 if stream.answered:
                     pauses.reset()
-            except OSError as error:
+            except (OSError, WaltzError) as error:  # files of ours may be put right
                 if self._failed.due():
                     log.info("%s", error)
             await asyncio.sleep(max(pauses.next_s(), self._not_before - self._loop.time()))
 
-    def _new_stream(self) -> _PeerStream:
-        first = encode_command(self._next_id(), NewServer(self._own_server))
+    def _new_stream(self, token: str) -> _PeerStream:
+        first = encode_command(self._next_id(), ShowKvToken(token)) if token else b""
+        first += encode_command(self._next_id(), NewServer(self._own_server))
         return _PeerStream(self, self._outgoing, first, self._timeout_ms)
 
     def _next_id(self) -> int:
@@ -186,14 +191,18 @@ class PeerLink:
         self._up.set()
 
     def on_reply(self, opcode: int, message_id: int, payload: bytes) -> None:
-        """By its message ID alone; one that nobody waits for any more is nothing."""
+        """By its message ID alone; one that nobody waits for (any more) is nothing, unless we are refused."""
         future = self._asked.pop(message_id, None)
-        if future is None or future.done():
-            return
         try:
-            future.set_result(decode_reply(opcode, payload))
+            reply = decode_reply(opcode, payload)
         except BadPayload as error:
-            future.set_exception(error)
+            if future is not None and not future.done():
+                future.set_exception(error)
+            return
+        if isinstance(reply, FailInfo) and reply.code == FailCode.NOT_ALLOWED and self._refused.due():
+            log.warning("%s does not believe that we are of its cluster: %s", self.server, reply.text)
+        if future is not None and not future.done():
+            future.set_result(reply)
 
     def stream_closed(self, error: Exception) -> None:
         """There is only one at a time."""

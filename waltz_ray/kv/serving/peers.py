@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.errors import BadPayload
 from waltz_ray.kv.messages import Ack, SecondaryHas, ShuttingDown
 from waltz_ray.kv.serving.peer_link import PeerLink
@@ -18,7 +19,11 @@ _LEAVING_S = 0.2
 class Peers:
     """Links to other members, opened when they are first asked. In one event loop."""
 
-    def __init__(self, own_server: str, outgoing: Outgoing, timeout_s: float) -> None:
+    def __init__(
+        self, own_server: str, outgoing: Outgoing, timeout_s: float, shown: Presented = NO_CREDENTIALS
+    ) -> None:
+        """``shown``: what proves to the others that we are of the cluster."""
+        self._shown = shown
         self._own_server = own_server
         self._outgoing = outgoing
         self._timeout_s = timeout_s
@@ -29,7 +34,7 @@ class Peers:
         """Whether it says within the time that it has the transaction; False if it says no or is not to be reached."""
         link = self._links.get(server)
         if link is None:
-            link = self._links[server] = PeerLink(server, self._own_server, self._outgoing)
+            link = self._links[server] = PeerLink(server, self._own_server, self._outgoing, self._shown)
         try:
             return isinstance(await link.ask(SecondaryHas(partition, transaction_id), self._timeout_s), Ack)
         except TimeoutError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from waltz_ray.kv.messages import (
@@ -98,6 +99,8 @@ class GatewayCounts:
     """Replies to nothing that was asked."""
     no_room: int = 0
     """Commands and replies that became failinfo(TOO_MANY)."""
+    access_refused: Counter[str] = field(default_factory=Counter)
+    """Commands that became failinfo(NOT_ALLOWED), by reason."""
 
 
 ACK, FAIL = Ack(), Fail()

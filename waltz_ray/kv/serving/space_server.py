@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
+from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.api import Watch, ZooKeeper
 from waltz_ray.coordination.layer_store import LayerStore
@@ -51,6 +53,7 @@ _NOTABLE_MS = 2000
 class SpaceServer:
     """``client``: of this space, started, without callbacks; it is closed with this. ``directory``: of the projections,
     this actor's own. ``failed`` is called once when a projection cannot be kept: then this should be closed.
+    ``guard``: of the rights of clients; ``shown``: what proves to the other actors that this is one.
     """
 
     def __init__(
@@ -63,7 +66,10 @@ class SpaceServer:
         config: KvConfig,
         directory: Path,
         failed: Callable[[ProjectionFailed], None],
+        guard: AccessGuard | None = None,
+        shown: Presented = NO_CREDENTIALS,
     ) -> None:
+        self._guard, self._shown = guard, shown
         self.space = space
         self.failure = ""
         self.endpoint: Endpoint | None = None
@@ -111,7 +117,7 @@ class SpaceServer:
         await self._listen(gateway, port)
         assert self.endpoint is not None
         own = _server(self.endpoint)
-        self._peers = Peers(own, node.outgoing, config.fullwait_ms / 1000)
+        self._peers = Peers(own, node.outgoing, config.fullwait_ms / 1000, self._shown)
         await node.start()
         while not node.caught_up:
             await node.next_fold()
@@ -172,6 +178,7 @@ class SpaceServer:
             live_bytes=sum(state.live_bytes for state in states.values()),
             tail_bytes=sum(state.tail_bytes for state in states.values()),
             snapshots=self.compactor.snapshots,
+            access_refused=dict(self.gateway.counts.access_refused),
         )
 
     # ---- beginning
@@ -211,19 +218,21 @@ class SpaceServer:
             idle_ms=config.idle_ms,
         )
         name = f"kv/{self._actor}, space {self.space.name}"
-        return Gateway(name, node, cast(Dialect, config.dialect), limits, node.outgoing, self._tls(), plain=True)
+        dialect, guard = cast(Dialect, config.dialect), self._guard
+        return Gateway(name, node, dialect, limits, node.outgoing, self._tls(), True, guard, self.space.name)
 
     def _tls(self) -> ServerTls | None:
         """ConfigError if its files cannot be used."""
-        certificate, key = self._config.tls_certificate, self._config.tls_key
-        if not certificate:
+        config = self._config
+        if not config.tls_certificate:
             return None
         try:
-            return ServerTls(certificate, key)
+            return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None, optional=True)
         except OSError as error:  # which ssl.SSLError is
+            files = ", ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
             raise ConfigError(
-                f"kv/{self._actor} cannot use KvConfig.tls_certificate and tls_key, {certificate} and {key}: "
-                f"{error.strerror or error}; they have to be PEM files, on every node"
+                f"kv/{self._actor} cannot use its files for TLS ({files}; KvConfig.tls_certificate, tls_key, "
+                f"tls_clients): {error.strerror or error}; they have to be PEM files, on every node"
             ) from error
 
     async def _listen(self, gateway: Gateway, port: int) -> None:

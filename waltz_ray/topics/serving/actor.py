@@ -12,7 +12,7 @@ import ray
 
 from waltz_ray import kv
 from waltz_ray.actors.actor_log import begin_log
-from waltz_ray.actors.member_credentials import member_credentials
+from waltz_ray.actors.member_credentials import kv_credentials, member_credentials
 from waltz_ray.actors.metrics import TopicGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -108,7 +108,8 @@ class TopicActor:
             self._zookeeper = await asyncio.to_thread(self._connected)
         if self._items is None:
             where = self._connect_string
-            self._items = await kv.connect_async(self._cluster, OFFSETS_SPACE, zookeeper=where)
+            shown = await asyncio.to_thread(kv_credentials, ClusterStore(self._zookeeper, self._cluster))
+            self._items = await kv.connect_async(self._cluster, OFFSETS_SPACE, zookeeper=where, credentials=shown)
         server = TopicServer(
             self._actor_id, self._cluster, self._zookeeper, self._config, self._client_of, KvOffsets(self._items)
         )
