@@ -151,6 +151,17 @@ def test_a_manifest_with_a_strange_field_is_a_value_error_or_a_manifest(name: st
         return
 
 
+@pytest.mark.parametrize("count", [(1 << 20) + 1, 1 << 40, 1 << 200])
+def test_nobody_counts_to_impossible_numbers_of_partitions(count: int) -> None:
+    """Hypothesis once had one read that took all memory there was."""
+    with pytest.raises(ValueError, match="is impossible"):
+        Manifest.decode(checked({**json.loads(RAW), "partition_count": count}))
+    spaces = json.loads(RAW)["spaces"]
+    spaces[0] |= {"count": count, "state": "gone"}
+    with pytest.raises(ValueError, match="is impossible"):
+        Manifest.decode(checked({**json.loads(RAW), "spaces": spaces}))
+
+
 @given(st.binary(max_size=200))
 def test_strange_bytes_are_a_value_error(raw: bytes) -> None:
     for decode in (Manifest.decode, Identity.decode):

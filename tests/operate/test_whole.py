@@ -70,6 +70,7 @@ directory: {directory}/cluster
 partitions: 2
 servers: 2
 server: {{{tls}}}
+storage: {{{tls}, tls_authority: {certs}/authority.pem, tls_only: true}}
 http: {{port: {port}, interval_ms: 500, {tls}}}
 spaces:
   orders: {{partitions: 2}}

@@ -85,9 +85,10 @@ class SpaceStore:
             names = []
         spaces = {name: self._read(name)[0] for name in names}
         partitions = self._info()[0].partitions  # after the spaces: it is never less than what they need
-        if not spaces:
-            spaces = {DEFAULT_SPACE: Space(DEFAULT_SPACE, "log", 0, partitions, SpaceState.READY)}
-        return SpaceTable(partitions, spaces)
+        with naming(self._root):
+            if not spaces:
+                spaces = {DEFAULT_SPACE: Space(DEFAULT_SPACE, "log", 0, partitions, SpaceState.READY)}
+            return SpaceTable(partitions, spaces)
 
     def watch(self, callback: Callable[[SpaceTable], None]) -> Watch:
         """``callback`` now, and after each change of a space."""

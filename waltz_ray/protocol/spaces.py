@@ -32,6 +32,7 @@ __all__ = [
     "KV_PARTITIONS",
     "OFFSETS_PARTITIONS",
     "OFFSETS_SPACE",
+    "MOST_PARTITIONS",
     "MOST_TOPIC_PARTITIONS",
     "MOST_KV_PARTITIONS",
     "Space",
@@ -76,6 +77,10 @@ _KEPT = {"retention_bytes", "retention_ms"}
 
 _NAME = re.compile("[a-z0-9_-]{1,64}")
 
+MOST_PARTITIONS = 1 << 20
+"""Of a cluster: far more than its nodes in ZooKeeper have room for. What says that it has more is damaged or forged, and
+nobody counts so far."""
+
 _NODE_BYTES = 768 * 1024  # of the 1 MiB that a ZooKeeper node may have; the rest is for names and for what is to come
 _PREFERRED_BYTES = 12  # of a partition's number in the JSON of ``store/preferred``
 _ASSIGNED_BYTES = 4  # of one beside each of its replicas in ``store/assignment``
@@ -101,6 +106,10 @@ class Space:
     state: SpaceState
     settings: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.first < 0 or self.count < 0 or self.first + self.count > MOST_PARTITIONS:
+            raise ValueError(f"a space of {self.count} partitions from {self.first} on is impossible")
+
     @property
     def partitions(self) -> range:
         """Their numbers in the cluster."""
@@ -116,6 +125,10 @@ class SpaceTable:
 
     partitions: int
     spaces: Mapping[str, Space]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.partitions <= MOST_PARTITIONS:
+            raise ValueError(f"a cluster of {self.partitions} partitions is impossible")
 
     def named(self, name: str, cluster: str) -> Space:
         """The space of that name. SpaceGone, SpaceNotFound (which names those there are)."""
