@@ -78,8 +78,8 @@ _KEPT = {"retention_bytes", "retention_ms"}
 _NAME = re.compile("[a-z0-9_-]{1,64}")
 
 MOST_PARTITIONS = 1 << 20
-"""Of a cluster: far more than its nodes in ZooKeeper have room for. What says that it has more is damaged or forged, and
-nobody counts so far."""
+"""Of a cluster: far more than its nodes in ZooKeeper have room for. What says that it has more is damaged or forged,
+and nobody counts so far."""
 
 _NODE_BYTES = 768 * 1024  # of the 1 MiB that a ZooKeeper node may have; the rest is for names and for what is to come
 _PREFERRED_BYTES = 12  # of a partition's number in the JSON of ``store/preferred``
