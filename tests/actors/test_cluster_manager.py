@@ -25,7 +25,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ConfigError, CoordinationError
+from waltz_ray.errors import ClusterNotFound, ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
@@ -160,6 +160,13 @@ def test_a_successor_goes_on_where_the_manager_died(rig: Rig) -> None:
     assert rig.store.assignment() == before, "a new leader changes nothing that is right"
     servers[1].die()
     until(lambda: rig.owners() == [0, 0, 0, 0], "it does its work")
+
+
+def test_who_asks_a_manager_that_closes_is_told_so(rig: Rig) -> None:
+    manager = rig.manager()
+    manager.close()
+    with pytest.raises(ClusterNotFound, match="the manager of cluster .* is closing"):
+        manager.view(20)
 
 
 def test_after_the_settle_time_one_server_gets_everything(rig: Rig) -> None:

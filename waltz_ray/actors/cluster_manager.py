@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Container, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -35,7 +35,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
-from waltz_ray.errors import CoordinationError, NoNode
+from waltz_ray.errors import ClusterNotFound, CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.authentication import Credential, Role
 from waltz_ray.protocol.cluster_members import ClusterMembers
@@ -206,13 +206,20 @@ class ManagerHost:
 
         After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang. ``sparing``, for who
         asks again and again: of very many partitions the sessions and members may be those of the last assignment.
+
+        ClusterNotFound while it closes: then its successor is to be asked.
         """
-        reading = self._reading
-        if reading is None or reading.done() or (self._sparing and not sparing):
-            self._sparing = sparing
-            reading = self._reading = self._reader.submit(self._read_view, sparing)
-        wait([reading], timeout_s)
-        failure = reading.exception() if reading.done() else None
+        try:
+            reading = self._reading
+            if reading is None or reading.done() or (self._sparing and not sparing):
+                self._sparing = sparing
+                reading = self._reading = self._reader.submit(self._read_view, sparing)
+            wait([reading], timeout_s)
+            failure = reading.exception() if reading.done() else None
+        except (RuntimeError, CancelledError) as error:  # of an executor that has been shut down
+            if not self._closed:
+                raise
+            raise ClusterNotFound(f"the manager of cluster {self._info.name!r} is closing") from error
         read, seen = self._last_read, self._pulse.view()
         age_s = None if read is None else round(time.monotonic() - read.at, 1)
         return ClusterStatus(
