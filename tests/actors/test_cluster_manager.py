@@ -165,7 +165,7 @@ def test_a_successor_goes_on_where_the_manager_died(rig: Rig) -> None:
 def test_who_asks_a_manager_that_closes_is_told_so(rig: Rig) -> None:
     manager = rig.manager()
     manager.close()
-    with pytest.raises(ClusterNotFound, match="the manager of cluster .* is closing"):
+    with pytest.raises(ClusterNotFound, match="is closing"):
         manager.view(20)
 
 
