@@ -264,9 +264,7 @@ def test_strangers_that_fill_all_places_keep_nobody_out(made: Made, caplog: pyte
     with ExitStack() as strangers:
         for _ in range(40):
             strangers.enter_context(closing(socket.create_connection(port.place, 20)))
-        port.until(
-            lambda: port.endpoint._door._half_open.closed >= 36
-        )  # else some are let in after the server, and it waits
+        port.until(lambda: port.endpoint._door._half_open.closed >= 36)  # all are in before the server comes
         with connected(port.place) as server:
             assert isinstance(server.ask(State(1, 2)), StateReply)
             port.until(lambda: len(port.endpoint._listener._connections) <= 5)

@@ -259,6 +259,7 @@ def test_strangers_that_fill_all_places_keep_nobody_out(made: Made, files: Path,
     strangers = [socket.create_connection(port.place, 20) for _ in range(30)]
     for stranger in strangers:
         stranger.sendall(said)
+    port.until(lambda: port.endpoint._door._half_open.closed == 26)  # all are in: who comes later takes their places
     port.until(lambda: port.connections == 4)
     with opened(port, trusting(files)) as stream:
         assert isinstance(ask(stream, State(1, 2)), Answer)
