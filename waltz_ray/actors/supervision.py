@@ -223,15 +223,7 @@ def restart_actor(cluster: str, name: str) -> None:
 
 def close_and_restart_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
     """Ask the actor to shut down, then end its process; Ray starts it again. One that does not answer is just ended."""
-    handle = find_actor(cluster, name)
-    if handle is None:
-        return
-    try:
-        ray.get(handle.shutdown.remote(), timeout=timeout_s)
-    except RayError:
-        pass  # as in end_actor
-    finally:
-        ray.kill(handle, no_restart=False)
+    _close_and_end(cluster, name, timeout_s, for_good=False)
 
 
 def alive_nodes() -> list[NodeView]:
@@ -258,6 +250,10 @@ def _order_of_ending(name: str) -> tuple[bool, bool, bool, str]:
 
 def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
     """Ask the actor to shut down, then end it for good. Idempotent; one that does not answer is just ended."""
+    _close_and_end(cluster, name, timeout_s, for_good=True)
+
+
+def _close_and_end(cluster: str, name: str, timeout_s: float, for_good: bool) -> None:
     handle = find_actor(cluster, name)
     if handle is None:
         return
@@ -266,7 +262,7 @@ def end_actor(cluster: str, name: str, timeout_s: float = 10.0) -> None:
     except RayError:
         pass  # dead, hung (GetTimeoutError) or failing: what it had on disk is recovered at the next start
     finally:
-        ray.kill(handle, no_restart=True)
+        ray.kill(handle, no_restart=for_good)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ConfigError
-from waltz_ray.net.tls import client_context
+from waltz_ray.net.tls import Stamps, client_context, stamps_of
 
 __all__ = ["NO_CREDENTIALS", "TLS_VARIABLES", "Credentials", "Presented"]
 
@@ -29,8 +29,6 @@ TLS_VARIABLES: Mapping[str, str] = {
 """Fields of ``ClientConfig`` -> what says them where they are empty."""
 
 _TOKEN_BYTES = 4096
-
-Seen = tuple[tuple[int, int, int], ...]
 
 
 class Presented(Protocol):
@@ -79,7 +77,7 @@ class Credentials:
         with _lock:
             files = [path for path in (self.authority, self.certificate, self.key) if path]
             try:
-                seen = tuple((about.st_ino, about.st_mtime_ns, about.st_size) for about in map(os.stat, files))
+                seen = stamps_of(files)
                 before = _contexts.get(self)
                 if before is None or before[0] != seen:
                     made = client_context(self.authority or None, self.certificate or None, self.key or None)
@@ -113,4 +111,4 @@ class Credentials:
 
 NO_CREDENTIALS = Credentials()
 _lock = threading.Lock()
-_contexts: dict[Credentials, tuple[Seen, ssl.SSLContext]] = {}
+_contexts: dict[Credentials, tuple[Stamps, ssl.SSLContext]] = {}

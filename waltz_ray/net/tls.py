@@ -8,7 +8,7 @@ import os
 import re
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from waltz_ray.errors import ConfigError
@@ -18,11 +18,13 @@ __all__ = [
     "TLS_HANDSHAKE",
     "ClientTls",
     "ServerTls",
+    "Stamps",
     "certificate_name",
     "client_context",
     "peer_channel",
     "replica_tls",
     "server_context",
+    "stamps_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,14 @@ def certificate_name(certificate: Mapping[str, Any] | None) -> str:
     subject = () if certificate is None else certificate.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     return str(names[-1]) if names else ""
+
+
+Stamps = tuple[tuple[int, int, int], ...]
+
+
+def stamps_of(files: Iterable[str]) -> Stamps:
+    """What differs when one of them is another file than it was, or has other content. OSError if one is not there."""
+    return tuple((about.st_ino, about.st_mtime_ns, about.st_size) for about in map(os.stat, files))
 
 
 class ServerTls:
@@ -97,9 +107,8 @@ class ServerTls:
             raise OSError(f"{self._files[0]} was being written")
         return context, channel
 
-    def _look(self) -> tuple[tuple[int, int, int], ...]:
-        found = [os.stat(path) for path in self._files if path is not None]
-        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+    def _look(self) -> Stamps:
+        return stamps_of(path for path in self._files if path is not None)
 
 
 def client_context(
@@ -122,13 +131,12 @@ class ClientTls:
     def __init__(self, authority: str, what: str) -> None:
         """``what`` names the setting that ``authority`` comes from."""
         self._authority, self._what = authority, what
-        self._made: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+        self._made: tuple[Stamps, ssl.SSLContext] | None = None
 
     def __call__(self) -> ssl.SSLContext:
         """For the next connection. ConfigError if the file cannot be used."""
         try:
-            about = os.stat(self._authority)
-            seen = about.st_ino, about.st_mtime_ns, about.st_size
+            seen = stamps_of([self._authority])
             made = self._made
             if made is None or made[0] != seen:
                 made = self._made = seen, client_context(self._authority)
