@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from waltz_ray.wire.authentication import AUTHENTICATION_VERSION, HandshakeInByt
 from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, MAGIC_REPLICA, FrameDecoder, encode_frame
 from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
 
-__all__ = ["SECRET", "SilentReplica", "Trusting", "doorkeeper", "keyring", "prove_over", "secret_in"]
+__all__ = ["SECRET", "SilentReplica", "Trusting", "doorkeeper", "keyring", "prove_over", "secret_in", "until"]
 
 _BYTES = bytes(range(SECRET_BYTES))
 SECRET = Secret(_BYTES)
@@ -99,3 +101,13 @@ class SilentReplica(GreetedStream):
 
     def on_frame(self, frame: memoryview) -> None:
         """It does not answer."""
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Another thread brings it about, and tells nobody."""
+    waiting = threading.Event()
+    for _ in range(20_000):
+        if condition():
+            return
+        waiting.wait(0.001)
+    raise AssertionError("it never came")

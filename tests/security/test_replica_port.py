@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.actors.replica_client import ReplicaPeer, connected, frame_of
-from tests.security.keys import SECRET, doorkeeper, keyring
+from tests.security.keys import SECRET, doorkeeper, keyring, until
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.errors import AuthenticationFailed, SecretUnusable, WireError
 from waltz_ray.net.blocking import BlockingStream
@@ -85,14 +84,7 @@ class Port:
     def refusals(self) -> dict[str, int]:
         return dict(self.endpoint.statistics().refusals)
 
-    def until(self, condition: Callable[[], object]) -> None:
-        """Another thread brings it about, and tells nobody."""
-        waiting = threading.Event()
-        for _ in range(20_000):
-            if condition():
-                return
-            waiting.wait(0.001)
-        raise AssertionError("it never came")
+    until = staticmethod(until)
 
 
 Made = Callable[..., Port]

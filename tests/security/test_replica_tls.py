@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.actors.listening import Listening
-from tests.security.keys import doorkeeper, keyring
+from tests.security.keys import doorkeeper, keyring, until
 from tests.storage.helpers import KEY, records
 from waltz_ray.actors.peers import PeerReplica
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
@@ -93,14 +93,7 @@ class Port:
     def refused(self, count: int) -> None:
         self.until(lambda: self.endpoint.statistics().refusals == {"unauthenticated": count})
 
-    def until(self, condition: Callable[[], object]) -> None:
-        """Another thread brings it about, and tells nobody."""
-        waiting = threading.Event()
-        for _ in range(20_000):
-            if condition():
-                return
-            waiting.wait(0.001)
-        raise AssertionError("it never came")
+    until = staticmethod(until)
 
 
 Made = Callable[..., Port]
