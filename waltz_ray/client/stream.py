@@ -142,8 +142,6 @@ class StreamPool(Generic[S]):
         self._transport = transport
         self._make = make
         self._streams: dict[tuple[int, object], asyncio.Task[S]] = {}
-        self.opened = 0
-        """Streams ever opened."""
 
     async def get(self, location: Location) -> S:
         """The stream to the server of ``location``; ``OSError`` or ``WireError`` if it cannot be had."""
@@ -162,7 +160,6 @@ class StreamPool(Generic[S]):
         except BaseException:
             self._forget(key)
             raise
-        self.opened += 1
         return stream
 
     def _forget(self, key: tuple[int, object]) -> None:
