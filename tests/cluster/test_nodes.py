@@ -37,13 +37,18 @@ class Nodes:
         head = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
         self._cluster = Cluster(initialize_head=True, connect=False, head_node_args=head | _SMALL)
         self._nodes: dict[int, Any] = {}
+        self._added = 0
         self.address = str(self._cluster.address)
         self.dashboard = f"http://127.0.0.1:{port}"
 
     def add(self, replica_id: int, *further: int) -> None:
         """A node with the disk of this replica, and of others; it is called after the first."""
         resources = {f"waltz-replica-{each}": 1 for each in (replica_id, *further)}
-        self._nodes[replica_id] = self._cluster.add_node(num_cpus=1, resources=resources, wait=False, **_SMALL)
+        # A node's agent of Ray deletes a job's working directory and unpacks it anew when it first needs it. Machines
+        # have one each; these nodes share a session's, and one would delete what a worker of another imports.
+        self._added += 1
+        own = {"runtime_env_dir_name": f"runtime_resources_{self._added}"}
+        self._nodes[replica_id] = self._cluster.add_node(num_cpus=1, resources=resources, wait=False, **own, **_SMALL)
 
     def kill(self, replica_id: int) -> None:
         """The whole node at once, as a power cut would."""
