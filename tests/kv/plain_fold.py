@@ -17,6 +17,7 @@ from waltz_ray.kv.model import (
     Release,
     RequestId,
     Set,
+    Several,
     Touch,
     Unlock,
 )
@@ -44,6 +45,9 @@ class PlainFold:
         elif isinstance(record, Touch):
             if item := self.items.get(record.key):
                 self.items[record.key] = replace(item, version=at, deadline_ms=record.deadline_ms)
+        elif isinstance(record, Several):
+            for write in record.writes:
+                self.fold(at, write)
         elif isinstance(record, Expired):
             for key, version in record.items:
                 if key in self.items and self.items[key].version == version:

@@ -16,6 +16,7 @@ from waltz_ray.kv.model import (
     Release,
     RequestId,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -38,10 +39,15 @@ UNITS = st.builds(Unit, st.sampled_from(MASKS), st.integers(0, 0xFFF))
 ENTRIES = st.builds(SnapshotItem, st.integers(0, 255), NAMES, st.binary(max_size=50), IDS)
 TYPES = st.integers(0, 255)
 
-RECORDS: st.SearchStrategy[Record] = st.one_of(
+WRITES: st.SearchStrategy[Set | Delete | Touch] = st.one_of(
     st.builds(Set, KEYS, TYPES, st.binary(max_size=50), ULONGS, st.binary(max_size=255), REQUESTS, TIMES),
     st.builds(Delete, KEYS, REQUESTS, TIMES),
     st.builds(Touch, KEYS, ULONGS, REQUESTS, TIMES),
+)
+
+RECORDS: st.SearchStrategy[Record] = st.one_of(
+    WRITES,
+    st.builds(Several, st.lists(WRITES, min_size=1, max_size=4).map(tuple)),
     st.builds(Expired, st.lists(st.tuples(KEYS, IDS), max_size=4).map(tuple)),
     st.builds(Lock, NAMES, st.integers(0, 2**16 - 1), ULONGS, ULONGS, REQUESTS, TIMES),
     st.builds(Unlock, NAMES, ULONGS, REQUESTS, TIMES),

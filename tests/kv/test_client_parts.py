@@ -33,7 +33,7 @@ from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched
 from waltz_ray.kv.messages import Hashmask, Hashmasks, Scanned
-from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Touch, ValueType
+from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Several, Touch, ValueType
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import fnv1a_32
@@ -297,13 +297,14 @@ RECORDS: list[Record] = [
     Set(ItemKey(0, fnv1a_32(OTHER), OTHER), ValueType.TEXT, b"of another name"),
     Touch(KEY, 99),
     Expired(((OF_A_MAP, 2), (KEY, 4))),
-    Delete(KEY),
+    Several((Delete(KEY), Set(ItemKey(0, fnv1a_32(b"anna"), b"anna"), ValueType.TEXT, b"with it"))),
 ]
 EVENTS = [
     ItemSet("ann", "one", 1, 0, 0),
     ItemTouched("ann", 4, 0, 99),
     ItemExpired("ann", 4, 0),
     ItemDeleted("ann", 6, 0),
+    ItemSet("anna", "with it", 6, 0, 0),
 ]
 
 
@@ -324,7 +325,7 @@ def test_watching(place: LogPlace) -> None:
             assert next(events) == EVENTS[1]
             timer = threading.Timer(0.1, events.stop)  # ends who waits
             timer.start()
-            assert [event.version for event in events] == [4, 6]
+            assert [event.version for event in events] == [4, 6, 6]
         with pytest.raises(InvalidInput, match="start is"):
             items.watch(start="now")  # type: ignore[arg-type]
 

@@ -97,7 +97,7 @@ A_GET = m.Get(Opcode.GET_STRING, 0, HASH)
 def test_an_answer_comes_after_the_commit_and_a_read_sees_it_before_it_is_folded() -> None:
     owner = Owner()
     append = the_append(owner.ask(a_set(b"1")))
-    assert append.unit == Unit(0xF, 0xB)
+    assert append.units == (Unit(0xF, 0xB),)
     assert owner.keeper.step(RecordCommitted(append.number, 0), NOW) == [Answer(1, m.Ack())]
     (read,) = owner.ask(A_GET)
     assert isinstance(read, AnswerRead)
@@ -183,11 +183,11 @@ def test_a_unit_is_drained_when_nothing_of_it_is_under_way() -> None:
     append = the_append(owner.ask(a_set(b"1")))
     assert owner.ask(a_set(b"2")) == []
     owner.serving.serves = False
-    assert owner.keeper.step(UnitStops(append.unit), NOW) == []
+    assert owner.keeper.step(UnitStops(append.units[0]), NOW) == []
     effects = owner.keeper.step(RecordCommitted(append.number, 0), NOW)
     assert set(map(type, effects)) == {UnitDrained, Answer}
     assert Answer(2, m.TryElsewhere("there:1")) in effects
-    assert UnitDrained(append.unit) in effects
+    assert UnitDrained(append.units[0]) in effects
 
 
 def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:

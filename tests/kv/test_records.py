@@ -21,6 +21,7 @@ from waltz_ray.kv.model import (
     Release,
     RequestId,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -58,6 +59,10 @@ GOLDEN: list[tuple[Record, str]] = [
         "0b 00 0000000000000008 01 0000000000000006 0001 00000002 6b 7676",
     ),
     (SnapshotEnd(8), "0c 00 0000000000000008"),
+    (
+        Several((Set(KEY, 4, b"45"), Delete(KEY))),
+        f"0d 00 00000002 00000022 01 00 00 {KEY_HEX} 04 0000000000000000 00 3435 00000016 02 00 00 {KEY_HEX}",
+    ),
 ]
 
 
@@ -117,6 +122,10 @@ def test_a_damaged_record_is_a_wire_error_or_a_record(golden: tuple[Record, str]
         (b"\x04\x00\xff\xff\xff\xff", "kind 4 is cut short"),
         (b"\x06\x00\x00" + bytes(8 + 481), "a name of 481 bytes, over 480"),
         (b"\x07\x00" + bytes(20) + b"\xff", "not UTF-8"),
+        (b"\x0d\x00\x00\x00\x00\x00", "kind 13 has no writes"),
+        (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x02\x09\x00", "no write: 0900"),
+        (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x06\x0d\x00\x00\x00\x00\x00", "no write: 0d00"),
+        (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x00", "no write: nothing"),
     ],
 )
 def test_why_a_record_is_refused(data: bytes, why: str) -> None:

@@ -205,6 +205,39 @@ def test_a_deposed_owner_that_knows_nothing_writes_nothing_and_reads_nothing_old
     asyncio.run(run())
 
 
+def test_what_is_written_together_rests_on_every_unit_that_it_touches() -> None:
+    """One of two buckets of a partition has gone to another actor, and who had it does not hear of it: the transaction
+    of both is refused, and each is decided again for itself."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            names = [b"%d" % number for number in range(100) if fnv1a_32(b"%d" % number) % PARTITIONS == 1]
+            kept = names[0]
+            moved = next(name for name in names if fnv1a_32(name) & 0xF != fnv1a_32(kept) & 0xF)
+            both = Put(b"", 0, 0, 0, False, tuple(Op(OpKind.SET, name, data=b"1") for name in (kept, moved)))
+            reply = await space.ask(0, both)
+            assert isinstance(reply, PutDone)
+            assert len({result.version for result in reply.results}) == 1, "one transaction"
+            zombie = space.nodes.pop(0)
+            folding, late = zombie._folding, list[Any]()
+            hears, folding._taken = folding._taken, lambda *frame: late.append(frame)  # type: ignore[method-assign]
+            space.gone(0)
+            space.arrange(lambda unit: (1, None) if unit.bucket == fnv1a_32(moved) & 0xF else (0, 1))
+            assert value_of(await space.ask(1, get(moved))) == b"1"
+            space.nodes[0] = zombie
+            asked = asyncio.ensure_future(space.ask(0, both))
+            await space.until(lambda: asked.done() or folding._gathered[1].wanted >= 0)
+            folding._taken = hears  # type: ignore[method-assign]
+            for frame in late:
+                hears(*frame)
+            reply = await asked
+            assert isinstance(reply, PutDone)
+            assert [result.code for result in reply.results] == [FailCode.OK, FailCode.ELSEWHERE]
+
+    asyncio.run(run())
+
+
 def test_without_a_lease_reads_are_proven_by_the_log() -> None:
     async def run() -> None:
         async with actors(1) as space:

@@ -20,6 +20,7 @@ from waltz_ray.kv.model import (
     Release,
     RequestId,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -43,6 +44,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._company = random.Random(seed + 1)
         self.log: list[bytes] = []
         self.plain = PlainFold()
         self.whole = MemoryState(f"seed {seed}")
@@ -93,6 +95,19 @@ class Walk:
     # ---- writes
 
     def _write(self) -> Record:
+        record = self._single()
+        if not isinstance(record, Set | Delete | Touch) or self._company.random() < 0.8:
+            return record
+        chance = self._company
+        keys = [ItemKey(chance.randrange(2), chance.randrange(3), chance.choice(NAMES)) for _ in range(3)]
+        others: list[Set | Delete | Touch] = [
+            Delete(keys[0], at_ms=self.now_ms),
+            Set(keys[1], 4, chance.randbytes(3)),
+            Touch(keys[2], self.now_ms),
+        ]
+        return Several((record, *chance.sample(others, chance.randint(0, 3))))
+
+    def _single(self) -> Record:
         chance, request = self.random, self._request()
         key = self._key()
         deadline = chance.choice((0, 0, self.now_ms + chance.randint(1, 99_999)))

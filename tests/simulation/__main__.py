@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
-from tests.simulation.kv import KV
+from tests.simulation.kv import KV, TOGETHER
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS, PARTS
 from tests.simulation.operators import SETS
@@ -71,7 +71,7 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, TOPICS, SHARES]
+        kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, TOPICS, SHARES]
         kinds += [SETS | MOVES, LARGE | SETS, LARGE | SETS | MOVES]
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
     if options.jobs < 2:

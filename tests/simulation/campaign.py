@@ -10,6 +10,7 @@ from tests.simulation import (
     mutations_channels,
     mutations_kv,
     mutations_moves,
+    mutations_several,
     mutations_spaces,
     mutations_topics,
     mutations_trimming,
@@ -19,7 +20,7 @@ from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
-from tests.simulation.kv import KV
+from tests.simulation.kv import KV, TOGETHER
 from tests.simulation.moves import MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
@@ -39,6 +40,7 @@ _ONLY_WITH = {
     TRIMS: mutations_trimming.__all__,
     SCRUBS: mutations_upkeep.__all__,
     KV: mutations_kv.__all__,
+    KV | TOGETHER: mutations_several.__all__,
     TOPICS: mutations_topics.__all__,
     SETS | MOVES: mutations_moves.__all__,
     SHARES: mutations_channels.__all__,

@@ -108,6 +108,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "writes_are_acknowledged_before_they_are_committed": 0x10000000,
     "writes_do_not_rest_on_their_unit": 0x1000000A,
     "writes_of_one_item_do_not_wait_for_each_other": 0x10000007,
+    "several_writes_are_folded_in_part": 0x210000001,
     "anybody_may_confirm": 0x20000005,
     "appends_go_on_before_all_refusals_are_known": 0x2000000B,
     "batches_of_an_older_lease_are_confirmed": 0x20000017,

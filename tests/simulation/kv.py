@@ -18,9 +18,11 @@ from tests.simulation.process import Process
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["KV", "KvPart"]
+__all__ = ["KV", "TOGETHER", "KvPart"]
 
 KV = 1 << 28
+TOGETHER = 1 << 33
+"""Beside ``KV``: clients write several items with one command."""
 
 
 class KvPart:
@@ -31,6 +33,7 @@ class KvPart:
         self.space = world.operator_store.spaces.create("kv", random.choice([1, 2, 4]), kind="kv")
         world.history.grow(self.space.partitions.stop)
         self.history = KvHistory(world)
+        self.together = bool(world.seed & TOGETHER)
         self.names = [f"k{n}" for n in range(random.choice([2, 4, 8]))] + ["l0"]
         count = random.choice([2, 2, 3, 4])
         self.actors = [SimKvActor(self, n, Random(random.getrandbits(64))) for n in range(count)]

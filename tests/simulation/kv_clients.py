@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -74,6 +75,14 @@ _AGAIN = "nothing has happened; try again"
 _PERHAPS = "it may have happened"
 _NO_EFFECT = (Unmet, Denied, Shown)
 Answered = Result | str
+
+
+@dataclass
+class _Begun:
+    """A call that is under way."""
+
+    call: OpenCall
+    sequence: int
 
 
 class _LinkLost(Exception):
@@ -153,6 +162,8 @@ class SimKvClient(Process):
         """Calls that are open."""
         self._cautious = cautious
         """It writes only what is not there, and mostly is told that it is."""
+        self.together = part.together
+        """Several items are written with one command, too."""
         self.writes = native and reads < 0.9
         """Much, and again and again until it has an answer."""
         self._pace_s = random.uniform(0.005, 0.05)
@@ -198,6 +209,8 @@ class SimKvClient(Process):
             await self.read(key)
         elif not self.native:
             await self._store(key)
+        elif self.together and self.random.random() < 0.5:
+            await self._store_several()
         else:
             await self.random.choice([self._store, self._store, self._store, self._erase, self._retime])(key)
 
@@ -235,6 +248,39 @@ class SimKvClient(Process):
         asked = Store(value, life_s or float("inf"), _of_model(expected))
         await self._put(key, asked, Op(OpKind.SET, key.encode(), 4, value, int(life_s * 1000), expected))
 
+    async def _store_several(self) -> None:
+        """With one command, as far as that is done; what is left goes on item by item."""
+        items = [name for name in self.part.names if name.startswith("k")]
+        keys = self.random.sample(items, self.random.randint(2, min(4, len(items))))
+        asked, ops = [], []
+        for key in keys:
+            expected = self._expected(key)
+            self._values += 1
+            value = f"{self.loop.name}/{self._values}".encode()
+            asked.append(Store(value, float("inf"), _of_model(expected)))
+            ops.append(Op(OpKind.SET, key.encode(), 4, value, 0, expected))
+        begun = [self._begin(key, each) for key, each in zip(keys, asked, strict=True)]
+        request = RequestId(self._client, begun[0].sequence, min(self._unanswered))
+        results: list[Answered] = [_PERHAPS] * len(begun)
+
+        def ended(reply: Reply) -> Answered:
+            if not isinstance(reply, PutDone):
+                return self._put_ended(reply, asked[0])
+            self.world.history.counts["kv written together"] += len(begun)
+            parts = zip(reply.results, asked, strict=True)
+            results[:] = [self._put_ended(PutDone((result,)), each) for result, each in parts]
+            return Stored()  # so much for the command; its writes have ended each in its way
+
+        answered = await self._attempt(fnv1a_32(keys[0].encode()), Put(b"", *request, False, tuple(ops)), ended)
+        if isinstance(answered, str):
+            results = [answered] * len(begun)
+        for each, result in zip(begun, results, strict=True):
+            if not isinstance(result, str):
+                self._end(each, result, False)
+        for each, one, op, result in zip(begun, asked, ops, results, strict=True):
+            if isinstance(result, str):
+                await self._go_on(each, *self._one_put(one, op, False), 8.0, result is _PERHAPS)
+
     async def _erase(self, key: str) -> None:
         expected = self._expected(key)
         await self._put(key, Erase(_of_model(expected)), Op(OpKind.DELETE, key.encode(), expected=expected))
@@ -253,11 +299,15 @@ class SimKvClient(Process):
 
     async def _put(self, key: str, asked: Store | Erase | Retime, op: Op) -> None:
         fullwait = self.random.random() < 0.1
+        await self._call(key, asked, *self._one_put(asked, op, fullwait))
 
+    def _one_put(
+        self, asked: Store | Erase | Retime, op: Op, fullwait: bool
+    ) -> tuple[Callable[[RequestId], Command], Callable[[Reply], Answered]]:
         def command(request: RequestId) -> Command:
             return Put(b"", *request, fullwait, (op,))
 
-        await self._call(key, asked, command, lambda reply: self._put_ended(reply, asked))
+        return command, lambda reply: self._put_ended(reply, asked)
 
     def _put_ended(self, reply: Reply, asked: Asked) -> Answered:
         if isinstance(reply, Ack):
@@ -315,28 +365,45 @@ class SimKvClient(Process):
         limit_s: float = 8.0,
     ) -> Result | None:
         """What it was answered in the end; None: it never happened, or nobody knows."""
+        return await self._go_on(self._begin(key, asked), command, ended, limit_s)
+
+    def _begin(self, key: str, asked: Asked) -> _Begun:
         self._sequence += 1
-        sequence, perhaps = self._sequence, False
-        self._unanswered.add(sequence)
+        self._unanswered.add(self._sequence)
         call = self.part.history.begin(key, asked, self.loop.name)
         self._open.add(call)
         self.busy += 1
+        return _Begun(call, self._sequence)
+
+    async def _go_on(
+        self,
+        begun: _Begun,
+        command: Callable[[RequestId], Command],
+        ended: Callable[[Reply], Answered],
+        limit_s: float,
+        perhaps: bool = False,
+    ) -> Result | None:
+        """``perhaps``: it may have been done already."""
         until_s = self.world.scheduler.now + limit_s
         result: Result | None = None
         while self.world.scheduler.now < until_s:
-            request = RequestId(self._client, sequence, min(self._unanswered))
-            answered = await self._attempt(fnv1a_32(key.encode()), command(request), ended)
+            request = RequestId(self._client, begun.sequence, min(self._unanswered))
+            answered = await self._attempt(fnv1a_32(begun.call.key.encode()), command(request), ended)
             if not isinstance(answered, str):
                 result = answered
                 break
             perhaps |= answered is _PERHAPS
-            if perhaps and not self.native and not isinstance(asked, Peek):
+            if perhaps and not self.native and not isinstance(begun.call.asked, Peek):
                 break
             await asyncio.sleep(self.random.choice([0.0, 0.01, 0.1]))
-        self._unanswered.discard(sequence)
+        return self._end(begun, result, perhaps)
+
+    def _end(self, begun: _Begun, result: Result | None, perhaps: bool) -> Result | None:
+        call = begun.call
+        self._unanswered.discard(begun.sequence)
         self._open.discard(call)
         self.busy -= 1
-        if perhaps and isinstance(result, _NO_EFFECT) and not isinstance(asked, Peek):
+        if perhaps and isinstance(result, _NO_EFFECT) and not isinstance(call.asked, Peek):
             result = None  # an attempt before may have been done, or may be done yet
         elif result is None and not perhaps:
             call.never()
@@ -344,7 +411,7 @@ class SimKvClient(Process):
         call.ended(result)
         version = getattr(result, "version", None)
         if version is not None:
-            self._versions[key] = version
+            self._versions[call.key] = version
         return result
 
     async def _attempt(self, key_hash: int, command: Command, ended: Callable[[Reply], Answered]) -> Answered:

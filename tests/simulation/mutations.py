@@ -22,6 +22,7 @@ from tests.simulation import (
     mutations_partition,
     mutations_progress,
     mutations_sessions,
+    mutations_several,
     mutations_spaces,
     mutations_storage,
     mutations_threads,
@@ -46,6 +47,7 @@ _SIMULATED = (
     mutations_trimming,
     mutations_upkeep,
     mutations_kv,
+    mutations_several,
     mutations_topics,
     mutations_moves,
 )

@@ -12,6 +12,7 @@ REGRESSIONS: dict[int, str] = {
     0x4A8: "a replica link whose connection broke without notice before its HELLO waited for it for ever",
     0x4EE: "a replica that started on a full disk never tried again; a session that was opening did not see that a "
     "lost replica had been replaced",
+    0x5DF: "a segment whose index and header had both rotted: each read failed, and nobody was told to cut it away",
     0x18AF3: "a process killed between making a folder and syncing its name: the next start took the name for durable, "
     "and power lost later took the partition with it",
     0x1903A: "a leader that was told of its lost session after it had been elected again never led again",

@@ -16,7 +16,7 @@ from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
-from tests.simulation.kv import KV
+from tests.simulation.kv import KV, TOGETHER
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
@@ -138,6 +138,13 @@ def test_histories_of_the_key_value_layer() -> None:
     assert min(faults["kv actor killed"], faults["kv actor alone with its clients"]) > 0, faults
 
 
+def test_histories_in_which_items_are_written_together() -> None:
+    counts = Counter[str]()
+    for seed in range(KV + TOGETHER, KV + TOGETHER + SEEDS // 20):
+        counts.update(passed(seed).counts)
+    assert counts["kv written together"] > 20 * (SEEDS // 20), counts
+
+
 def test_histories_of_topics() -> None:
     counts, faults = Counter[str](), Counter[str]()
     for seed in range(TOPICS, TOPICS + SEEDS // 20):
@@ -180,7 +187,11 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
 
 RUN_ABOVE = [
     *range(SEEDS),
-    *(bit + seed for bit in (GROWS, KV, SCRUBS, TOPICS, SHARES, SETS + MOVES) for seed in range(SEEDS // 20)),
+    *(
+        bit + seed
+        for bit in (GROWS, KV, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES)
+        for seed in range(SEEDS // 20)
+    ),
 ]
 RUN_ABOVE += range(TRIMS, TRIMS + SEEDS // 10)
 

@@ -31,6 +31,7 @@ from waltz_ray.kv.model import (
     Record,
     Release,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -136,6 +137,9 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
         _removed(tables, transaction_id, Table.ITEMS, item_key(record.key))
     elif isinstance(record, Touch):
         _touch(tables, transaction_id, record)
+    elif isinstance(record, Several):
+        for write in record.writes:
+            fold(tables, transaction_id, write)
     elif isinstance(record, Expired):
         for item, version in record.items:
             _expire(tables, transaction_id, item, version)

@@ -182,12 +182,12 @@ Event = (
 
 @value(eq=False)
 class AppendRecord:
-    """Append it under the read lock of ``unit``, with the state's mark as client mark. Ends in RecordCommitted,
+    """Append it under the read locks of ``units``, with the state's mark as client mark. Ends in RecordCommitted,
     RecordRefused or FateUnknown."""
 
     number: int
     partition: int
-    unit: Unit
+    units: Sequence[Unit]
     record: Record
 
 

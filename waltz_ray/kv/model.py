@@ -26,6 +26,7 @@ __all__ = [
     "Release",
     "RequestId",
     "Set",
+    "Several",
     "SnapshotBegin",
     "SnapshotChunk",
     "SnapshotEnd",
@@ -149,6 +150,13 @@ class Touch:
 
 
 @value()
+class Several:
+    """These writes of one partition, in one transaction: all of them, or none, in this order and of one version."""
+
+    writes: tuple[Set | Delete | Touch, ...]
+
+
+@value()
 class Expired:
     """These items have expired: each is removed if it still has that version."""
 
@@ -244,6 +252,7 @@ Record = (
     Set
     | Delete
     | Touch
+    | Several
     | Expired
     | Lock
     | Unlock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from waltz_ray.errors import InvalidInput, WireError
 from waltz_ray.kv.model import (
@@ -25,6 +25,7 @@ from waltz_ray.kv.model import (
     Release,
     RequestId,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -39,6 +40,8 @@ __all__ = ["decode_record", "encode_record", "header_of"]
 VERSION = 0
 
 _OF_ITEMS = (Set, Delete, Touch)
+_WRITES = (b"\1", b"\2", b"\3")
+"""The first byte of these."""
 
 T = TypeVar("T", Own, Release)
 
@@ -116,6 +119,14 @@ def _key(key: ItemKey) -> bytes:
     return _KEY.pack(key.map_hash, key.hash, len(key.name)) + _checked(key.name)
 
 
+def _several(record: Several) -> bytes:
+    parts = [bytes((13, VERSION)), _COUNT.pack(len(record.writes))]
+    for write in record.writes:
+        data = _WRITERS[type(write)](write)
+        parts += (_COUNT.pack(len(data)), data)
+    return b"".join(parts)
+
+
 def _expired(record: Expired) -> bytes:
     entries = (_key(key) + _LONG.pack(version) for key, version in record.items)
     return bytes((4, VERSION)) + _COUNT.pack(len(record.items)) + b"".join(entries)
@@ -150,6 +161,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     SnapshotBegin: lambda record: bytes((10, VERSION)),
     SnapshotChunk: _chunk,
     SnapshotEnd: lambda record: bytes((12, VERSION)) + _LONG.pack(record.snapshot),
+    Several: _several,
 }
 
 
@@ -255,6 +267,21 @@ def _read_touch(source: RecordReader) -> Touch:
     return Touch(key, deadline_ms, request, at_ms)
 
 
+def _read_several(source: RecordReader) -> Several:
+    (count,) = source.unpack(_COUNT)
+    writes: list[Set | Delete | Touch] = []
+    for _ in range(count):  # a count that lies ends at the first write that is not there
+        (length,) = source.unpack(_COUNT)
+        data = source.take(length)
+        if data[:1] not in _WRITES:  # also another of kind 13: nothing nests
+            raise WireError(f"kv record kind 13 has what is no write: {data[:2].hex() or 'nothing'}")
+        writes.append(cast("Set | Delete | Touch", decode_record(data)))
+    source.end()
+    if not writes:
+        raise WireError("kv record kind 13 has no writes")
+    return Several(tuple(writes))
+
+
 def _read_expired(source: RecordReader) -> Expired:
     (count,) = source.unpack(_COUNT)
     items: list[tuple[ItemKey, int]] = []
@@ -316,4 +343,5 @@ _READERS: dict[int, Callable[[RecordReader], Record]] = {
     10: lambda source: _read_nothing(source, SnapshotBegin()),
     11: _read_chunk,
     12: _read_snapshot_end,
+    13: _read_several,
 }

@@ -12,6 +12,7 @@ from waltz_ray.kv.model import (
     ItemKey,
     Record,
     Set,
+    Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
@@ -46,6 +47,9 @@ class WatchBeginning:
             return SnapshotChunk(record.snapshot, tuple(items))
         if isinstance(record, Expired):
             return Expired(tuple(each for each in record.items if self._wanted(each[0])))
+        if isinstance(record, Several):
+            writes = tuple(each for each in record.writes if self._wanted(each.key))
+            return Several(writes) if writes else BARRIER
         if isinstance(record, Set | Delete | Touch):
             return record if self._wanted(record.key) else BARRIER
         return record if isinstance(record, SnapshotBegin | SnapshotEnd) else BARRIER

@@ -11,7 +11,7 @@ from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import InvalidInput
 from waltz_ray.kv.client.beginnings import WatchBeginning
 from waltz_ray.kv.client.values import KvName, name_text, value_of
-from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, Set, Touch
+from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, Record, Set, Several, Touch
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import fnv1a_32
 
@@ -48,7 +48,8 @@ class ItemSet:
     name: KvName
     value: Any
     version: int
-    """ID of the transaction, which is in ``partition``; ``version + 1`` is where to go on."""
+    """ID of the transaction, which is in ``partition``; ``version + 1`` is where to go on. What was written together
+    (``set_many``) may be of one transaction: there is no going on in the midst of it."""
     partition: int
     deadline_ms: int
     """When it expires, milliseconds since 1970; 0 = never."""
@@ -121,6 +122,13 @@ class _Reader:
                 self._beginnings[partition] = None
                 for key, item in items:
                     yield self._set(key, item, partition)
+        else:
+            yield from self._changes(record, version, partition)
+
+    def _changes(self, record: Record, version: int, partition: int) -> Iterator[ItemEvent]:
+        if isinstance(record, Several):
+            for write in record.writes:
+                yield from self._changes(write, version, partition)
         elif isinstance(record, Expired):
             for key, expired in record.items:
                 if self._wanted(key):

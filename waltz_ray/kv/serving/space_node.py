@@ -324,13 +324,13 @@ class SpaceNode:
             case AskWhetherItStands(unit, refusal):
                 held = self.ownership.may_read(unit, self._around.lease_clock())
                 self._events.append(StandsOrNot(refusal, held))
-            case AppendRecord(number, partition, unit, record):
+            case AppendRecord(number, partition, units, record):
                 fates = AppendFates(
                     lambda transaction_id: self._put(RecordCommitted(number, transaction_id)),
                     lambda conflict: self._put(RecordRefused(number, conflict)),
                     lambda reason: self._put(FateUnknown(number, reason)),
                 )
-                self._around.log.append(partition, record, self.states[partition].mark, fates, read=(unit,))
+                self._around.log.append(partition, record, self.states[partition].mark, fates, read=units)
             case AskSecondary(number, actor, partition, transaction_id):
                 self._spawn(self._ask_secondary(number, actor, partition, transaction_id))
             case UnitDrained(unit):
