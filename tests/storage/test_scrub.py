@@ -134,6 +134,24 @@ def test_rot_that_is_known_is_no_reason_to_scan_for_every_reader() -> None:
     assert sum(path.endswith(".seg") for name, path in disk.calls[calls:] if name == "open") <= 2
 
 
+@pytest.mark.parametrize("config", [SMALL, UNREPAIRED], ids=["repair", "no repair"])
+def test_an_index_that_cannot_be_made_anew_is_rot_of_its_segment(config: StorageConfig) -> None:
+    """All records are right, and the headers of both are not: every read would fail, and nobody be told (found by the
+    simulation)."""
+    disk = FaultyDisk()
+    log = filled(disk, config).partition(0)
+    disk.flip(closed_path(disk), 12)
+    disk.flip(closed_path(disk, suffix=".idx"), 128 + 3)
+    with pytest.raises(Corruption, match="at byte 12: the cluster key"):
+        contents(log)
+    if config is SMALL:
+        assert [*log.rotten] == [0]
+        assert log.last_id == RECORDS - 1
+    else:
+        assert log.damaged is not None
+        assert log.last_id == -1
+
+
 @pytest.mark.parametrize(
     ("config", "mark"), [(UNREPAIRED, RECORDS - 1), (SMALL, 3)], ids=["no repair", "above the mark"]
 )

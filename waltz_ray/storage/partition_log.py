@@ -443,6 +443,8 @@ class PartitionLog:
             except OSError as error:
                 good_id = self._segments[position] - 1
                 rotten = Corruption(damage.file, damage.offset, f"{damage.reason} ({error})")
+            except Corruption as bad_header:  # the index is made anew with the segment's, which is wrong as well
+                good_id, rotten = self._segments[position] - 1, bad_header
             raise self._has_rotted(position, rotten, good_id)
 
     def _has_rotted(self, position: int, damage: Corruption, good_id: int) -> Corruption:
