@@ -60,23 +60,23 @@ class AppendLoad:
         self.latencies_s: list[float] = []
         self.failed = threading.Event()
         self.errors: list[BaseException] = []
+        self.stopped = False
+        self.ended = threading.Semaphore(0)
         self._calls = calls
-        self._ended = threading.Semaphore(0)
         self._started = 0
-        self._stopped = False
 
     def start(self) -> None:
         """See ``measure.Load``."""
         for call in self._calls:
             self._started += 1
-            self._next(call)
+            _Chain(self, call).next()
 
     def stop(self) -> None:
         """See ``measure.Load``. AppendTimeout if a call gets no fate: it is lost."""
         self.ending()
         deadline = time.monotonic() + _LAST_FATES_S
         for ended in range(self._started):
-            if not self._ended.acquire(timeout=max(0.001, deadline - time.monotonic())):
+            if not self.ended.acquire(timeout=max(0.001, deadline - time.monotonic())):
                 raise AppendTimeout(
                     f"{self._started - ended} of {self._started} calls of the load had no fate {_LAST_FATES_S:g} s "
                     f"after its end; look for the reason in the servers' logs"
@@ -86,32 +86,44 @@ class AppendLoad:
 
     def ending(self) -> None:
         """What is acknowledged from now on starts no successor."""
-        self._stopped = True
+        self.stopped = True
 
-    def _next(self, call: Call) -> None:
-        began = time.perf_counter()
-
-        def done(future: Future[Any]) -> None:
-            ended = time.perf_counter()
-            error = future.exception()
-            if error is not None:
-                self._end(error)
-            elif self._stopped:
-                self.latencies_s.append(ended - began)
-                self._ended.release()
-            else:
-                self.latencies_s.append(ended - began)
-                self._next(call)
-
-        try:
-            call().add_done_callback(done)
-        except BaseException as error:  # noqa: BLE001 - raised by stop(), and nobody hears it in a callback
-            self._end(error)
-
-    def _end(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """A chain has ended with this."""
         self.errors.append(error)
         self.failed.set()
-        self._ended.release()
+        self.ended.release()
+
+
+class _Chain:
+    """One call after the other, without anything being made for each but the call."""
+
+    __slots__ = ("_began", "_call", "_done", "_load")
+
+    def __init__(self, load: AppendLoad, call: Call) -> None:
+        self._load = load
+        self._call = call
+        self._began = 0.0
+        self._done = self._ended
+
+    def next(self) -> None:
+        self._began = time.perf_counter()
+        try:
+            self._call().add_done_callback(self._done)
+        except BaseException as error:  # noqa: BLE001 - raised by stop(), and nobody hears it in a callback
+            self._load.fail(error)
+
+    def _ended(self, future: Future[Any]) -> None:
+        took_s = time.perf_counter() - self._began
+        error = future.exception()
+        if error is not None:
+            self._load.fail(error)
+            return
+        self._load.latencies_s.append(took_s)
+        if self._load.stopped:
+            self._load.ended.release()
+        else:
+            self.next()
 
 
 class PipelinedLoad:

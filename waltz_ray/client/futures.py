@@ -5,6 +5,9 @@ is half of what an append costs. Most of them are never waited for, only asked w
 So this one begins without a condition. It makes one as soon as anybody touches ``_condition`` (``result`` before it is
 done, ``wait``, ``as_completed``), and from that moment on it *is* the class it is derived from, method by method.
 
+Thousands are open at a time, so what each consists of the garbage collector walks through again and again: a future
+that one callback waits for is one object, without a list and without a ``__dict__`` (nobody may ask for that).
+
 ``_LOCK`` covers the short moments in which that is decided; nobody waits or calls anything while holding it.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures._base import FINISHED, RUNNING
+from concurrent.futures._base import FINISHED, LOGGER, RUNNING
 from typing import Any, Protocol, TypeVar
 
 __all__ = ["Fate", "LightFuture"]
@@ -46,6 +49,8 @@ class LightFuture(Future[T]):
     _result = None
     _exception = None
     _full = False  # it has its condition, and everything goes through the base class
+    _first: Callable[[Future[T]], Any] | None = None  # callback, while it has no condition
+    _further: list[Callable[[Future[T]], Any]] | None = None
 
     def __init__(self) -> None:
         pass
@@ -57,8 +62,7 @@ class LightFuture(Future[T]):
         with _LOCK:
             if not self._full:
                 self._waiters: list[Any] = []
-                if "_done_callbacks" not in self.__dict__:
-                    self._done_callbacks: list[Callable[[Future[T]], Any]] = []
+                self._done_callbacks = [*([] if self._first is None else [self._first]), *(self._further or ())]
                 self._condition = threading.Condition()
                 self._full = True
         return self.__dict__[name]
@@ -82,10 +86,12 @@ class LightFuture(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], Any]) -> None:
         with _LOCK:
             if not self._full and self._state != FINISHED:
-                if "_done_callbacks" in self.__dict__:
-                    self._done_callbacks.append(fn)
+                if self._first is None:
+                    self._first = fn
+                elif self._further is None:
+                    self._further = [fn]
                 else:
-                    self._done_callbacks = [fn]
+                    self._further.append(fn)
                 return
         super().add_done_callback(fn)
 
@@ -96,11 +102,11 @@ class LightFuture(Future[T]):
                 assert self._state != FINISHED, "a future has one result"
                 self._result = result
                 self._state = FINISHED
-                callbacks = self.__dict__.get("_done_callbacks")
+                first = self._first
         if not light:
             super().set_result(result)
-        elif callbacks:
-            self._invoke_callbacks()
+        elif first is not None:
+            self._call(first)
 
     def set_exception(self, exception: BaseException | None) -> None:
         with _LOCK:
@@ -109,8 +115,16 @@ class LightFuture(Future[T]):
                 assert self._state != FINISHED, "a future has one result"
                 self._exception = exception
                 self._state = FINISHED
-                callbacks = self.__dict__.get("_done_callbacks")
+                first = self._first
         if not light:
             super().set_exception(exception)
-        elif callbacks:
-            self._invoke_callbacks()
+        elif first is not None:
+            self._call(first)
+
+    def _call(self, first: Callable[[Future[T]], Any]) -> None:
+        """It has its result: those who want to be called are, as by the base class."""
+        for callback in (first, *(self._further or ())):
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - a callback's own affair; the next one is called all the same
+                LOGGER.exception("exception calling callback for %r", self)
