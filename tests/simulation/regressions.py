@@ -13,6 +13,7 @@ REGRESSIONS: dict[int, str] = {
     0x4EE: "a replica that started on a full disk never tried again; a session that was opening did not see that a "
     "lost replica had been replaced",
     0x5DF: "a segment whose index and header had both rotted: each read failed, and nobody was told to cut it away",
+    0x1478: "a checker blamed an answer that was decided before its records were cut, in a turn of several partitions",
     0x18AF3: "a process killed between making a folder and syncing its name: the next start took the name for durable, "
     "and power lost later took the partition with it",
     0x1903A: "a leader that was told of its lost session after it had been elected again never led again",

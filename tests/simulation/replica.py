@@ -520,7 +520,10 @@ class SimReplica(Process):
             what = f"{self.host} acknowledges {reply.last_id}, although it has been cut to {cut_id} meanwhile"
             history.blame("no_loss", f"partition {partition_id}: {what}")
         told_id = turn.told.get(partition_id, reply.last_id)
-        if told_id < reply.last_id:
+        # What was decided before a cut may be answered after it, where the turn had more to decide: whoever has cut was
+        # told of these records before that, when it opened.
+        cut_since = partition_id in turn.cut and not turn.only_appends_to(partition_id)
+        if told_id < reply.last_id and not cut_since:
             what = (
                 f"{self.host} acknowledges {reply.last_id} to {peer}, another connection was told {told_id} is the last"
             )
