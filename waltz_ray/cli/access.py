@@ -13,10 +13,12 @@ import typer
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, YesOption, confirmed
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.errors import InvalidInput, VersionConflict
+from waltz_ray.protocol.access import ANY, SEES_CLUSTER
 
 if TYPE_CHECKING:
     from waltz_ray.coordination.access_store import AccessStore
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
+    from waltz_ray.protocol.access import SpaceRules
 
 __all__ = ["register"]
 
@@ -110,6 +112,18 @@ def set_rights(
             )
         there.replace(data)
     typer.echo(f"the rights of {len(rules.clients)} clients hold from now on")
+    if config.http.enabled and (why := _why_nobody_sees(rules, bool(config.http.tls_certificate))):
+        typer.echo(f"note: at the manager's HTTP port only probes are answered from now on: {why}", err=True)
+
+
+def _why_nobody_sees(rules: SpaceRules, tls: bool) -> str:
+    """The cluster's state at the manager's HTTP port, which takes TLS or not; "" = somebody does."""
+    seeing = {name for (name, space), rights in rules.rights.items() if space == ANY and rights & SEES_CLUSTER}
+    if not seeing:
+        return 'nobody has the right monitor in space "*"'
+    if not tls and rules.tls_only:
+        return "it has no TLS (HttpConfig.tls_certificate), and tls_only is set"
+    return "" if tls or ANY in seeing else "it has no TLS (HttpConfig.tls_certificate), so nobody can show who he is"
 
 
 @_access.command()
@@ -124,7 +138,7 @@ def token(
     """Make a token for a client and write it to a file. Only what it is recognised by is kept in the cluster."""
     from dataclasses import replace
 
-    from waltz_ray.protocol.access import SpaceRules, digest_of
+    from waltz_ray.protocol.access import digest_of
     from waltz_ray.wire.access_document import decode_access_rules, encode_access_rules
 
     with _Rights(directory, cluster, address, zookeeper) as there:

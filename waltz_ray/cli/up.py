@@ -134,7 +134,7 @@ def up(
         storage=StorageConfig(
             tls_certificate=tls_certificate, tls_key=tls_key, tls_authority=tls_authority, tls_only=tls_only
         ),
-        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
+        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
         secret_file=secret_file,
         insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
