@@ -647,9 +647,13 @@ class ClusterConfig:
     """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
     runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
 
+    rights_file: str = ""
+    """Absolute path, where ``waltz up`` runs, of a file with the rights of clients: set before the first server starts,
+    or whenever ``waltz up`` finds that there are none. What there is stays: ``waltz access set`` changes it."""
+
     insecure: bool = False
-    """Whether ports that ask nobody who he is may listen on other addresses than loopback: for networks that only the
-    cluster and its applications reach. It is looked at by each ``waltz up``."""
+    """Whether ports that speak plain, or ask nobody who he is, may listen on other addresses than loopback: for
+    networks that only the cluster and its applications reach. It is looked at by each ``waltz up``."""
 
     @property
     def secret_path(self) -> str:
@@ -674,6 +678,8 @@ class ClusterConfig:
             raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")
         if self.secret_file and not self.secret_file.startswith("/"):
             raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
+        if self.rights_file and not self.rights_file.startswith("/"):
+            raise ConfigError(f"ClusterConfig.rights_file must be an absolute path, not {self.rights_file!r}")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"

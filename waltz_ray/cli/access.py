@@ -84,32 +84,12 @@ def set_rights(
 ) -> None:
     """Replace the rights. They hold at once, also for connections that are there."""
     from waltz_ray.actors.settings import from_json
-    from waltz_ray.wire.access_document import decode_access_rules
+    from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
 
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
-    rules = decode_access_rules(data)
+    data, rules = read_rights(file)
     with _Rights(directory, cluster, address, zookeeper) as there:
         config = from_json(there.cluster.info().settings).config
-        if not config.server.tls_certificate:
-            raise InvalidInput(
-                f"cluster {config.name!r} was made without TLS, so nobody could show who he is, and all would be "
-                "refused; rights need waltz up --tls-certificate, --tls-key and --tls-clients at the first start"
-            )
-        kv, topics = there.layers.actors("kv"), there.layers.actors("topic")
-        if (kv or topics) and not config.server.tls_authority:
-            raise InvalidInput(
-                f"cluster {config.name!r} has key/value or topic actors, which would be refused: they need to know "
-                "whom servers' certificates are from (waltz up --tls-authority, at the first start)"
-            )
-        if kv and not config.kv.tls_certificate:
-            raise InvalidInput(
-                f"the key/value actors of cluster {config.name!r} speak no TLS, so nobody could show them who he "
-                "is, nor they to each other; they need KvConfig.tls_certificate, tls_key and tls_clients, at the first "
-                "start"
-            )
+        check_rights_can_hold(config, there.layers.actors("kv"), there.layers.actors("topic"))
         there.replace(data)
     typer.echo(f"the rights of {len(rules.clients)} clients hold from now on")
     if config.http.enabled and (why := _why_nobody_sees(rules, bool(config.http.tls_certificate))):
