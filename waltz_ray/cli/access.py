@@ -13,7 +13,6 @@ import typer
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, YesOption, confirmed
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.errors import InvalidInput, VersionConflict
-from waltz_ray.protocol.access import ANY, SEES_CLUSTER
 
 if TYPE_CHECKING:
     from waltz_ray.coordination.access_store import AccessStore
@@ -98,6 +97,8 @@ def set_rights(
 
 def _why_nobody_sees(rules: SpaceRules, tls: bool) -> str:
     """The cluster's state at the manager's HTTP port, which takes TLS or not; "" = somebody does."""
+    from waltz_ray.protocol.access import ANY, SEES_CLUSTER
+
     seeing = {name for (name, space), rights in rules.rights.items() if space == ANY and rights & SEES_CLUSTER}
     if not seeing:
         return 'nobody has the right monitor in space "*"'
