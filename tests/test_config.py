@@ -54,6 +54,7 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (ClusterConfig, {"name": "a b"}),
         (HttpConfig, {"port": 65536}),
         (HttpConfig, {"enabled": 1}),
+        (HttpConfig, {"tls_clients": "/a.pem"}),
         (DiskConfig, {"directory": "relative"}),
         (DiskConfig, {"resource": 1}),
         (ClusterConfig, {"disks": (DiskConfig(),)}),

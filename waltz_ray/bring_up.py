@@ -60,6 +60,7 @@ from waltz_ray.errors import (
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
+from waltz_ray.guarding import guards_of_file, guards_with_rights
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import NodeView, place_replicas
 from waltz_ray.protocol.replica_sets import locate
@@ -155,7 +156,7 @@ class _Attempt:
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             if not self._known.key:
-                check_addresses(self._config, _addresses(), self._config.insecure)
+                check_addresses(self._config, _addresses(), self._config.insecure, guards_of_file(self._config))
                 check_layers_come_in(self._config)  # before anything is recorded
             self._note(self._with_zookeeper())
             info = _initialise(self._known, self._config)
@@ -163,9 +164,10 @@ class _Attempt:
             self._initialised = True
             recorded = from_json(info.settings).config
             wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
-            for config in (recorded, wanted):
-                check_addresses(config, _addresses(), self._config.insecure or recorded.insecure)
             check_layers_come_in(wanted)
+            guards = guards_with_rights(self._known.zookeeper, replace(wanted, rights_file=self._config.rights_file))
+            for config in (recorded, wanted):
+                check_addresses(config, _addresses(), self._config.insecure or recorded.insecure, guards)
             make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             _ensure_manager(self._known)

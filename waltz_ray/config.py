@@ -552,8 +552,8 @@ class HttpConfig:
     """Whether there is one."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. There is no authentication: who reaches it sees the cluster's state, and can change
-    nothing."""
+    """Address to listen on. Nothing can be changed there. Who may see the cluster's state is a right of clients; while
+    there are none, who reaches it does."""
 
     port: int = 0
     """Port to listen on; 0 = any free one, another one after each start of the manager: `waltz status` tells it. A
@@ -572,11 +572,17 @@ class HttpConfig:
     tls_key: str = ""
     """Path of its key."""
 
+    tls_clients: str = ""
+    """Path of a PEM file with the authorities of clients: a certificate of one of them says who comes with TLS, another
+    one is refused, and who has none may show a token. Empty = nobody is asked for one."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigError("HttpConfig.tls_certificate and tls_key go together: give both, or none")
+        if self.tls_clients and not self.tls_certificate:
+            raise ConfigError("HttpConfig.tls_clients says whose clients to take with TLS, which needs tls_certificate")
         _require(self, "port", 0, 65_535)
         _require(self, "interval_ms", 100, 60_000)
         _require(self, "connections", 1, 100_000)
@@ -641,9 +647,13 @@ class ClusterConfig:
     """Absolute path of the file with the cluster's secret, the same on every node on which an actor of the cluster
     runs; empty = ``<directory>/cluster.secret``. It is made by the first ``waltz up``, and copied by the operator."""
 
+    rights_file: str = ""
+    """Absolute path, where ``waltz up`` runs, of a file with the rights of clients: set before the first server starts,
+    or whenever ``waltz up`` finds that there are none. What there is stays: ``waltz access set`` changes it."""
+
     insecure: bool = False
-    """Whether ports that ask nobody who he is may listen on other addresses than loopback: for networks that only the
-    cluster and its applications reach. It is looked at by each ``waltz up``."""
+    """Whether ports that speak plain, or ask nobody who he is, may listen on other addresses than loopback: for
+    networks that only the cluster and its applications reach. It is looked at by each ``waltz up``."""
 
     @property
     def secret_path(self) -> str:
@@ -668,6 +678,8 @@ class ClusterConfig:
             raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")
         if self.secret_file and not self.secret_file.startswith("/"):
             raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
+        if self.rights_file and not self.rights_file.startswith("/"):
+            raise ConfigError(f"ClusterConfig.rights_file must be an absolute path, not {self.rights_file!r}")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name):
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"

@@ -158,7 +158,7 @@ def test_a_look_is_told_once_however_many_ask(rig: Rig) -> None:
 def test_the_page_needs_nothing_from_elsewhere(rig: Rig) -> None:
     page = rig.get("/").body.decode()
     assert re.findall(r"https?://|//[a-z]|src=|href=|innerHTML|insertAdjacent|document\.write|eval\(", page) == []
-    assert 'fetch("status.json")' in page
+    assert 'fetch(new URL("status.json", location.origin + location.pathname))' in page
 
 
 _SHOW = """
@@ -168,6 +168,7 @@ const made = (kind) => ({kind, children: [], text: "", className: "",
 const known = {};
 globalThis.document = {title: "", createElement: made, getElementById: id => known[id] ??= made(id)};
 const answers = JSON.parse(require("fs").readFileSync(0));
+globalThis.location = {origin: "https://h:1", pathname: "/"};
 globalThis.fetch = async () => ({ok: true, json: async () => answers.shift()});
 let turns = 0;
 globalThis.setTimeout = (call) => {

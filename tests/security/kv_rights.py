@@ -29,7 +29,7 @@ KV_RULES = SpaceRules(
         ("reader", "kv"): frozenset({SpaceRight.READ}),
         ("appender", "kv"): frozenset({SpaceRight.APPEND}),
         ("loader", "kv"): frozenset({SpaceRight.READ, SpaceRight.APPEND}),
-        ("elsewhere", "log"): frozenset(SpaceRight),
+        ("elsewhere", "log"): frozenset({SpaceRight.READ, SpaceRight.APPEND, SpaceRight.ADMIN}),
     },
 )
 

@@ -74,7 +74,11 @@ def test_a_document_is_read_as_it_was_written() -> None:
         ({"clients": {"ann": {"tokens": [DIGEST]}, "bob": {"tokens": [DIGEST]}}}, "a token of client ann"),
         ({"rights": [{"client": "ann", "space": "log", "may": ["read"]}]}, "entry 1: there is no client 'ann'"),
         ({"rights": [{"client": "*", "space": "Log!", "may": ["read"]}]}, "cannot name a space"),
-        ({"rights": [{"client": "*", "space": "log", "may": ["write"]}]}, "may read, append, admin, not 'write'"),
+        ({"rights": [{"client": "*", "space": "log", "may": ["monitor"]}]}, 'so its space is "*", not log'),
+        (
+            {"rights": [{"client": "*", "space": "log", "may": ["write"]}]},
+            "may read, append, admin, monitor, not 'write'",
+        ),
     ],
 )
 def test_a_document_that_makes_no_sense_is_refused_with_the_place(document: object, error: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from waltz_ray.errors import WireError
-from waltz_ray.wire.http import HEAD_BYTES, HttpFramer, HttpRequest, HttpResponse, encode_response
+from waltz_ray.wire.http import HEAD_BYTES, HttpFramer, HttpRequest, HttpResponse, encode_response, token_in
 
 REQUEST = b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -64,6 +64,43 @@ def test_the_end_inside_a_request() -> None:
     framer.feed(b"GET / HT")
     with pytest.raises(WireError, match="inside"):
         framer.eof()
+
+
+@pytest.mark.parametrize(
+    "header", ["Authorization: Bearer abc", "authorization:Bearer abc ", "AUTHORIZATION:  Bearer abc"]
+)
+def test_who_asks_is_read_of_its_header_and_of_no_other(header: str) -> None:
+    data = f"GET / HTTP/1.1\r\nX-Authorization: no\r\n{header}\r\nProxy-Authorization: no\r\n\r\n".encode()
+    assert HttpFramer().feed(data) == [HttpRequest("GET", "/", "Bearer abc")]
+    assert HttpFramer().feed(data.replace(header.encode(), b"Host: Authorization: x")) == [HttpRequest("GET", "/")]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "token"),
+    [
+        ("Bearer a-b_c", "a-b_c"),
+        ("bearer   x", "x"),
+        ("Basic OnRva2Vu", "token"),
+        ("Basic YW5uOnRva2Vu", "token"),
+        ("Basic YW5uOnRvOmtlbg==", "to:ken"),
+        ("Basic YW5u", None),
+        ("Basic !!!", None),
+        ("Basic /////w==", None),
+        ("Basic \xe4", None),
+        ("Bearer", None),
+        ("Bearer a b", None),
+        ("Digest a", None),
+        ("", None),
+    ],
+)
+def test_the_token_that_is_shown(authorization: str, token: str | None) -> None:
+    assert token_in(authorization) == token
+
+
+def test_an_answer_that_asks_who_it_is() -> None:
+    told = encode_response(HttpResponse(401, b"", challenge='Basic realm="r"'))
+    assert told.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
+    assert b'\r\nWWW-Authenticate: Basic realm="r"\r\n' in told
 
 
 def test_an_answer() -> None:

@@ -9,6 +9,7 @@ anything: it is not for us to guess what it was to forbid.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import numpy as np
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import InvalidInput, SecretUnusable
+from waltz_ray.net.tls import certificate_name
 from waltz_ray.protocol.access import (
     ANY,
     Comer,
@@ -47,7 +49,7 @@ from waltz_ray.security.member_token import is_member_token
 from waltz_ray.wire.access_document import decode_access_rules
 from waltz_ray.wire.codec import ClientMessage
 
-__all__ = ["MOST_REFUSALS", "PLAIN_TOKEN", "AccessGuard", "ConnectionAccess", "refusal"]
+__all__ = ["MOST_REFUSALS", "PLAIN_TOKEN", "AccessGuard", "ConnectionAccess", "comer_at", "refusal"]
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,13 @@ InLoop = Callable[[Callable[..., None]], Callable[..., None]]
 """The same call, to be made from another thread."""
 PLAIN_TOKEN = "a token is taken over TLS only: connect so, and get another one, for this one could be read on its way"
 _NO_NUMBERS = np.zeros(0, dtype=np.int32)
+
+
+def comer_at(transport: asyncio.BaseTransport | None) -> Comer:
+    """Who is at the other end, as far as TLS tells."""
+    about = transport.get_extra_info if transport is not None else lambda name: None
+    tls = about("ssl_object") is not None
+    return Comer(certificate_name(about("peercert")) if tls else "", tls)
 
 
 class AccessGuard:

@@ -11,14 +11,14 @@ feed and no more answers, and after a while it is closed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from waltz_ray.actors.access_guard import MOST_REFUSALS, ConnectionAccess, refusal
+from waltz_ray.actors.access_guard import MOST_REFUSALS, ConnectionAccess, comer_at, refusal
 from waltz_ray.actors.client_peer import CLIENTS_OF_A_CONNECTION, ClientPeer
 from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.errors import WireError
 from waltz_ray.net.stream import GreetedStream, Patience
-from waltz_ray.net.tls import certificate_name
 from waltz_ray.protocol.access import Comer
 from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
 from waltz_ray.protocol.ids import ReqId
@@ -73,9 +73,8 @@ class ClientConnection(ClientPeer, GreetedStream):
             self._access = ConnectionAccess(guard, self._comer(), self.peer)
 
     def _comer(self) -> Comer:
-        about = self._transport.get_extra_info if self._transport is not None else lambda name: None
-        tls = about("ssl_object") is not None
-        return Comer(certificate_name(about("peercert")) if tls else "", tls, bool(about("waltz_member")))
+        member = self._transport is not None and bool(self._transport.get_extra_info("waltz_member"))
+        return replace(comer_at(self._transport), member=member)
 
     def rights_changed(self) -> None:
         """What this connection could do before it may perhaps not do any more: then it ends."""

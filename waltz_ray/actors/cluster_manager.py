@@ -21,6 +21,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.cut_off import CutOff
 from waltz_ray.actors.layers import Layers
@@ -323,7 +324,11 @@ class ClusterManager:
             if now != before:
                 self._host.manager.cut_off_seen(now)
 
-        self._window = Window(lambda: self._seen(sparing=True), then, http)
+        # What ZooKeeper's thread changes there is one reference, which the HTTP port's thread reads.
+        self._guard = AccessGuard("the manager's HTTP port", ClusterStore(self._zookeeper, cluster))
+        self._guard.read()
+        self._guard_watches = self._guard.watch(lambda call: call, lambda: None)
+        self._window = Window(lambda: self._seen(sparing=True), then, http, self._guard)
         self._window.open()
 
     @property
@@ -365,7 +370,11 @@ class ClusterManager:
             view,
             at_ms=time.time_ns() // 1_000_000,
             manager=replace(
-                view.manager, http=self._window.endpoint, http_error=self._window.error, process=about_process()
+                view.manager,
+                http=self._window.endpoint,
+                http_error=self._window.error,
+                http_refused=dict(self._guard.refused),
+                process=about_process(),
             ),
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
@@ -406,6 +415,8 @@ class ClusterManager:
     def shutdown(self) -> None:
         """The manager stops; servers and replicas go on."""
         self._window.close()
+        for watch in self._guard_watches:
+            watch.cancel()
         self._pulse.close()
         self._for_the_original.close()
         self._host.close()

@@ -26,7 +26,10 @@ from waltz_ray.runtime.findings import what_does_not_serve
 from waltz_ray.runtime.status import ActorStatus, ClusterStatus, to_json
 from waltz_ray.wire.http import HttpRequest, HttpResponse
 
-__all__ = ["STALE_S", "HttpPages"]
+__all__ = ["PATHS", "STALE_S", "HttpPages"]
+
+PATHS = ("/", "/metrics", "/status.json", "/healthz", "/readyz", "/readyz/server/0")
+"""All there are, the last one for each actor."""
 
 STALE_S = 30.0
 """What was seen longer ago says nothing of now: three looks at a cluster whose every actor hangs."""
@@ -56,7 +59,7 @@ class HttpPages:
             return self._of_fresh_look(path, _ready)
         if path.startswith("/readyz/"):
             return self._of_fresh_look(path, lambda view: _actor_ready(view, path.removeprefix("/readyz/")), False)
-        return HttpResponse(404, b"there are /, /metrics, /status.json, /healthz, /readyz and /readyz/server/0\n")
+        return HttpResponse(404, f"there are {', '.join(PATHS[:-1])} and {PATHS[-1]}\n".encode())
 
     def _health(self) -> HttpResponse:
         age_s = self._watch.age_s

@@ -12,20 +12,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from waltz_ray.actors.access_guard import comer_at
+from waltz_ray.actors.http_access import Answer, HttpAccess
 from waltz_ray.errors import WireError
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import Patience, Stream
 from waltz_ray.net.tls import ServerTls
+from waltz_ray.protocol.access import Comer
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.wire.http import HttpFramer, HttpRequest, HttpResponse, encode_response
 
 __all__ = ["HttpLimits", "HttpPort", "page_at"]
 
 log = logging.getLogger(__name__)
-
-Answer = Callable[[HttpRequest], HttpResponse]
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,23 @@ def page_at(path: str, kind: str, page: Callable[[], tuple[bytes, str]]) -> Answ
 
 
 class _HttpConnection(Stream[HttpRequest]):
-    def __init__(self, answer: Answer, limits: HttpLimits, limit: ConnectionLimit) -> None:
-        super().__init__(HttpFramer(), Outgoing(), Patience(limits.request_ms, limits.untaken_ms), limit)
-        self._answer = answer
+    def __init__(self, port: HttpPort) -> None:
+        limits = port.limits
+        super().__init__(HttpFramer(), Outgoing(), Patience(limits.request_ms, limits.untaken_ms), port.limit)
+        self._port = port
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._port.connections.add(self)  # not before: whose TLS handshake fails is never told that it is lost
+        super().connection_made(transport)
+
+    def on_closed(self, error: Exception) -> None:
+        self._port.connections.discard(self)
 
     def on_frame(self, frame: HttpRequest) -> None:
         if frame.method not in ("GET", "HEAD"):
             response = HttpResponse(405, b"only GET and HEAD are served here\n")
         else:
-            response = self._answer(frame)
+            response = self._port.answer(frame, comer_at(self._transport), self.peer)
         self.send_bytes(encode_response(response, frame.method != "HEAD"))
         self.finish("answered")
 
@@ -76,17 +85,25 @@ class HttpPort:
     """Listens from the beginning. OSError if the port cannot be had. ``answer`` is called in the port's thread."""
 
     def __init__(
-        self, host: str, port: int, answer: Answer, limits: HttpLimits | None = None, tls: ServerTls | None = None
+        self,
+        host: str,
+        port: int,
+        answer: Answer,
+        limits: HttpLimits | None = None,
+        tls: ServerTls | None = None,
+        access: HttpAccess | None = None,
     ) -> None:
-        """``tls``: it is taken beside plain connections."""
-        self._answer, self._limits = answer, limits or HttpLimits()
-        self._limit = ConnectionLimit("http", self._limits.connections, self._limits.connections_per_peer)
+        """``tls``: it is taken beside plain connections. ``access``: who may be told what; None: everybody all."""
+        self._answer, self._access = answer, access
+        self.limits = limits or HttpLimits()
+        self.limit = ConnectionLimit("http", self.limits.connections, self.limits.connections_per_peer)
         self._loop = asyncio.new_event_loop()
-        self._open: set[_HttpConnection] = set()
+        self.connections: set[_HttpConnection] = set()
+        """Those that there are; its thread's."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._thread.start()
         try:
-            starting = listen("http", self._connection, host, port, tls, plain=True)
+            starting = listen("http", lambda: _HttpConnection(self), host, port, tls, plain=True)
             self._listener: LoopListener = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         except BaseException:
             self._end()
@@ -97,7 +114,7 @@ class HttpPort:
     @property
     def open(self) -> int:
         """Connections that there are."""
-        return self._limit.open
+        return self.limit.open
 
     def close(self) -> None:
         """Listen no more, and end every connection."""
@@ -106,10 +123,10 @@ class HttpPort:
 
     async def _leave(self) -> None:
         self._listener.close()
-        for connection in list(self._open):
+        for connection in list(self.connections):
             connection.abort("the port is closed")
         await asyncio.sleep(0)  # those whose first byte has not come end, too
-        while any(not connection.ended for connection in self._open):
+        while self.connections:
             await asyncio.sleep(0)
 
     def _end(self) -> None:
@@ -117,8 +134,8 @@ class HttpPort:
         self._thread.join()
         self._loop.close()
 
-    def _connection(self) -> _HttpConnection:
-        self._open = {each for each in self._open if not each.ended}
-        made = _HttpConnection(self._answer, self._limits, self._limit)
-        self._open.add(made)
-        return made
+    def answer(self, request: HttpRequest, comer: Comer, peer: str) -> HttpResponse:
+        """What ``comer`` is told; in its thread."""
+        if self._access is None:
+            return self._answer(request)
+        return self._access.answer(request, comer, peer, self._answer)

@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.cluster_watch import ClusterWatch
+from waltz_ray.actors.http_access import HttpAccess
 from waltz_ray.actors.http_pages import HttpPages
 from waltz_ray.actors.http_port import HttpLimits, HttpPort
 from waltz_ray.config import HttpConfig
@@ -14,7 +16,7 @@ from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.runtime.status import ClusterStatus
 
-__all__ = ["Window"]
+__all__ = ["Window", "server_tls"]
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +26,15 @@ class Window:
     a manager that was killed may have left it for a moment, and nothing else waits for it."""
 
     def __init__(
-        self, look: Callable[[], ClusterStatus], then: Callable[[ClusterStatus], None], config: HttpConfig
+        self,
+        look: Callable[[], ClusterStatus],
+        then: Callable[[ClusterStatus], None],
+        config: HttpConfig,
+        guard: AccessGuard | None = None,
     ) -> None:
+        """``guard``: the rights of clients; None: who reaches the port sees all."""
         self._look, self._config = look, config
+        self._access = None if guard is None else HttpAccess(guard, bool(config.tls_certificate))
         self._watch = ClusterWatch(self._see, then, config.interval_ms / 1000)
         self._port: HttpPort | None = None
         self._lock = threading.Lock()  # of the port, while it is opened or closed
@@ -64,14 +72,24 @@ class Window:
                 return
             limits = HttpLimits(config.connections, max(1, config.connections * 3 // 4))
             try:
-                tls = ServerTls(config.tls_certificate, config.tls_key) if config.tls_certificate else None
-                self._port = HttpPort(config.host, config.port, HttpPages(self._watch).answer, limits, tls)
+                tls = server_tls(config)
+                answer = HttpPages(self._watch).answer
+                self._port = HttpPort(config.host, config.port, answer, limits, tls, self._access)
             except OSError as error:
-                files = f" with {config.tls_certificate} and {config.tls_key}" if config.tls_certificate else ""
+                paths = " and ".join(filter(None, (config.tls_certificate, config.tls_key, config.tls_clients)))
+                files = f" with {paths}" if paths else ""
                 told = f"cannot listen for HTTP on {config.host}:{config.port}{files}: {error.strerror or error}"
                 if told != self.error:
                     log.warning("manager: %s; it tries again", told)
                 self.error = told
                 return
         self.error = ""
-        log.info("manager: http://%s", self._port.endpoint)
+        log.info("manager: %s://%s", "http" if tls is None else "https", self._port.endpoint)
+
+
+def server_tls(config: HttpConfig) -> ServerTls | None:
+    """None: the port speaks plain. Who has no certificate of ``tls_clients`` may show a token. OSError if the files
+    cannot be used."""
+    if not config.tls_certificate:
+        return None
+    return ServerTls(config.tls_certificate, config.tls_key, config.tls_clients or None, optional=True)

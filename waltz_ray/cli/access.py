@@ -17,6 +17,7 @@ from waltz_ray.errors import InvalidInput, VersionConflict
 if TYPE_CHECKING:
     from waltz_ray.coordination.access_store import AccessStore
     from waltz_ray.coordination.zookeeper import KazooZooKeeper
+    from waltz_ray.protocol.access import SpaceRules
 
 __all__ = ["register"]
 
@@ -82,34 +83,28 @@ def set_rights(
 ) -> None:
     """Replace the rights. They hold at once, also for connections that are there."""
     from waltz_ray.actors.settings import from_json
-    from waltz_ray.wire.access_document import decode_access_rules
+    from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
 
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
-    rules = decode_access_rules(data)
+    data, rules = read_rights(file)
     with _Rights(directory, cluster, address, zookeeper) as there:
         config = from_json(there.cluster.info().settings).config
-        if not config.server.tls_certificate:
-            raise InvalidInput(
-                f"cluster {config.name!r} was made without TLS, so nobody could show who he is, and all would be "
-                "refused; rights need waltz up --tls-certificate, --tls-key and --tls-clients at the first start"
-            )
-        kv, topics = there.layers.actors("kv"), there.layers.actors("topic")
-        if (kv or topics) and not config.server.tls_authority:
-            raise InvalidInput(
-                f"cluster {config.name!r} has key/value or topic actors, which would be refused: they need to know "
-                "whom servers' certificates are from (waltz up --tls-authority, at the first start)"
-            )
-        if kv and not config.kv.tls_certificate:
-            raise InvalidInput(
-                f"the key/value actors of cluster {config.name!r} speak no TLS, so nobody could show them who he "
-                "is, nor they to each other; they need KvConfig.tls_certificate, tls_key and tls_clients, at the first "
-                "start"
-            )
+        check_rights_can_hold(config, there.layers.actors("kv"), there.layers.actors("topic"))
         there.replace(data)
     typer.echo(f"the rights of {len(rules.clients)} clients hold from now on")
+    if config.http.enabled and (why := _why_nobody_sees(rules, bool(config.http.tls_certificate))):
+        typer.echo(f"note: at the manager's HTTP port only probes are answered from now on: {why}", err=True)
+
+
+def _why_nobody_sees(rules: SpaceRules, tls: bool) -> str:
+    """The cluster's state at the manager's HTTP port, which takes TLS or not; "" = somebody does."""
+    from waltz_ray.protocol.access import ANY, SEES_CLUSTER
+
+    seeing = {name for (name, space), rights in rules.rights.items() if space == ANY and rights & SEES_CLUSTER}
+    if not seeing:
+        return 'nobody has the right monitor in space "*"'
+    if not tls and rules.tls_only:
+        return "it has no TLS (HttpConfig.tls_certificate), and tls_only is set"
+    return "" if tls or ANY in seeing else "it has no TLS (HttpConfig.tls_certificate), so nobody can show who he is"
 
 
 @_access.command()
@@ -124,7 +119,7 @@ def token(
     """Make a token for a client and write it to a file. Only what it is recognised by is kept in the cluster."""
     from dataclasses import replace
 
-    from waltz_ray.protocol.access import SpaceRules, digest_of
+    from waltz_ray.protocol.access import digest_of
     from waltz_ray.wire.access_document import decode_access_rules, encode_access_rules
 
     with _Rights(directory, cluster, address, zookeeper) as there:

@@ -74,7 +74,8 @@ def status(
 def _pages(view: ClusterStatus, joined: str) -> Iterator[Table | Text]:
     """What is shown, from the top; a line of text is never cut."""
     zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
-    http = f"   http://{view.manager.http}/" if view.manager.http else ""
+    scheme = "https" if view.config is not None and view.config.http.tls_certificate else "http"
+    http = f"   {scheme}://{view.manager.http}/" if view.manager.http else ""
     yield Text(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}{http}")
     if len(view.spaces) > 1:
         yield _spaces(view)

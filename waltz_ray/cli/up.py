@@ -91,9 +91,13 @@ def up(
     tls_only: Annotated[
         bool, typer.Option("--tls-only", help="With --tls-authority: replicas let nobody in without TLS.")
     ] = False,
+    rights_file: Annotated[
+        str,
+        typer.Option("--rights", help="Rights of clients (JSON), set if there are none yet. See access set."),
+    ] = "",
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Listen on other addresses than loopback: the network is closed to strangers."),
+        typer.Option("--insecure", help="Listen beyond loopback without TLS and rights: no stranger reaches it."),
     ] = False,
     address: Annotated[
         str,
@@ -134,8 +138,9 @@ def up(
         storage=StorageConfig(
             tls_certificate=tls_certificate, tls_key=tls_key, tls_authority=tls_authority, tls_only=tls_only
         ),
-        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key),
+        http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
         secret_file=secret_file,
+        rights_file=str(Path(rights_file).resolve()) if rights_file else "",
         insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )

@@ -20,6 +20,7 @@ __all__ = [
     "ANY",
     "NOBODY",
     "NOTHING",
+    "SEES_CLUSTER",
     "SpaceRules",
     "Comer",
     "SpaceRight",
@@ -46,9 +47,8 @@ class SpaceRight(enum.Enum):
     """Propose transactions, and learn their fates."""
     ADMIN = "admin"
     """Say which server its partitions are preferred on."""
-
-
-_ALL = frozenset(SpaceRight)
+    MONITOR = "monitor"
+    """See the state of the cluster at the manager's HTTP port; it is of the whole cluster, and so given for ANY."""
 
 
 @value()
@@ -77,8 +77,11 @@ NOBODY = Comer()
 NOTHING: frozenset[SpaceRight] = frozenset()
 """What a message needs that changes nothing and tells nothing: no right."""
 
+SEES_CLUSTER = frozenset((SpaceRight.ADMIN, SpaceRight.MONITOR))
+"""One of these, in all spaces at once, is needed for what the manager's HTTP port tells beyond yes and no."""
+
 _READ, _APPEND, _ADMIN = frozenset((SpaceRight.READ,)), frozenset((SpaceRight.APPEND,)), frozenset((SpaceRight.ADMIN,))
-_ANY_RIGHT = _ALL
+_ANY_RIGHT = _READ | _APPEND | _ADMIN
 
 _NEEDS: Mapping[type, frozenset[SpaceRight]] = {
     batches.ShowToken: NOTHING,

@@ -260,6 +260,12 @@ CLUSTER: tuple[Metric[ClusterStatus], ...] = (
         "when the manager saw the cluster last, Unix time",
         lambda c: None if c.at_ms is None else c.at_ms / 1000,
     ),
+    Metric(
+        "waltz_http_access_refusals_total",
+        "what was asked at the manager's HTTP port without the right to",
+        lambda c: c.manager.http_refused,
+        "reason",
+    ),
 )
 
 FIGURES: Mapping[str, tuple[tuple[str, ...], tuple[Metric[Any], ...]]] = {

@@ -394,7 +394,8 @@ class ManagerStatus:
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
 
     ``supervision_error``: why it cannot make sure of the actors, "" if it can. ``http``: where its HTTP port is, None
-    if it has none; ``http_error``: why it has none although it should.
+    if it has none; ``http_error``: why it has none although it should; ``http_refused``: what was asked there
+    without the right to, by reason.
     """
 
     pid: int | None
@@ -404,6 +405,7 @@ class ManagerStatus:
     http: Endpoint | None = None
     http_error: str = ""
     process: ProcessStatus | None = None
+    http_refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

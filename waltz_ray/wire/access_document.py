@@ -6,7 +6,8 @@
      "clients": {"ann": {}, "loader": {"tokens": ["<SHA-256 of a token, as waltz access token prints it>"]}},
      "rights": [{"client": "ann", "space": "orders", "may": ["read", "append"]}]}
 
-``tls_only`` may be missing. ``"*"`` is all spaces, or, in place of a client, whoever comes.
+``tls_only`` may be missing. ``"*"`` is all spaces, or, in place of a client, whoever comes. ``monitor`` is given for
+all spaces, and for none alone.
 """
 
 from __future__ import annotations
@@ -92,5 +93,7 @@ def _rights(document: dict[str, Any], clients: frozenset[str]) -> dict[tuple[str
             if right not in _RIGHTS:
                 raise InvalidInput(f"{where}: a client may {', '.join(_RIGHTS)}, not {str(right)[:40]!r}")
             may.add(SpaceRight(right))
+        if SpaceRight.MONITOR in may and space != ANY:
+            raise InvalidInput(f'{where}: monitor is of the whole cluster, so its space is "*", not {space:.40}')
         found[client, space] = frozenset(may)
     return found

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from waltz_ray.actors.access_guard import MOST_REFUSALS, AccessGuard
+from waltz_ray.actors.access_guard import MOST_REFUSALS, AccessGuard, comer_at
 from waltz_ray.errors import BadPayload, InvalidInput, InvariantBroken
 from waltz_ray.kv.messages import (
     Capabilities,
@@ -45,8 +45,6 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience
-from waltz_ray.net.tls import certificate_name
-from waltz_ray.protocol.access import Comer
 
 __all__ = ["KvConnection", "PortState"]
 
@@ -152,10 +150,7 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
                 self._access = self._new_access(guard)
 
     def _new_access(self, guard: AccessGuard) -> KvAccess:
-        about = self._transport.get_extra_info if self._transport is not None else lambda name: None
-        tls = about("ssl_object") is not None
-        comer = Comer(certificate_name(about("peercert")) if tls else "", tls)
-        return KvAccess(guard, comer, self._shared.space, self.peer, self._counts.access_refused)
+        return KvAccess(guard, comer_at(self._transport), self._shared.space, self.peer, self._counts.access_refused)
 
     def rights_changed(self) -> None:
         """What this connection could do before it may perhaps not do any more: then it is said goodbye to."""
