@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from waltz_ray.client.readers.arrow import schema_of
+from waltz_ray.client.readers.arrow import FEED_SCHEMA
 from waltz_ray.client.readers.locations import where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import (
@@ -28,6 +28,7 @@ from waltz_ray.client.readers.reading import (
     Source,
     plan_reading,
 )
+from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["frame_of", "read_feed", "spark_schema"]
@@ -91,15 +92,11 @@ def spark_schema(spark: SparkSession, reading: Reading, decoder_schema: str | St
     if reading.decoder is None:
         if decoder_schema is not None:
             raise InvalidInput("decoder_schema= is the schema of what decoder= returns; give both or neither")
-        return _parsed(spark, schema_of(reading.columns))
+        return from_arrow_schema(pa.schema([FEED_SCHEMA.field(name) for name in reading.columns]))
     wanted = decoder_schema if decoder_schema is not None else getattr(reading.decoder, "schema", None)
     if wanted is None:
         raise InvalidInput("decoder= needs decoder_schema=, the Spark schema of what it returns")
-    return _parsed(spark, wanted)
-
-
-def _parsed(spark: SparkSession, schema: str | StructType) -> StructType:
-    return spark.createDataFrame([], schema).schema
+    return spark.createDataFrame([], wanted).schema if isinstance(wanted, str) else wanted
 
 
 def frame_of(spark: SparkSession, reading: Reading, ranges: Sequence[Range], schema: StructType) -> DataFrame:
@@ -109,6 +106,7 @@ def frame_of(spark: SparkSession, reading: Reading, ranges: Sequence[Range], sch
     arrow_schema = to_arrow_schema(schema) if reading.decoder is not None else None
 
     def read(batches: Iterable[Any]) -> Iterator[Any]:
+        spare_the_next_task()
         for rows in reading.batches([ranges[i] for batch in batches for i in batch.column(0).to_pylist()]):
             yield rows if arrow_schema is None else _fitted(rows, arrow_schema)
 

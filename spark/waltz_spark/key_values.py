@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from waltz_ray.client.readers.locations import Locations, where_of
 from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import Reading, Source, plan_reading
+from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput, ProjectionFailed
 from waltz_ray.kv.model import Item, ItemKey, ValueType
 from waltz_ray.kv.state import MemoryState
@@ -89,6 +90,7 @@ def _frame(spark: SparkSession, reading: Reading, ranges: Sequence[Range], now_m
         return spark.createDataFrame([], _SPARK_SCHEMA)
 
     def fold(batches: Iterable[Any]) -> Iterator[Any]:
+        spare_the_next_task()
         for batch in batches:
             for at in batch.column(0).to_pylist():
                 yield from _rows(ranges[at].partition_id, _folded(reading, ranges[at]), now_ms)

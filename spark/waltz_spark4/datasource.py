@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from waltz_ray.client.readers.arrow import schema_of
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.client.readers.reading import plan_reading
+from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput
 from waltz_spark4.filters import Values, both, narrowed, values_of
 from waltz_spark4.options import Options
@@ -75,6 +76,7 @@ class WaltzReader(DataSourceReader):  # type: ignore[misc]
         # Of an empty list of partitions PySpark 4.0 and 4.1 make None, 4.2 an InputPartition(None).
         wanted: Range | None = None if partition is None else partition.value
         if wanted is not None:
+            spare_the_next_task()
             yield from self._reading.batches([wanted])
 
 

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltz_ray.client.readers.ranges import Range, at_time, bounds_of, checked_ranges, split_ranges
 from waltz_ray.client.readers.reading import Marks
+from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import ClientAhead, InvalidInput
 from waltz_spark4.offsets import Offsets, admitted, offsets_of, partitions_of, same_partitions
 from waltz_spark4.options import Options
@@ -113,6 +114,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [InputPartition(each) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        spare_the_next_task()
         yield from self._options.reading.batches([partition.value])
 
     def commit(self, end: Offsets) -> None:

@@ -27,6 +27,7 @@ from waltz_ray.client.readers.arrow import ARROW_SCHEMA, COLUMNS, SPARK_SCHEMA
 from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.ranges import Range, bounds_of, split_ranges
 from waltz_ray.client.readers.reading import Marks, Reading
+from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import DataUnavailable, StorageError, Trimmed
 from waltz_spark.streams.collector import CollectorSettings, Written
 from waltz_spark.streams.collector_states import Format, next_minute
@@ -116,6 +117,7 @@ class ClusterFeed:
         reading = self._reading
 
         def write(batches: Iterable[Any]) -> Iterator[Any]:
+            spare_the_next_task()
             for batch in batches:
                 for index in batch.column(0).to_pylist():
                     # A name of the attempt's own: Spark may run a task twice at the same time.
@@ -139,6 +141,7 @@ class ClusterFeed:
         reading = self._reading
 
         def read(batches: Iterable[Any]) -> Iterator[Any]:
+            spare_the_next_task()
             for rows in reading.batches([ranges[i] for batch in batches for i in batch.column(0).to_pylist()]):
                 lines = [line.decode() for line in json_lines(rows)] if kind == "jsonl" else []
                 yield pa.record_batch([lines], names=["value"]) if kind == "jsonl" else rows

@@ -55,7 +55,7 @@ HeaderFilter = int | range | Collection[int]
 Decoder = Callable[[Any], Any]
 """``pyarrow.RecordBatch`` -> ``pyarrow.RecordBatch``; any number of rows may come out."""
 
-BYTES_PER_TASK = 32 * 1024 * 1024
+BYTES_PER_TASK = 64 * 1024 * 1024
 
 _SAMPLE_BYTES = 64 * 1024
 _BATCH_BYTES = 1024 * 1024
