@@ -195,8 +195,12 @@ class Keeper:
         if line is None:
             state = self._states[partition_of(write.key_hash, self._partitions)]
             line = self._lines[write.line_key] = Line(write.line_key, state)
-        line.queue.append(write)
-        self._advance(line)
+        if line.queue or line.flying is not None:
+            line.queue.append(write)
+            return
+        self._decide(line, write)
+        if line.flying is None:
+            self._advance(line)
 
     def _advance(self, line: Line) -> None:
         """Decide what stands in the line, until something is on its way to the log."""
@@ -245,7 +249,8 @@ class Keeper:
             heapq.heappush(self._fresh[partition_of(write.key_hash, self._partitions)], (version, line.key))
         code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
         self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
-        self._locks.may_be_free(line)
+        if line.waiting:
+            self._locks.may_be_free(line)
         self._advance(line)
 
     def write_lost(self, line: Line, write: PendingWrite, reason: str) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from waltz_ray.kv.messages import Command
 from waltz_ray.kv.model import (
     Delete,
-    Expired,
     Item,
     ItemKey,
     Lock,
@@ -174,26 +173,27 @@ class Line:
         fresh = self.fresh
         if fresh is _NOTHING:
             fresh = Fresh()
-        match record:
-            case Set(key, kind, data, deadline_ms, map_name):
-                fresh.items[key] = Item(kind, data, version, deadline_ms, map_name)
-            case Delete(key):
-                fresh.items[key] = None
-            case Touch(key, deadline_ms):
-                item = self.item(key)
-                if item is not None:
-                    fresh.items[key] = Item(item.type, item.data, version, deadline_ms, item.map_name)
-            case Lock(name, random, deadline_ms, renewed):
-                fresh.locks[name] = LockHeld(renewed or lock_code(version, random), deadline_ms)
-            case Unlock(name):
-                fresh.locks[name] = None
-            case _:
-                return
-        if not isinstance(record, Expired):
-            request = record.request
-            if request.client:
-                fresh.requests[request.client, request.sequence] = version
-                fresh.settled[request.client] = max(request.settled, fresh.settled.get(request.client, 0))
+        if isinstance(record, Set):  # nearly always
+            item = Item(record.type, record.data, version, record.deadline_ms, record.map_name)
+            fresh.items[record.key] = item
+        elif isinstance(record, Delete):
+            fresh.items[record.key] = None
+        elif isinstance(record, Touch):
+            before = self.item(record.key)
+            if before is not None:
+                touched = Item(before.type, before.data, version, record.deadline_ms, before.map_name)
+                fresh.items[record.key] = touched
+        elif isinstance(record, Lock):
+            code = record.renewed or lock_code(version, record.random)
+            fresh.locks[record.name] = LockHeld(code, record.deadline_ms)
+        elif isinstance(record, Unlock):
+            fresh.locks[record.name] = None
+        else:
+            return
+        client, sequence, settled = record.request
+        if client:
+            fresh.requests[client, sequence] = version
+            fresh.settled[client] = max(settled, fresh.settled.get(client, 0))
         fresh.version = version
         self.fresh = fresh
 
