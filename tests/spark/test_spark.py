@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -90,6 +91,17 @@ def test_no_ray_in_sparks_python_workers(spark: Any, start: dict[int, int], appe
 
     frame = read_feed(spark, "bank", start=start, decoder=loaded, decoder_schema="modules string")
     assert {row.modules for row in frame.collect()} == {""}
+
+
+def test_tasks_leave_sparks_garbage_collector_little_to_do(
+    spark: Any, start: dict[int, int], appended: list[Row]
+) -> None:
+    def frozen(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([gc.get_freeze_count()])], names=["objects"])
+
+    found = read_feed(spark, "bank", start=start, decoder=frozen, decoder_schema="objects long").collect()
+    assert found
+    assert min(row.objects for row in found) > 10_000
 
 
 def test_both_sources_by_name(spark: Any, bank: Cluster, start: dict[int, int], appended: list[Row]) -> None:
