@@ -21,6 +21,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
+from waltz_ray.guarding import guards_of_file
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
 
@@ -152,6 +153,7 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
         "ensure_data_plane": lambda settings, hosts: order.append("replicas and servers"),
         "running_actors": lambda cluster: [],
         "find_actor": lambda cluster, name: None,
+        "guards_with_rights": lambda hosts, config: guards_of_file(config),
         "_start_and_wait": wait,
     }
     for name, fake in fakes.items():

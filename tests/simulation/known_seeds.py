@@ -37,7 +37,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "hand_over_keeps_its_log": 0x17,
     "locks_are_forgotten_at_a_hand_over": 0x2,
     "locks_are_not_updated": 0x0,
-    "superseded_connections_are_accepted": 0x61,
+    "superseded_connections_are_accepted": 0x40000028,
     "admissions_leave_before_what_is_in_flight": 0x0,
     "checkpoints_come_too_often": 0x3,
     "mounts_are_not_confirmed": 0x8E,
