@@ -6,6 +6,7 @@ Every step is idempotent, so a bring-up that crashed anywhere is simply run agai
    ``cluster.json`` names it before anything else is started on it.
 2. ZooKeeper: the ensemble that was given, or the embedded one below the actor ``zookeeper``. Its process begins while
    a Ray of ours starts: both take seconds, and ZooKeeper first waits for the sessions of whoever was killed to end.
+   Then the actor, which looks after it, comes last: it adopts what runs, and nobody waits for another Python to begin.
    What would listen where strangers reach it is refused, unless somebody has said that it may.
 3. The cluster's nodes in ZooKeeper: shape, settings and the replicas' places are decided once, here.
 4. The cluster's secret, in a file (``security.secret_file``), if there is none yet.
@@ -149,6 +150,7 @@ class _Attempt:
         self._found = self._known = _known(config)
         self._others_actors = True  # until it is known that there are none of that name: not ours to end
         self._initialised = False
+        self._zookeeper_began = False  # its process, before there was an actor
 
     def run(self, address: str) -> Cluster:
         self._join(address)
@@ -173,7 +175,11 @@ class _Attempt:
             _ensure_manager(self._known)
             if not was_running:
                 _begin_data_plane(self._known, info, kv, topics)
+            if self._zookeeper_began:
+                self._ensure_keeper()
             status = _start_and_wait(self._known, kv, topics, self._progress, self._deadline)
+            if self._zookeeper_began:
+                self._ask_keeper()
         known = self._known
         return Cluster(
             name=known.name,
@@ -232,6 +238,7 @@ class _Attempt:
             self._note(replace(self._known, address=head.address, ray=head))
         if self._known.embedded:  # meanwhile; the actor adopts it. Sessions of before a crash begin to end, too
             EmbeddedZooKeeper(_zookeeper_directory(self._known)).launch()
+            self._zookeeper_began = True
         local_ray.wait_until_started(head, self._left_s())
 
     def _with_zookeeper(self) -> ClusterFile:
@@ -239,14 +246,24 @@ class _Attempt:
         if not known.embedded:
             return replace(known, zookeeper=self._config.zookeeper)
         self._progress("starting ZooKeeper")
-        data_dir = _zookeeper_directory(known)
-        arguments, namespace = (data_dir, self._left_s()), namespace_of(known.name)
+        if self._zookeeper_began:
+            return replace(known, zookeeper=EmbeddedZooKeeper(_zookeeper_directory(known)).start(self._left_s()))
+        self._ensure_keeper()
+        return replace(known, zookeeper=self._ask_keeper())
+
+    def _ensure_keeper(self) -> None:
+        """The actor that starts the embedded ZooKeeper, or adopts it, and looks after it."""
+        arguments, namespace = (_zookeeper_directory(self._known), self._left_s()), namespace_of(self._known.name)
         ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, arguments, threads=4, resource="node:__internal_head__")
+
+    def _ask_keeper(self) -> str:
+        """Where its ZooKeeper is. CoordinationError if there is none."""
         try:
-            return replace(known, zookeeper=str(ask(known.name, ZOOKEEPER, "connect_string", self._left_s())))
+            return str(ask(self._known.name, ZOOKEEPER, "connect_string", self._left_s()))
         except ClusterNotFound as error:
+            log = f"{_zookeeper_directory(self._known)}/zookeeper.log"
             raise CoordinationError(
-                f"ZooKeeper does not start: {error}; look into {data_dir}/zookeeper.log, or give --timeout more seconds"
+                f"ZooKeeper does not start: {error}; look into {log}, or give --timeout more seconds"
             ) from error
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from waltz_bench import events
 from waltz_bench.checkpoints import INTERVAL, Commits, checkpoints
 from waltz_bench.clients import READY_S, clients_of
-from waltz_bench.cluster import SERVERS, Waltz, waltz_cluster
+from waltz_bench.cluster import REPLICAS, SERVERS, Waltz, waltz_cluster
 from waltz_bench.events import Act
 from waltz_bench.measure import ratio
 from waltz_bench.report import markdown_figures, markdown_pauses, report
@@ -50,6 +50,7 @@ __all__ = [
 
 EVERYTHING, CHECKPOINT, BETWEEN = "SIGKILL of everything, waltz up", "checkpoint session", "between two checkpoints"
 Progress = Callable[[str], None]
+_MAJORITY_S = 12.0  # longer than a replica may say nothing before its link is cut (``ServerConfig.replica_timeout_ms``)
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,13 @@ class AvailabilityOptions:
 class _Event:
     """``act`` makes what is to happen; None: it is not about the cluster that all others are about. ``p50_s``,
     ``max_s``: what may be felt of it, the median of the tries and at the most; None: no matter. ``long``: it takes
-    half a minute or more."""
+    half a minute or more. ``spare``: the cluster has a replica more than a partition is on."""
 
     act: Callable[[AvailabilityOptions], Act] | None
     p50_s: float | None = None
     max_s: float | None = None
     long: bool = False
+    spare: bool = False
 
     def tries(self, options: AvailabilityOptions) -> int:
         """How often."""
@@ -102,12 +104,14 @@ EVENTS = {
     "nothing": _Event(_always(events.nothing)),
     "SIGKILL of a replica": _Event(_always(events.kill(events.a_replica)), 0.15, 0.3),
     "SIGSTOP of a replica": _Event(_always(events.stop(4, events.a_replica)), None, 2.0),
+    "SIGSTOP of two replicas": _Event(_always(events.stop(_MAJORITY_S, events.a_majority)), None, _MAJORITY_S + 2.0),
     "SIGKILL of a server": _Event(_always(events.kill(events.a_server)), 0.5, 1.0),
     "SIGSTOP of a server": _Event(_always(events.stop(8, events.a_server)), None, 2.5),
     "SIGKILL of both servers": _Event(_always(events.kill(events.all_servers)), None, 4.0),
     "SIGKILL of a replica and a server": _Event(_always(events.kill(events.a_node)), 0.65, 1.3),
     "planned move": _Event(_always(events.move), None, 0.2),
     "drain of a server": _Event(_always(events.drain), None, 0.2),
+    "drain of a replica": _Event(_always(events.drain_replica), None, 0.2, spare=True),
     "rolling restart": _Event(_always(events.rolling_restart), None, 0.2, long=True),
     "ZooKeeper dead": _away(hung=False, with_kill=False),
     "ZooKeeper dead, SIGKILL of a replica": _away(hung=False, with_kill=True),
@@ -147,10 +151,13 @@ def availability(place: Path, options: AvailabilityOptions, progress: Progress =
     """Each event ``tries`` times, in clusters below ``place``."""
     names = chosen(options.events)
     found = _Found({}, {})
-    here = [name for name in names if EVENTS[name].act is not None]
-    if here:
-        with waltz_cluster(place, "", progress, PARTITIONS) as waltz, _load(waltz, options, found) as appends:
-            _in_turn(waltz, appends, here, options, found, progress)
+    for spare in (False, True):
+        here = [name for name in names if EVENTS[name].act is not None and EVENTS[name].spare == spare]
+        if here:
+            where, replicas = place / ("spare" if spare else ""), REPLICAS + spare
+            made = waltz_cluster(where, "", progress, PARTITIONS, replicas=replicas)
+            with made as waltz, _load(waltz, options, found) as appends:
+                _in_turn(waltz, appends, here, options, found, progress)
     if CHECKPOINT in names:
         server = ServerConfig(checkpoint_interval=INTERVAL)
         with waltz_cluster(place / "checkpoints", "", progress, PARTITIONS, server) as waltz:

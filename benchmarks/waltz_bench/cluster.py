@@ -110,11 +110,12 @@ def waltz_cluster(
     space: str = DEFAULT_SPACE,
     kv: int = 0,
     topics: int = 0,
+    replicas: int = REPLICAS,
 ) -> Iterator[Waltz]:
     """A new cluster in ``directory``, taken down at the end whatever happens; or the one named ``running``.
 
-    ``kv``, ``topics``: actors of these layers, of a new one. ``space``: of one that runs. SpaceNotFound, SpaceGone;
-    InvalidInput for a new one, which has no other.
+    ``kv``, ``topics``: actors of these layers, ``replicas``: of which each partition is on ``REPLICAS``; of a new one.
+    ``space``: of one that runs. SpaceNotFound, SpaceGone; InvalidInput for a new one, which has no other.
     """
     if running:
         found = cluster_file.find_running(name=running)
@@ -130,8 +131,9 @@ def waltz_cluster(
         "bench",
         str(place),
         partitions,
-        REPLICAS,
+        replicas,
         SERVERS,
+        replication=REPLICAS if replicas > REPLICAS else 0,
         server=server or ServerConfig(),
         kv=KvConfig(actors=kv),
         topics=TopicConfig(actors=topics),

@@ -24,11 +24,13 @@ from waltz_ray.upgrading import hands_of, upgrade_rolling
 
 __all__ = [
     "Act",
+    "a_majority",
     "a_node",
     "a_replica",
     "a_server",
     "all_servers",
     "drain",
+    "drain_replica",
     "kill",
     "move",
     "nothing",
@@ -45,7 +47,7 @@ Victims = Callable[[Waltz, int], Sequence[str]]
 
 _ANSWER_S = 20.0
 _AFTER_S = 2.0  # that is watched when something was ended or moved
-_MEMBERS_S = 60.0
+_MEMBERS_S, _DRAINED_S = 60.0, 240.0
 _KEEPER = "ray::ZooKeeperHost"
 
 
@@ -60,6 +62,11 @@ def nothing(waltz: Waltz, number: int) -> None:
 def a_replica(waltz: Waltz, number: int) -> Sequence[str]:
     """Each in turn."""
     return [f"replica-{number % REPLICAS}"]
+
+
+def a_majority(waltz: Waltz, number: int) -> Sequence[str]:
+    """All replicas but one, each in turn."""
+    return [f"replica-{replica}" for replica in range(REPLICAS) if replica != number % REPLICAS]
 
 
 def a_server(waltz: Waltz, number: int) -> Sequence[str]:
@@ -99,11 +106,11 @@ def kill(victims: Victims) -> Act:
 
 
 def stop(seconds: float, victims: Victims) -> Act:
-    """SIGSTOP of one, for so long."""
+    """SIGSTOP of all of them, for so long."""
 
     def act(waltz: Waltz, number: int) -> None:
-        (name,) = victims(waltz, number)
-        with stopped(waltz.pids()[name]):
+        pids = waltz.pids()
+        with stopped(*(pids[name] for name in victims(waltz, number))):
             time.sleep(seconds)  # how long it hangs
 
     return act
@@ -179,6 +186,22 @@ def drain(waltz: Waltz, number: int) -> None:
         finally:
             members.keep_server(server)
         time.sleep(_AFTER_S)  # the other half of it
+
+
+def drain_replica(waltz: Waltz, number: int) -> None:
+    """``waltz replica drain``, each in turn, until it has nothing; and ``--cancel``: what the next one has goes there.
+
+    There is one replica more than a partition is on: else there would be nowhere to go.
+    """
+    with Members(waltz.name, zookeeper=waltz.zookeeper) as members:
+        replicas = sorted(members.membership.places)
+        going = replicas[number % len(replicas)]
+        moved = members.drain_replica(going)
+        try:
+            members.wait_until_moved(moved, lambda text: None, _DRAINED_S)
+            time.sleep(_AFTER_S)  # the measured interval itself
+        finally:
+            members.keep_replica(going)
 
 
 def rolling_restart(waltz: Waltz, number: int) -> None:

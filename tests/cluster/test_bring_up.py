@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from waltz_ray import bring_up as bringing_up
+from waltz_ray.actors import local_ray
 from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig, ServerConfig, StorageConfig
@@ -17,7 +20,9 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
-from waltz_ray.finding.cluster_file import ClusterFile
+from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
+from waltz_ray.guarding import guards_of_file
+from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
 
 
@@ -108,6 +113,60 @@ def test_the_data_plane_begins_as_the_manager_would_have_it(monkeypatch: pytest.
     ((settings, where),) = made
     assert (settings.server_ids, sorted(settings.placement), where) == ([1, 2], [0, 1, 2], "z:1")
     assert (settings.config.kv.actors, settings.config.topics.actors) == (2, 1)
+
+
+def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Ray of our own: a Python that begins takes seconds, just then. In the end it must have begun, too."""
+    order: list[str] = []
+    zookeeper = MemoryZooKeeperServer()
+
+    class Process:
+        def __init__(self, directory: str) -> None:
+            assert directory == str(tmp_path / "zookeeper")
+
+        def launch(self) -> None:
+            order.append("ZooKeeper's process")
+
+        def start(self, timeout_s: float) -> str:
+            return "z:1"
+
+    def ensure(kind: type, name: str, *arguments: Any, **options: Any) -> None:
+        order.append(name)
+
+    def ask(cluster: str, name: str, method: str, *arguments: Any) -> str:
+        order.append(f"{name}: {method}")
+        return "z:1"
+
+    def wait(*arguments: Any) -> ClusterStatus:
+        order.append("everything serves")
+        return ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=())
+
+    head = LocalRay("h:1", "", os.getpid(), psutil.Process().create_time(), str(tmp_path))
+    fakes: dict[str, Any] = {
+        "EmbeddedZooKeeper": Process,
+        "KazooZooKeeper": lambda hosts: MemoryZooKeeper(zookeeper),
+        "alive_nodes": lambda: [NodeView("127.0.0.1", frozenset())],
+        "ask": ask,
+        "ensure_actor": ensure,
+        "ensure_data_plane": lambda settings, hosts: order.append("replicas and servers"),
+        "running_actors": lambda cluster: [],
+        "find_actor": lambda cluster, name: None,
+        "guards_with_rights": lambda hosts, config: guards_of_file(config),
+        "_start_and_wait": wait,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(bringing_up, name, fake)
+    monkeypatch.setattr(ray_lookup, "join", lambda address: order.append("Ray"))
+    monkeypatch.setattr(local_ray, "launch", lambda directory: head)
+    monkeypatch.setattr(local_ray, "wait_until_started", lambda head, deadline_s: None)
+    monkeypatch.setattr(local_ray, "stop", lambda head: order.append("it ends"))  # its process is this one
+    assert bring_up(ClusterConfig("c", str(tmp_path))).zookeeper == "z:1"
+    assert order == [
+        *("ZooKeeper's process", "Ray", "cluster-manager", "replicas and servers", "zookeeper"),
+        *("everything serves", "zookeeper: connect_string"),
+    ]
 
 
 def test_a_port_that_is_not_used_is_warned_of() -> None:

@@ -36,6 +36,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
     RosterConflict,
@@ -86,7 +87,7 @@ class Link:
                 self._fail_read(order)
         elif self.up:
             self.to_replica.append(order)
-        elif not isinstance(order, SetReplicaMark):
+        else:
             self.to_server.append(ReplicaLost(order.session_id, replica_id, "no connection"))
 
     def cut(self, replica_id: int) -> None:
@@ -176,6 +177,7 @@ class Replica:
             elif isinstance(order, SetReplicaMark):
                 assert order.low_water_mark < len(self.log), "a low-water mark above the replica's log"
                 self.low_water_mark = order.low_water_mark
+                link.to_server.append(ReplicaMarked(order.session_id, self.replica_id))
             elif isinstance(order, ConfirmSession):
                 link.to_server.append(SessionConfirmed(order.session_id, self.replica_id, order.number))
 

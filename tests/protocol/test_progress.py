@@ -41,7 +41,7 @@ class Joiner:
         bench.opened(0, LAST)
         bench.opened(1, LAST)
         bench.grace()
-        bench.written()
+        bench.marked(bench.written())
         effects = bench.opened(2, self.last_id, low=self.mark)
         for order in effects:
             if isinstance(order, TruncateReplica):

@@ -15,13 +15,15 @@ import pytest
 
 from tests.protocol.checkers import Sent
 from tests.protocol.model_client import append_batch
+from tests.simulation.break_rule import break_rule
+from waltz_ray.protocol import session_rules
 from waltz_ray.protocol.locks import LockTable
 from waltz_ray.protocol.partition.admission import Arrival, admit
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.retained import RetainedRecords
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.session import GRACE_TIMER, READ_TIMER, Session
-from waltz_ray.protocol.session_replica import Phase
+from waltz_ray.protocol.session_replica import Phase, SessionReplica
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
     Committed,
@@ -34,6 +36,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
     RosterConflict,
@@ -111,6 +114,15 @@ class Bench:
 
     def truncated(self, replica_id: int, last_id: int) -> list[SessionEffect]:
         return self.step(ReplicaTruncated(S, replica_id, last_id))
+
+    def marked(self, effects: list[SessionEffect]) -> list[int]:
+        """Each mark that is ordered is set, and so is what is ordered then: of which replicas, in their order."""
+        done = []
+        while orders := [effect for effect in effects if isinstance(effect, SetReplicaMark)]:
+            (order,) = orders  # one at a time
+            done.append(order.replica_id)
+            effects = self.step(ReplicaMarked(S, order.replica_id))
+        return done
 
     def appended(self, replica_id: int, last_id: int) -> list[SessionEffect]:
         return self.step(ReplicaAppended(S, replica_id, last_id))
@@ -372,7 +384,7 @@ def test_opening(case: Case) -> None:
     effects = bench.written()
     assert only(effects, SessionOpen).low_water_mark == case.x
     joined = {r for r, entry in case.roster.items() if entry == JOINED}
-    assert {e.replica_id for e in effects if isinstance(e, SetReplicaMark)} == joined == set(bench.session.members)
+    assert bench.marked(effects) == sorted(joined) == sorted(bench.session.members)
     assert bench.session.high_water_mark == case.x
 
 
@@ -621,6 +633,47 @@ def test_what_was_in_flight_is_sent_again_when_the_next_session_opens() -> None:
         bench.opened(replica_id, 9)
     sent = only(bench.written(), AppendToReplicas)
     assert (sent.replica_ids, sent.batch.first_id, sent.batch.last_id) == ((0, 1, 2), 10, 12)
+
+
+def shows_that_marks_hold_nobody_up() -> None:
+    retained = RetainedRecords(5, 1 << 20)
+    retained.append(records(5, 13))
+    bench = Bench(ALL, retained)
+    for replica_id in ALL:
+        bench.opened(replica_id, 9)
+    effects = [effect for effect in bench.written() if isinstance(effect, AppendToReplicas | SetReplicaMark)]
+    assert [type(effect) for effect in effects] == [AppendToReplicas, SetReplicaMark], "what waited goes first"
+    assert effects[-1] == SetReplicaMark(S, 0, 9)
+    bench.append(13, 15)
+    assert [bench.appended(r, 14) for r in (1, 2)] == [[], [Committed(S, 14)]], "without the one that syncs its mark"
+    assert bench.step(ReplicaMarked(S, 0)) == [SetReplicaMark(S, 1, 9)]
+    assert bench.step(ReplicaMarked(S, 1)) == [SetReplicaMark(S, 2, 9)]
+    assert bench.step(ReplicaMarked(S, 2)) == []
+
+
+def test_a_new_session_sets_marks_behind_what_waited_and_one_replica_after_the_other() -> None:
+    shows_that_marks_hold_nobody_up()
+
+
+def test_marks_of_all_replicas_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(session: Session) -> SessionReplica | None:
+        return next((replica for replica in session.replicas.values() if replica.mark_due), None)
+
+    break_rule(monkeypatch, session_rules, "next_to_be_marked", at_once)
+    with pytest.raises(AssertionError):
+        shows_that_marks_hold_nobody_up()
+
+
+def test_a_member_that_is_lost_is_not_waited_for() -> None:
+    bench = open_bench(ALL, {0: 9, 1: 9, 2: 9})
+    bench.lost(1)
+    assert bench.step(ReplicaMarked(S, 0)) == [SetReplicaMark(S, 2, 9)], "the next session sets the lost one's"
+    bench = open_bench(ALL, {0: 9, 1: 9})
+    bench.opened(2, 9)
+    bench.append(10, 12)
+    bench.appended(2, 11)
+    assert SetReplicaMark not in kinds(bench.written()), "replica 0 has not said that it is done"
+    assert bench.marked(bench.step(ReplicaMarked(S, 0))) == [1, 2]
 
 
 def test_a_late_joiner_counts_only_after_its_entry_is_written() -> None:

@@ -16,7 +16,7 @@ from tests.protocol.world import run
 from tests.simulation.mutations import WALKED
 
 WALKS = int(os.environ.get("WALKS", "150"))
-TEETH_SEEDS = 700
+TEETH_SEEDS = 1_100
 CHUNKS = 5
 
 

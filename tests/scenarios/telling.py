@@ -38,6 +38,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
     RosterConflict,
@@ -109,6 +110,8 @@ def tell_event(event: Event) -> str:
             return f"replica {replica_id}: reachable"
         case ReplicaFenced(session_id, replica_id, current):
             return f"replica {replica_id}: session {session_id} is over, I obey {current}"
+        case ReplicaMarked(_, replica_id):
+            return f"replica {replica_id}: low-water mark set"
         case ReplicaTruncated(_, replica_id, last_id):
             return f"replica {replica_id}: cut, last {last_id}"
         case ReplicaAppended(_, replica_id, last_id):

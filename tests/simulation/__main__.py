@@ -15,6 +15,7 @@ from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.membership import SERVERS
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS, PARTS
 from tests.simulation.operators import SETS
@@ -72,7 +73,7 @@ def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
         kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, TOPICS, SHARES]
-        kinds += [SETS | MOVES, LARGE | SETS, LARGE | SETS | MOVES]
+        kinds += [SETS | MOVES, LARGE | SETS, LARGE | SETS | MOVES, SERVERS, SERVERS | SETS | MOVES]
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
     if options.jobs < 2:
         yield from map(one_seed, seeds)

@@ -10,6 +10,7 @@ from tests.simulation import (
     mutations_channels,
     mutations_kv,
     mutations_moves,
+    mutations_servers,
     mutations_several,
     mutations_spaces,
     mutations_topics,
@@ -21,6 +22,7 @@ from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.membership import SERVERS
 from tests.simulation.moves import MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
@@ -43,6 +45,7 @@ _ONLY_WITH = {
     KV | TOGETHER: mutations_several.__all__,
     TOPICS: mutations_topics.__all__,
     SETS | MOVES: mutations_moves.__all__,
+    SERVERS: mutations_servers.__all__,
     SHARES: mutations_channels.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""

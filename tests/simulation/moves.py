@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.replica import SimReplica
     from tests.simulation.world import World
 
-__all__ = ["LARGE", "MOVES", "Moving", "replicas_at_first"]
+__all__ = ["LARGE", "MOVES", "Moving", "SimMembers", "replicas_at_first"]
 
 MOVES = 1 << 31
 
@@ -48,7 +48,7 @@ def replicas_at_first(seed: int, replicas: int) -> int:
     return Random(seed + 7).randint(4, replicas) if seed & MOVES else replicas
 
 
-class _SimMembers(Members):
+class SimMembers(Members):
     """Over the operator's ZooKeeper client; there is no directory, and nothing to be found."""
 
     def __init__(self, store: ClusterStore) -> None:
@@ -62,7 +62,7 @@ class Moving:
     def __init__(self, world: World, random: Random) -> None:
         self.world, self.random = world, random
         self.store = world.operator_store
-        self.members = _SimMembers(self.store)
+        self.members = SimMembers(self.store)
         self.kinds: dict[str, Callable[[], bool]] = {
             "partition's set wanted": self._move,
             "sets rebalanced": self._rebalance,

@@ -21,6 +21,7 @@ from tests.simulation import (
     mutations_moves,
     mutations_partition,
     mutations_progress,
+    mutations_servers,
     mutations_sessions,
     mutations_several,
     mutations_spaces,
@@ -50,6 +51,7 @@ _SIMULATED = (
     mutations_several,
     mutations_topics,
     mutations_moves,
+    mutations_servers,
 )
 PARTS: dict[str, tuple[str, ...]] = {
     file.__name__.rpartition("mutations_")[2]: tuple(vars(file)["__all__"]) for file in _SIMULATED

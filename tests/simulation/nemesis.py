@@ -118,6 +118,9 @@ class Nemesis:
                 self.kinds.pop(kind, None)
             self.kinds |= world.moving.kinds
             self._weights = {**self._weights, **dict.fromkeys(world.moving.kinds, 4)}
+        if world.membership is not None:
+            self.kinds |= world.membership.kinds
+            self._weights = {**self._weights, **dict.fromkeys(world.membership.kinds, 4)}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 

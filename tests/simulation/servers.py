@@ -107,6 +107,8 @@ class SimManager(Process):
             await manager.start()
             if self.world.moving is not None:
                 await Mover(store, lambda: manager.machine.leading, self._fatal).start()
+            if self.world.membership is not None:
+                store.members.watch(lambda m: manager.members_seen(m.servers - m.leaving_servers, m.leaving_servers))
         except CoordinationError as error:
             self.kill(f"cannot start: {error}")
             self.start_later(_RETRY_S)

@@ -17,6 +17,7 @@ from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
 from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.membership import SERVERS
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
@@ -93,14 +94,22 @@ def test_histories_of_nine_replicas_and_32_partitions() -> None:
     ("name", "seed"),
     [
         ("one_vote_too_few", SETS + 0x3),
-        ("removal_forgets_the_published_quorum", SETS + 0xA),
-        ("votes_are_counted_with_the_new_quorum", SETS + 0xA),
+        ("removal_forgets_the_published_quorum", SETS + 0x16),
+        ("votes_are_counted_with_the_new_quorum", SETS + 0x16),
     ],
 )
 def test_a_broken_rule_of_sets_is_noticed_where_they_move(name: str, seed: int) -> None:
     caught = hunt(name, seeds=1, first=seed)
     assert isinstance(caught, Caught)
     assert caught.checker == "no_loss", caught.message
+
+
+def test_histories_in_which_servers_come_and_go() -> None:
+    faults = Counter[str]()
+    for seed in (*range(SERVERS, SERVERS + SEEDS // 10), SERVERS + SETS + MOVES):
+        faults.update(passed(seed).faults)
+    expected = ("server added", "server drained", "drain of a server cancelled", "server removed")
+    assert min(faults[kind] for kind in expected) > 0, faults
 
 
 def test_histories_in_which_records_are_given_up() -> None:

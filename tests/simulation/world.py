@@ -24,6 +24,7 @@ from tests.simulation.history import History, Logical, Violation
 from tests.simulation.kv import KV, KvPart
 from tests.simulation.kv_actors import kv_conditions
 from tests.simulation.loop import ProcessLoop, Scheduler, note
+from tests.simulation.membership import MOST_MORE, SERVERS, Membership
 from tests.simulation.moves import LARGE, MOVES, Moving, replicas_at_first
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -101,7 +102,8 @@ class World:
         servers = random.choice([1, 2, 2, 3])
         config = self._server_config()
         self.history.checkpoint_interval = config.checkpoint_interval
-        self.servers = [SimServer(self, n, config) for n in range(servers)]
+        most = servers + (MOST_MORE if seed & SERVERS else 0)
+        self.servers = [SimServer(self, n, config) for n in range(most)]
         self.zombies: list[SimServer] = []
         self.manager = SimManager(self, servers)
         modes = [FeedMode.RECORDS, FeedMode.RECORDS, FeedMode.HEADERS, FeedMode.OWN]
@@ -125,6 +127,8 @@ class World:
         """Topics, where there are any."""
         self.moving = Moving(self, Random(seed + 8)) if seed & MOVES else None
         """Who has replica sets moved by the manager, where that is done at all."""
+        self.membership = Membership(self, Random(seed + 9), servers) if seed & SERVERS else None
+        """Who adds, drains and removes servers, where that is done at all."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
 
@@ -250,6 +254,8 @@ class World:
             self._wait("all messages are consumed", deadline, self.topics.all_consumed)
         if self.moving is not None:
             self._wait("every partition is on the replicas that are wanted", deadline, self.moving.reached)
+        if self.membership is not None:
+            self._wait("every partition is with a server that stays", deadline, self.membership.reached)
         sound = False
         while not sound:
             self._last_words()
@@ -460,6 +466,8 @@ class World:
                 lines.append(f"{client.host}: {client.mark} of p{client.partition_id}")
         if self.moving is not None:
             lines.append(self.moving.state())
+        if self.membership is not None:
+            lines.append(self.membership.state())
         if self.kv is not None:
             lines.append(self.kv.state())
         if self.topics is not None:

@@ -36,6 +36,7 @@ from waltz_ray.protocol.messages.replica import (
     ExcessFound,
     FindExcess,
     FindTime,
+    LowWaterMarkSet,
     Open,
     Read,
     ReadTimes,
@@ -60,6 +61,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
     SessionEvent,
@@ -487,6 +489,8 @@ class ReplicaLink:
             self._drivers[partition_id].handle(ReplicaTruncated(session_id, me, message.last_id))
         elif isinstance(message, Begun):
             self._drivers[partition_id].handle(ReplicaTruncated(session_id, me, message.first_id - 1))
+        elif isinstance(message, LowWaterMarkSet):
+            self._drivers[partition_id].handle(ReplicaMarked(session_id, me))
         elif isinstance(message, Refused):
             self._on_refused(message)
 

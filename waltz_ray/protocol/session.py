@@ -47,6 +47,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAvailable,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
     RosterConflict,
@@ -148,6 +149,9 @@ class Session:
                 replica = self.replicas[replica_id]
                 if replica.phase is Phase.TRUNCATING:
                     replica.phase, replica.pruned, replica.last_id = Phase.OPENED, True, last_id
+            case ReplicaMarked(_, replica_id):
+                self.replicas[replica_id].marking = False
+                self._mark_next()
             case RangeRead(_, _, target_id, batch):
                 self._on_range_read(self.replicas[target_id], batch)
             case RangeReadFailed(_, source_id, target_id, reason):
@@ -204,6 +208,7 @@ class Session:
         if rules.reopens_when_lost(self, replica):
             self._want_reopen(f"replica {replica.replica_id} failed: {reason}")
         replica.phase, replica.lost_because = Phase.LOST, reason
+        replica.mark_due = replica.marking = False  # of a member that is lost the next session sets all marks
 
     def _on_available(self, replica: SessionReplica) -> None:
         if replica.phase is Phase.LOST:
@@ -258,6 +263,7 @@ class Session:
             return
         for replica_id in joined:
             self._become_member(self.replicas[replica_id])
+        self._mark_next()
         self._commit()
 
     def _open(self, joined: frozenset[int]) -> None:
@@ -274,12 +280,17 @@ class Session:
         self._effects.append(SessionOpen(self.session_id, self.low_water_mark))
         for batch in self.retained.since(self.low_water_mark + 1):  # in flight when the session before ended
             self._effects += self.append(batch)
+        self._mark_next()  # behind these, for which somebody waits
 
     def _become_member(self, replica: SessionReplica) -> None:
         if replica.phase in (Phase.HOLDING, Phase.LIVE):
-            replica.phase = Phase.MEMBER
+            replica.phase, replica.mark_due = Phase.MEMBER, True
+
+    def _mark_next(self) -> None:
+        while (replica := rules.next_to_be_marked(self)) is not None:
             assert self.low_water_mark is not None
             mark = max(self.low_water_mark, replica.local_low_water_mark)  # which its progress may have raised
+            replica.mark_due, replica.marking = False, True
             self._effects.append(SetReplicaMark(self.session_id, replica.replica_id, mark))
 
     # ---- what follows from the state as a whole ---------------------------------------------------------

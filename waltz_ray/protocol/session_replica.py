@@ -38,6 +38,8 @@ class SessionReplica:
     unreadable: bool = False  # as a source of copies, for a while
     reading: bool = False  # a peer is being read for it
     sent_to: int = NO_TRANSACTION  # the last ID of the piece that is being copied to it
+    mark_due: bool = False  # it has become a member, and has not been told its mark
+    marking: bool = False  # it has been told, and has not said that it is done
     lost_because: str = ""  # the last time it was
 
     @property

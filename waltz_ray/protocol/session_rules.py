@@ -32,6 +32,7 @@ __all__ = [
     "may_become_member",
     "may_vote",
     "next_roster",
+    "next_to_be_marked",
     "progress_mark",
     "reaches_the_trim_mark",
     "reopens_when_lost",
@@ -231,6 +232,19 @@ def progress_mark(session: SessionView, replica: SessionReplica) -> int:
     the next session begins without them, and the mark would vouch for records that are not of its line; and anybody
     may read what lies at or below a mark."""
     return min(replica.last_id, session.high_water_mark)
+
+
+def next_to_be_marked(session: SessionView) -> SessionReplica | None:
+    """The member whose low-water mark is set next; None while another one's is.
+
+    One after the other: before a replica sets a mark it syncs what is below, and all that it is sent behind that waits.
+    The others are a quorum meanwhile, so nobody else waits. By number, so that partitions whose sessions begin together
+    (theirs are as busy as each other) keep the same replica busy, and not each another one.
+    """
+    if any(replica.marking for replica in session.replicas.values()):
+        return None
+    due = [replica for replica in session.replicas.values() if replica.mark_due]
+    return min(due, key=lambda replica: replica.replica_id) if due else None
 
 
 def may_become_member(replica: SessionReplica, x: int) -> bool:

@@ -8,6 +8,7 @@ effect                answered by one of
 OpenReplica           ReplicaOpened, ReplicaLost, ReplicaFenced
 TruncateReplica       ReplicaTruncated, ReplicaLost, ReplicaFenced
 BeginReplica          ReplicaTruncated, ReplicaLost, ReplicaFenced
+SetReplicaMark        ReplicaMarked, ReplicaLost, ReplicaFenced
 ReadRange             RangeRead, RangeReadFailed
 AppendToReplicas      ReplicaAppended (cumulative), ReplicaLost, ReplicaFenced
 WriteRoster           RosterWritten, RosterConflict
@@ -40,6 +41,7 @@ __all__ = [
     "ReplicaFenced",
     "ReplicaLost",
     "ReplicaOpened",
+    "ReplicaMarked",
     "ReplicaTruncated",
     "SessionEffect",
     "SessionEvent",
@@ -109,6 +111,14 @@ class ReplicaTruncated:
 
 
 @value()
+class ReplicaMarked:
+    """Its low-water mark is what was ordered last, durably."""
+
+    session_id: int
+    replica_id: int
+
+
+@value()
 class RangeRead:
     """Records read from ``source_id`` on behalf of ``target_id``; at least one, contiguous from what was asked."""
 
@@ -158,6 +168,7 @@ SessionEvent = (
     | ReplicaAvailable
     | ReplicaFenced
     | ReplicaTruncated
+    | ReplicaMarked
     | RangeRead
     | RangeReadFailed
     | ReplicaAppended

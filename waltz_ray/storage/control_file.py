@@ -10,6 +10,13 @@ On-disk story (bytes in docs/formats.md, "Control file")
     no disk. So a start writes all entries once more as it finds them, and flushes. In each entry at most the slot that
     was being written differs from the disk, so a crash while that is done can tear only that one, as before.
 
+    A slot that was flushed is then copied over the other one, which nobody flushes: so one byte that rots takes no
+    promise away, and the next start finds it in the other slot. At every moment one slot is on the disk with what was
+    answered last, and only the other one differs from the disk, or is torn by a crash. The next entry goes over that
+    copy, too, and not over the slot that was flushed. Between a flush and its copy, and where the copy did not reach
+    the disk before the power went, there is one slot again; if that very one rots, the entry before it is current: a
+    replica that remembers less than it had joined, which is refused until a person says what is to become of it.
+
     "Current" is the valid slot with the higher session ID, then the higher low-water mark. Lowering a mark within
     a session would therefore leave the old slot current, so then both slots are written, one after the other.
 
@@ -316,7 +323,10 @@ class ControlFile:
             raise
 
     def _write_again(self) -> None:
-        """Everything as it was found, but for a slot that a crash tore, which was never answered: durable now."""
+        """Everything as it was found, but for a slot that a crash tore, which was never answered: durable now.
+
+        Then what is current is copied over what is older.
+        """
         image = self._image
         if image.trailing_bytes:
             log.warning(
@@ -334,6 +344,9 @@ class ControlFile:
                     content[offset : offset + _SLOT_BYTES] = _encode_slot(entry)
         self._disk.pwrite(self._handle, image.path, bytes(content), 0)
         self._disk.fdatasync(self._handle, image.path)
+        for partition_id, (first, second) in enumerate(image.slots):  # now that none of them is only in memory
+            if first is not None and second is not None and first != second:
+                self._copy(partition_id)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -348,9 +361,12 @@ class ControlFile:
 
     def write(self, partition_id: int, entry: ControlEntry) -> None:
         """``entry`` is current, durably, when this returns."""
-        for slot in slots_to_write(self.entry(partition_id), entry, self._current[partition_id]):
+        slots = slots_to_write(self.entry(partition_id), entry, self._current[partition_id])
+        for slot in slots:
             self._write_slot(partition_id, slot, entry)
         self._entries[partition_id] = entry
+        if len(slots) == 1:
+            self._copy(partition_id)
 
     def make_anew(self, partition_id: int, entry: ControlEntry) -> None:
         """``entry``, durably, where neither slot was valid. A crash leaves it so, or the new entry."""
@@ -403,6 +419,15 @@ class ControlFile:
         self._disk.pwrite(self._handle, self._image.path, _encode_slot(entry), offset)
         self._disk.fdatasync(self._handle, self._image.path)
         self._current[partition_id], self._entries[partition_id] = slot, entry
+
+    def _copy(self, partition_id: int) -> None:
+        """What is durable, over the other slot, which nobody waits for."""
+        slot, entry = 1 - self._current[partition_id], self.entry(partition_id)
+        try:
+            path, offset = self._image.path, self._image.slot_offset(partition_id, slot)
+            self._disk.pwrite(self._handle, path, _encode_slot(entry), offset)
+        except DiskFull:  # where even what is overwritten takes room; the entry itself is safe
+            log.warning("%s: no room to write the entry of partition %d twice", self._image.path, partition_id)
 
     def close(self) -> None:
         self._disk.disk.close(self._handle)

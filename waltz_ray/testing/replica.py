@@ -21,6 +21,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaAppended,
     ReplicaFenced,
     ReplicaLost,
+    ReplicaMarked,
     ReplicaOpened,
     ReplicaTruncated,
 )
@@ -141,6 +142,7 @@ class MemoryReplicaLink:
         partition = self._admitted(partition_id, session_id)
         if partition is not None:
             partition.low_water_mark = low_water_mark
+            self._drivers[partition_id].handle(ReplicaMarked(session_id, self.replica_id))
 
     def append(self, partition_id: int, session_id: int, last_id: int, frame: bytes) -> None:
         partition = self._admitted(partition_id, session_id)
