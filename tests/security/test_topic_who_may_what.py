@@ -34,6 +34,7 @@ from waltz_ray.topics.messages_producer import (
     RegisterRequestP2M,
     SendMessageRequestP2B,
 )
+from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
 from waltz_ray.topics.tokens import issue_auth_token
 from waltz_ray.topics.wire import TopicRequest, encode_request
 
@@ -137,7 +138,7 @@ def test_what_the_table_says_is_what_happens(column: str) -> None:
 
 @pytest.mark.parametrize("column", COLUMNS[:-1])
 def test_in_the_name_of_a_consumer_that_has_registered(column: str) -> None:
-    """As the protocol's requests are: those that carry no proof are believed."""
+    """Who knows its ID and group, over another connection."""
 
     async def run() -> None:
         async with guarded_topics() as cluster:
@@ -150,6 +151,34 @@ def test_in_the_name_of_a_consumer_that_has_registered(column: str) -> None:
             compare(column, AS_ANOTHER, codes)
 
     asyncio.run(run())
+
+
+def test_who_connects_again_shows_again_who_it_is() -> None:
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            comer = TopicComer("consumer", cluster)
+            requests = comer.requests()
+            proofs = {"PARTITION_REGISTER": 200, "GET_MESSAGE": 404, "COMMIT_OFFSET": 200}
+            assert {name: await comer.code(requests[name]) for name in proofs} == proofs
+            for proof in ("PARTITION_HEARTBEAT", "PARTITION_REGISTER"):
+                comer.connections.clear()  # another one, beside it
+                assert await comer.code(requests["GET_MESSAGE"]) == await comer.code(requests["PROGRESS"]) == 411
+                assert await comer.code(requests[proof]) == 200
+                assert await comer.code(requests["GET_MESSAGE"]) in (200, 404)
+
+    asyncio.run(run())
+
+
+def test_proofs_are_a_bounded_memory() -> None:
+    proofs = ConnectionProofs()
+    for number in range(20_000):
+        proofs.shown(number, "ann")
+        proofs.shown(1_000_000, f"user {number}")
+    assert (proofs.has(0, "ann"), proofs.has(19_999, "ann"), proofs.has(0, "")) == (False, True, True)
+    assert (proofs.has(1_000_000, "user 0"), proofs.has(1_000_000, "user 19999")) == (False, True)
+    assert sum(map(len, proofs._users.values())) < 9000
+    proofs.shown(1, "")
+    assert not proofs.has(1, "ann")
 
 
 def test_without_rules_everybody_may_everything() -> None:
