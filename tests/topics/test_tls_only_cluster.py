@@ -74,7 +74,8 @@ def test_topics_are_served_over_tls_and_still_are_after_a_restart(
             if turn == 0:
                 with Spaces(NAME, zookeeper=running.zookeeper) as spaces:
                     spaces.create("orders", 1, "topic")
-            assert told(capsys, "topic", "produce", "orders", f"message-{turn}", *where) == [f"0/{turn + 1}"]
+            [sent] = told(capsys, "topic", "produce", "orders", f"message-{turn}", *where)
+            assert sent.startswith("0/"), sent
             assert told(capsys, "topic", "consume", "orders", "--group", "g", "--limit", "1", *where) == [
                 f"message-{turn}"
             ]
