@@ -55,6 +55,7 @@ def test_rights_that_would_refuse_the_clusters_own_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match="without TLS"):
         guards_with_rights("z", replace(config, server=ServerConfig()))
+    layers: dict[str, Any]
     for layers in ({"kv": KvConfig(actors=1)}, {"topics": TopicConfig(actors=1)}):
         with pytest.raises(InvalidInput, match="tls-authority"):
             guards_with_rights("z", replace(config, **layers))

@@ -27,6 +27,7 @@ from waltz_ray.topics.messages_consumer import (
 )
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcFault
+from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
 from waltz_ray.topics.serving.deliveries import ConsumerRights, GroupDelivery
 from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.slot_partition import SlotPartition
@@ -40,8 +41,11 @@ Answered = Callable[["TopicResponse | RpcFault"], None]
 class SlotConsumers:
     """``found(topic, partition ID)``: the slot's partition, if it is served."""
 
-    def __init__(self, found: Callable[[str, int], SlotPartition | Refusal], duties: SlotDuties) -> None:
+    def __init__(
+        self, found: Callable[[str, int], SlotPartition | Refusal], duties: SlotDuties, proofs: ConnectionProofs
+    ) -> None:
         self._found = found
+        self._proofs = proofs
         self._duties = duties
         self._deliveries = duties.deliveries
 
@@ -142,6 +146,19 @@ class SlotConsumers:
             return Refusal(TopicCode.HB_NO_NODE, f"nobody of group {group:.100} has the partition: register first")
         return found
 
+    def _delivery_over(
+        self, connection: int, consumer: str, topic: str, partition_id: int, group: str
+    ) -> GroupDelivery | Refusal:
+        """``delivery``, of a request without a proof: who registered has shown who he is over that connection, too."""
+        found = self.delivery(topic, partition_id, group)
+        registered = None if isinstance(found, Refusal) else found.registered
+        if registered is None or registered.consumer != consumer or not self._duties.access().rules.authenticate:
+            return found
+        if self._proofs.has(connection, registered.known.user):
+            return found
+        text = f"consumer {consumer:.200} has not shown over this connection who it is: register again"
+        return Refusal(TopicCode.HB_NO_NODE, text)
+
     def pull(self, request: GetMessageRequestC2B, connection: int, answer: Answered) -> None:
         """m17."""
 
@@ -161,7 +178,7 @@ class SlotConsumers:
                 )
             )
 
-        delivery = self.delivery(request.topic_name, request.partition_id, request.group_name)
+        delivery = self._delivery_over(connection, *_whose(request))
         refused = delivery if isinstance(delivery, Refusal) else self._withdrawn(delivery, request.client_id)
         if isinstance(delivery, Refusal) or refused is not None:
             assert refused is not None
@@ -176,14 +193,14 @@ class SlotConsumers:
         def told(reply: t.DeliveryReply) -> None:
             answer(CommitOffsetResponseB2C(*_outcome(reply), reply.offset, reply.end))
 
-        delivery = self.delivery(request.topic_name, request.partition_id, request.group_name)
+        delivery = self._delivery_over(connection, *_whose(request))
         if isinstance(delivery, Refusal):
             answer(CommitOffsetResponseB2C(False, delivery.code, delivery.text))
             return
         consumed = bool(request.last_pack_consumed)
         delivery.ask(lambda token: t.ConfirmAsked(token, request.client_id, consumed), told, connection)
 
-    def progress(self, request: ProgressRequestC2B, answer: Answered) -> None:
+    def progress(self, request: ProgressRequestC2B, connection: int, answer: Answered) -> None:
         """m101."""
         limited = self._deliveries.is_limited(request.group_name)
 
@@ -195,7 +212,7 @@ class SlotConsumers:
                 return
             answer(ProgressResponseB2C(*_outcome(reply), reply.offset, reply.end, reply.wait_ms, limited))
 
-        delivery = self.delivery(request.topic_name, request.partition_id, request.group_name)
+        delivery = self._delivery_over(connection, *_whose(request))
         if isinstance(delivery, Refusal):
             answer(ProgressResponseB2C(False, delivery.code, delivery.text))
             return
@@ -214,6 +231,11 @@ class SlotConsumers:
         if registered is None or registered.consumer != consumer:
             return refused_group(access.rules, delivery.group, delivery.topic)
         return refused_topics(access, registered.known, [delivery.topic], delivery.group, registered.filters)
+
+
+def _whose(request: GetMessageRequestC2B | CommitOffsetRequestC2B | ProgressRequestC2B) -> tuple[str, str, int, str]:
+    """Consumer, topic, partition ID, group."""
+    return request.client_id, request.topic_name, request.partition_id, request.group_name
 
 
 def _outcome(reply: t.DeliveryReply) -> tuple[bool, int, str]:

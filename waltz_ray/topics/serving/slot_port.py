@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from waltz_ray.topics.access import known_at_broker, refused_topics
+from waltz_ray.topics.access import KnownClient, known_at_broker, refused_topics
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
 from waltz_ray.topics.messages_consumer import (
@@ -21,6 +21,7 @@ from waltz_ray.topics.messages_producer import SendMessageRequestP2B, SendMessag
 from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
+from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
 from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageRefused, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
 from waltz_ray.topics.serving.slot_consumers import SlotConsumers
@@ -43,14 +44,15 @@ class SlotPort:
         self._topics = topics
         self._duties = duties
         self._deliveries = duties.deliveries
-        self._consumers = SlotConsumers(self._found, duties)
+        self._proofs = ConnectionProofs()
+        self._consumers = SlotConsumers(self._found, duties, self._proofs)
         self._looking: dict[int, asyncio.Event] = {}  # by connection: set when its last request is decided
 
     def submit(self, request: TopicRequest, call: RpcCall, connection: int, answer: Answered) -> None:
         if isinstance(request, RegisterRequestC2B) and request.op_type == OTHERS_END:
             self._others_end(request, answer)
             return
-        before, refused = self._looking.get(connection), self._refused(request)
+        before, refused = self._looking.get(connection), self._refused(request, connection)
         if before is None and not self._may_be_behind(refused):
             self._decided(request, refused, connection, answer)
             return
@@ -90,33 +92,40 @@ class SlotPort:
         try:
             if before is not None:
                 await before.wait()
-            refused = self._refused(request)
+            refused = self._refused(request, connection)
             if self._may_be_behind(refused):
                 assert self._duties.access_again is not None
                 await self._duties.access_again()
-                refused = self._refused(request)
+                refused = self._refused(request, connection)
             self._decided(request, refused, connection, answer)
         finally:
             looked.set()
             if self._looking.get(connection) is looked:
                 del self._looking[connection]
 
-    def _refused(self, request: TopicRequest) -> Refusal | None:
+    def _refused(self, request: TopicRequest, connection: int) -> Refusal | None:
         """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
-        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        known = self._known(request)
+        if known is None or isinstance(known, Refusal):
+            return known
+        self._proofs.shown(connection, known.user)
+        access = self._duties.access()
         match request:
-            case SendMessageRequestP2B(client_id, topic):
-                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
-                return known if isinstance(known, Refusal) else refused_topics(access, known, [topic])
-            case RegisterRequestC2B(_, client_id, group, topic):
-                known = known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
-                if isinstance(known, Refusal) or request.op_type != BrokerOperation.REGISTER:
-                    return known if isinstance(known, Refusal) else None
+            case SendMessageRequestP2B(_, topic):
+                return refused_topics(access, known, [topic])
+            case RegisterRequestC2B(BrokerOperation.REGISTER, _, group, topic):
                 filters = [each.strip() for each in request.filter_cond_str if each.strip()]
                 return refused_topics(access, known, [topic], group or "?", filters)
+        return None
+
+    def _known(self, request: TopicRequest) -> KnownClient | Refusal | None:
+        """Who it is by what it shows; None: such a request shows nothing."""
+        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        match request:
+            case SendMessageRequestP2B(client_id, topic) | RegisterRequestC2B(_, client_id, _, topic):
+                return known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
             case HeartBeatRequestC2B():
-                known = known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
-                return known if isinstance(known, Refusal) else None
+                return known_at_broker(access, request.auth_info, [], request.client_id, now_ms)
         return None
 
     def _submit(self, request: TopicRequest, connection: int, answer: Answered) -> None:
@@ -132,7 +141,7 @@ class SlotPort:
             case CommitOffsetRequestC2B():
                 self._consumers.confirm(request, connection, answer)
             case ProgressRequestC2B():
-                self._consumers.progress(request, answer)
+                self._consumers.progress(request, connection, answer)
             case _:
                 raise AssertionError(f"the port lets no {type(request).__name__} through")
 

@@ -1,0 +1,191 @@
+"""Every request to masters and slots of topics, as everybody: what docs/security.md says of each is what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.security.test_who_may_what import table_of
+from tests.topics.foreign_client import ForeignClient
+from tests.topics.servers import TopicCluster, topic_cluster
+from tests.topics.test_access import rules
+from waltz_ray.topics.authentication import signed
+from waltz_ray.topics.codes import RpcMethod
+from waltz_ray.topics.messages import AuthorizedInfo, MasterCertificateInfo
+from waltz_ray.topics.messages_consumer import (
+    CloseRequestC2M,
+    CommitOffsetRequestC2B,
+    GetMessageRequestC2B,
+    HeartBeatRequestC2B,
+    HeartRequestC2M,
+    ProgressRequestC2B,
+    RegisterRequestC2B,
+    RegisterRequestC2M,
+)
+from waltz_ray.topics.messages_producer import (
+    CloseRequestP2M,
+    HeartRequestP2M,
+    RegisterRequestP2M,
+    SendMessageRequestP2B,
+)
+from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
+from waltz_ray.topics.tokens import issue_auth_token
+from waltz_ray.topics.wire import TopicRequest, encode_request
+
+COLUMNS = ("nobody", "wrong password", "no right", "producer", "consumer")
+TABLE = table_of("topics", COLUMNS)
+AS_ANOTHER = table_of("topics, as another", COLUMNS[:-1])
+USERS = {"no right": "n", "producer": "p", "consumer": "c"}
+RULES: dict[str, Any] = {
+    "authenticate": True,
+    "users": USERS,
+    "rights": [
+        {"user": "producer", "topic": "orders", "may": ["produce"]},
+        {"user": "consumer", "topic": "orders", "may": ["consume"]},
+    ],
+}
+REFUSALS = {401, 403, 415, 411}
+"""Wrong, none or no right; the last is who has nothing registered. 404: there is nothing new, which is an answer."""
+
+
+@asynccontextmanager
+async def guarded_topics(document: dict[str, Any] = RULES) -> AsyncIterator[TopicCluster]:
+    async with topic_cluster(1) as cluster:
+        await cluster.create("orders", 1)
+        await cluster.until(cluster.settled)
+        await rules(cluster, document)
+        yield cluster
+
+
+@dataclass
+class TopicComer:
+    name: str
+    cluster: TopicCluster
+    connections: dict[bool, ForeignClient] = field(default_factory=dict)
+
+    def certificate(self) -> MasterCertificateInfo | None:
+        if self.name == "nobody":
+            return None
+        user = "producer" if self.name == "wrong password" else self.name
+        return MasterCertificateInfo(signed(user, USERS.get(self.name, "wrong"), int(time.time() * 1000), 42))
+
+    def token(self) -> AuthorizedInfo | None:
+        if self.name == "nobody":
+            return None
+        user = "producer" if self.name == "wrong password" else self.name
+        secrets = self.cluster.servers[0].access.now.secrets
+        token = issue_auth_token(secrets, user, USERS.get(self.name, "wrong"), int(time.time() * 1000))
+        return AuthorizedInfo(0, token)
+
+    def requests(self, of: str = "") -> dict[str, TopicRequest]:
+        """Each method once, in an order in which each that needs another comes after it. ``of``: in whose name."""
+        number = COLUMNS.index(of or self.name)
+        client, group = f"c{number}", f"group_{number}"
+        shown, token = self.certificate(), self.token()
+        found: list[TopicRequest] = [
+            RegisterRequestP2M(client, ("orders",), -1, "h", shown),
+            HeartRequestP2M(client, -1, "h", ("orders",), shown),
+            RegisterRequestC2M(client, group, "h", ("orders",), auth_info=shown),
+            HeartRequestC2M(client, group, (), False, auth_info=shown),
+            SendMessageRequestP2B(client, "orders", 0, b"x", 0, -1, 0, auth_info=token),
+            RegisterRequestC2B(31, client, group, "orders", 0, 0, auth_info=token),
+            HeartBeatRequestC2B(client, group, 0, (), auth_info=token),
+            GetMessageRequestC2B(client, 0, group, "orders"),
+            CommitOffsetRequestC2B(client, "orders", 0, group, True),
+            ProgressRequestC2B(client, group, "orders", 0, -1, 0),
+            CloseRequestP2M(client, shown),
+            CloseRequestC2M(client, group, shown),
+        ]
+        return {encode_request(each)[0].name: each for each in found}
+
+    async def connection(self, method: RpcMethod) -> ForeignClient:
+        at_master = method <= RpcMethod.CONSUMER_CLOSE
+        if at_master not in self.connections:
+            port = self.cluster.servers[0].node.ports[1]
+            self.connections[at_master] = await (self.cluster.master() if at_master else self.cluster.client(port))
+        return self.connections[at_master]
+
+    async def code(self, request: TopicRequest) -> int:
+        method, body = encode_request(request)
+        return (await (await self.connection(method)).ask(method, body)).code
+
+
+def compare(column: str, table: Mapping[str, tuple[str, ...]], codes: Mapping[str, int]) -> None:
+    found = {name: "no" if code in REFUSALS else "yes" for name, code in codes.items()}
+    assert {*codes.values()} <= {200, 404, *REFUSALS}, "a request was wrong in itself"
+    assert found == {name: cells[COLUMNS.index(column)] for name, cells in table.items()}, column
+
+
+def test_the_tables_have_every_method_and_no_other() -> None:
+    assert set(TABLE) == set(AS_ANOTHER) == {method.name for method in RpcMethod}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_what_the_table_says_is_what_happens(column: str) -> None:
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            comer = TopicComer(column, cluster)
+            compare(column, TABLE, {name: await comer.code(each) for name, each in comer.requests().items()})
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("column", COLUMNS[:-1])
+def test_in_the_name_of_a_consumer_that_has_registered(column: str) -> None:
+    """Who knows its ID and group, over another connection."""
+
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            consumer = TopicComer("consumer", cluster)
+            for name, request in consumer.requests().items():
+                if name in ("CONSUMER_REGISTER", "PARTITION_REGISTER"):
+                    assert await consumer.code(request) == 200
+            comer = TopicComer(column, cluster)
+            codes = {name: await comer.code(each) for name, each in comer.requests("consumer").items()}
+            compare(column, AS_ANOTHER, codes)
+
+    asyncio.run(run())
+
+
+def test_who_connects_again_shows_again_who_it_is() -> None:
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            comer = TopicComer("consumer", cluster)
+            requests = comer.requests()
+            proofs = {"PARTITION_REGISTER": 200, "GET_MESSAGE": 404, "COMMIT_OFFSET": 200}
+            assert {name: await comer.code(requests[name]) for name in proofs} == proofs
+            for proof in ("PARTITION_HEARTBEAT", "PARTITION_REGISTER"):
+                comer.connections.clear()  # another one, beside it
+                assert await comer.code(requests["GET_MESSAGE"]) == await comer.code(requests["PROGRESS"]) == 411
+                assert await comer.code(requests[proof]) == 200
+                assert await comer.code(requests["GET_MESSAGE"]) in (200, 404)
+
+    asyncio.run(run())
+
+
+def test_proofs_are_a_bounded_memory() -> None:
+    proofs = ConnectionProofs()
+    for number in range(20_000):
+        proofs.shown(number, "ann")
+        proofs.shown(1_000_000, f"user {number}")
+    assert (proofs.has(0, "ann"), proofs.has(19_999, "ann"), proofs.has(0, "")) == (False, True, True)
+    assert (proofs.has(1_000_000, "user 0"), proofs.has(1_000_000, "user 19999")) == (False, True)
+    assert sum(map(len, proofs._users.values())) < 9000
+    proofs.shown(1, "")
+    assert not proofs.has(1, "ann")
+
+
+def test_without_rules_everybody_may_everything() -> None:
+    async def run() -> None:
+        async with guarded_topics({}) as cluster:
+            comer = TopicComer("nobody", cluster)
+            codes = {name: await comer.code(each) for name, each in comer.requests().items()}
+            assert {*codes.values()} == {200}, codes
+
+    asyncio.run(run())
