@@ -26,7 +26,7 @@ def secure(directory: Path) -> ClusterConfig:
     make_certificates(directory, ["127.0.0.1"], ["ann"], 2)
     own, key, authority = (str(directory / name) for name in ("server.pem", "server.key", "authority.pem"))
     rights = directory / "rights.json"
-    entries = [{"client": "ann", "space": "*", "may": ["monitor"]}]
+    entries = [{"client": "ann", "space": "*", "may": ["read", "append"]}]
     rights.write_text(json.dumps({"tls_only": True, "clients": {"ann": {}}, "rights": entries}))
     server = ServerConfig(
         tls_certificate=own,
@@ -57,9 +57,11 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 def test_topics_are_served_over_tls_and_still_are_after_a_restart(
-    ray_head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ray_head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = secure(tmp_path)
+    for name, file in (("AUTHORITY", "authority.pem"), ("CERTIFICATE", "ann.pem"), ("KEY", "ann.key")):
+        monkeypatch.setenv(f"WALTZ_TLS_{name}", str(tmp_path / file))
     try:
         for turn in range(2):
             running = bring_up(config, ray_head, deadline_s=120.0)
