@@ -6,6 +6,7 @@ the servers act on. The checkers look at whole logs: what a replica drops is kep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -147,12 +148,14 @@ class Trimming:
                 "trims", f"partition {partition_id}: {replica.host} drops what is before {end_id}, the mark is {marks}"
             )
 
-    def gone(self, partition_id: int, first_id: int) -> list[bytes]:
-        """The records before ``first_id``, which a replica has no more."""
+    def gone(self, partition_id: int, first_id: int, there: Mapping[int, bytes]) -> list[bytes]:
+        """The records before ``first_id``, which a replica has no more, or never had: it was copied from where the log
+        began by then. ``there``: what any replica has. What a session found when it began, nobody was told to be
+        committed, and nobody may have dropped it yet."""
         committed, archive = self.world.history.committed[partition_id], self.archive.get(partition_id, {})
         found: list[bytes] = []
         for transaction_id in range(first_id):
-            record = committed.get(transaction_id, archive.get(transaction_id))
+            record = committed.get(transaction_id, archive.get(transaction_id, there.get(transaction_id)))
             if record is None:
                 self.world.history.blame("trims", f"partition {partition_id}: nobody ever had {transaction_id}")
                 return found

@@ -419,13 +419,18 @@ class World:
         return True
 
     def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
-        found = {}
+        found: dict[int, list[bytes]] = {}
+        first_ids: dict[int, int] = {}
+        there: dict[int, bytes] = {}
         for replica in self._holders(partition_id):
             replica.threads.finish()
             log = replica.log(partition_id)
             assert log is not None
-            before = [] if self.trimming is None else self.trimming.gone(partition_id, log.first_id)
-            found[replica.replica_id] = before + _records_of(log)
+            found[replica.replica_id], first_ids[replica.replica_id] = _records_of(log), log.first_id
+            there.update(enumerate(found[replica.replica_id], log.first_id))
+        if self.trimming is not None:
+            for replica_id, first_id in first_ids.items():
+                found[replica_id] = self.trimming.gone(partition_id, first_id, there) + found[replica_id]
         if self.history.violation is not None:
             raise self.history.violation
         return found
