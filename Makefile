@@ -12,7 +12,7 @@ BIN4 := $(VENV4)/bin
 STAMP4 := $(VENV4)/.installed
 ARGS ?=
 
-.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean scale deploy-test fuzz
+.PHONY: package-test docs scenes demo pipeline test test-long docs-test test-spark4 test-python test-pythons selection smoke kills availability simulate simulate-ci simulate-mutations mutations bench kv-kills venv lint format clean scale deploy-test fuzz screenshots
 
 demo: $(STAMP)
 	$(BIN)/waltz demo $(ARGS)
@@ -76,6 +76,11 @@ fuzz: $(STAMP)
 # most six minutes.
 deploy-test: $(STAMP)
 	$(BIN)/pytest -W error -q -rs -m "long or not long" tests/operate/test_whole.py $(ARGS)
+
+# docs/images, of the page that a small cluster's manager serves, by Debian's chromium; a minute.
+screenshots: $(STAMP)
+	@command -v chromium >/dev/null || { echo "there is no chromium on PATH: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/pytest -W error -q tests/operate/test_page_of_cluster.py --rewrite $(ARGS)
 
 # SEEDS=1000 | SEED=0x1f | MUTATE=name (exits 1 when the broken rule is noticed, as it should be) | FIRST=0x400 | JOBS=2
 SEEDS ?= 200

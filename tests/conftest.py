@@ -20,7 +20,7 @@ settings.load_profile("waltz_ray")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write tests/scenarios/*.txt anew instead of comparing")
+    parser.addoption("--rewrite", action="store_true", help="write tests/scenarios/*.txt and docs/images anew")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
