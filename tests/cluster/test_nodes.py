@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -116,6 +117,9 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
     logged = [json.loads(line) for line in waltz("log", *address, "--json").stdout.splitlines()]
     assert {"cluster-manager", "replica/0", "replica/1", "replica/2", "server/0"} <= {each["actor"] for each in logged}
     assert len({(each["at_ms"], each["actor"], each["text"]) for each in logged}) > 0.9 * len(logged), "each once"
+    with urlopen(f"{nodes.dashboard}/logical/actors", timeout=60) as answer:
+        shown = json.load(answer)["data"]["actors"].values()
+    assert f"waltz nodes http://{first['manager']['http']}/" in [each["reprName"] for each in shown]
     zookeeper = str(first["zookeeper"])
     assert len({replica["node"] for replica in first["replicas"].values()}) == 3, "each replica is on its own node"
     with connect("nodes", zookeeper=zookeeper) as client:

@@ -331,6 +331,10 @@ class ClusterManager:
         self._window = Window(lambda: self._seen(sparing=True), then, http, self._guard)
         self._window.open()
 
+    def __repr__(self) -> str:
+        """What Ray's dashboard shows as the actor's name, asked for once: where the cluster's page is."""
+        return f"waltz {self._cluster} {self._window.url or '(no HTTP port)'}"
+
     @property
     def _replicas(self) -> dict[int, str]:
         """Those that belong to the cluster by now, each with its actor's name."""

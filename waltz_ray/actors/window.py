@@ -44,6 +44,7 @@ class Window:
 
     def open(self) -> None:
         """Begin to look, and to show."""
+        self._listen()
         self._watch.start()
 
     def close(self) -> None:
@@ -60,6 +61,12 @@ class Window:
         """Where the port listens."""
         port = self._port
         return None if port is None else port.endpoint
+
+    @property
+    def url(self) -> str:
+        """Of the page, "" while there is none."""
+        endpoint = self.endpoint
+        return "" if endpoint is None else f"{'https' if self._config.tls_certificate else 'http'}://{endpoint}/"
 
     def _see(self) -> ClusterStatus:
         self._listen()
@@ -84,7 +91,7 @@ class Window:
                 self.error = told
                 return
         self.error = ""
-        log.info("manager: %s://%s", "http" if tls is None else "https", self._port.endpoint)
+        log.info("manager: %s", self.url)
 
 
 def server_tls(config: HttpConfig) -> ServerTls | None:
