@@ -209,7 +209,7 @@ class SimKvClient(Process):
             await self.read(key)
         elif not self.native:
             await self._store(key)
-        elif self.together and self.random.random() < 0.5:
+        elif self.together and self.random.random() < 0.25:
             await self._store_several()
         else:
             await self.random.choice([self._store, self._store, self._store, self._erase, self._retime])(key)
@@ -260,6 +260,7 @@ class SimKvClient(Process):
             asked.append(Store(value, float("inf"), _of_model(expected)))
             ops.append(Op(OpKind.SET, key.encode(), 4, value, 0, expected))
         begun = [self._begin(key, each) for key, each in zip(keys, asked, strict=True)]
+        until_s = self.world.scheduler.now + 8.0
         request = RequestId(self._client, begun[0].sequence, min(self._unanswered))
         results: list[Answered] = [_PERHAPS] * len(begun)
 
@@ -279,7 +280,8 @@ class SimKvClient(Process):
                 self._end(each, result, False)
         for each, one, op, result in zip(begun, asked, ops, results, strict=True):
             if isinstance(result, str):
-                await self._go_on(each, *self._one_put(one, op, False), 8.0, result is _PERHAPS)
+                limit_s = max(1.0, until_s - self.world.scheduler.now)
+                await self._go_on(each, *self._one_put(one, op, False), limit_s, result is _PERHAPS)
 
     async def _erase(self, key: str) -> None:
         expected = self._expected(key)

@@ -17,5 +17,6 @@ REGRESSIONS: dict[int, str] = {
     0x18AF3: "a process killed between making a folder and syncing its name: the next start took the name for durable, "
     "and power lost later took the partition with it",
     0x1903A: "a leader that was told of its lost session after it had been elected again never led again",
+    0x2000007E: "a connection that could not be had, and that nobody waited for any more, was logged as a bug",
     0x2000019: "a checker knew nothing of a record that was committed by a session's beginning and dropped by nobody",
 }

@@ -149,6 +149,7 @@ class StreamPool(Generic[S]):
         task = self._streams.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(location, key))
+            task.add_done_callback(_seen)
             self._streams[key] = task
         return await asyncio.shield(task)  # others may be waiting for the same stream
 
@@ -174,3 +175,9 @@ class StreamPool(Generic[S]):
             if isinstance(stream, ClientStream):
                 stream.close()
                 await stream.over.wait()
+
+
+def _seen(task: asyncio.Task[S]) -> None:
+    """Whoever waits for the stream is told why there is none; where all have left, nobody has to be."""
+    if not task.cancelled():
+        task.exception()
