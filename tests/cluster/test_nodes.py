@@ -87,6 +87,14 @@ def several_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *replicas: tu
         EmbeddedZooKeeper(tmp_path / "cluster" / "zookeeper").stop()  # is still there where the test failed
 
 
+def take_jobs(nodes: int) -> bool:
+    """Whether Ray's agents of so many nodes have said where they are: who submits a job waits ten seconds for one."""
+    from ray.dashboard.consts import DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    return len(_internal_kv_list(DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX, namespace=b"dashboard")) >= nodes
+
+
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     yield from several_nodes(tmp_path, monkeypatch, (0,), (1,), (2,))
@@ -102,6 +110,7 @@ def test_a_cluster_of_several_nodes_survives_the_loss_of_one(tmp_path: Path, nod
     file = tmp_path / "nodes.yaml"
     file.write_text(f"name: nodes\ndirectory: {directory}\npartitions: 2\n")
     job = ("python", "deploy/bring_up.py", "--config", str(file))
+    wait_until(lambda: take_jobs(4), "Ray's agents take jobs", 120)
     submitted = subprocess.run(
         ["ray", "job", "submit", "--working-dir", str(ROOT), "--", *job],
         env={**os.environ, "RAY_API_SERVER_ADDRESS": nodes.dashboard},
