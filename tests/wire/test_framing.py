@@ -306,3 +306,12 @@ def test_a_frame_that_has_begun_when_all_is_proved_is_checked_too() -> None:
     decoder.admit()
     with pytest.raises(WireError, match="frame magic 0x41 is not one of ours here"):
         decoder.feed(frame[9:])
+
+
+def test_keep_alives_in_one_piece_with_the_hello_are_of_what_is_agreed_on() -> None:
+    """``make fuzz`` has found it: they were passed over before anything was, and refused in a piece of their own."""
+    hello = encode_hello(Hello((1,), "x"))
+    assert GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(hello + encode_frame(MAGIC_REPLICA, 1)) == []
+    for wrong in (encode_frame(MAGIC_REPLICA, 2), encode_frame(MAGIC_CLIENT, 4)):
+        with pytest.raises(WireError):
+            GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(hello + wrong)

@@ -114,6 +114,7 @@ class _Decoder:
         self._payload: bytearray | None = None  # what has come of a payload that did not come whole
         self._length = 0  # of the whole of it
         self._broken: str | None = None
+        self._unchecked: set[tuple[int, int]] | None = None  # magic and version of keep-alives, until it is agreed on
 
     def expect(self, magic: int, version: int) -> None:
         """From now on only frames of this magic and version are right (call it once HELLO has been agreed on).
@@ -168,6 +169,8 @@ class _Decoder:
             if magic == MAGIC_HELLO or not self._greeted:
                 self._check_hello(magic, length)
             if not length:
+                if self._unchecked is not None:
+                    self._unchecked.add((magic, version))
                 continue
             if length <= end - position:
                 payload = data[position : position + length]
@@ -306,6 +309,7 @@ class GreetedDecoder(_Decoder):
         self._wanted = magic
         self._ours = versions
         self._authenticates = authenticates
+        self._unchecked = set()
         self._max_later = max_frame_bytes
 
     def admit(self) -> None:
@@ -335,6 +339,9 @@ class GreetedDecoder(_Decoder):
             self.expect(MAGIC_AUTHENTICATION, max(KNOWN_VERSIONS[MAGIC_AUTHENTICATION]))
         else:
             self.admit()
+        keep_alives, self._unchecked = self._unchecked or (), None
+        for magic, version in keep_alives:
+            self._check(magic, version, 0)
         for magic, version, payload in frames[1:]:
             self._check(magic, version, len(payload))
         if self._broken is not None:
