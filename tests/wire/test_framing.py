@@ -310,8 +310,8 @@ def test_a_frame_that_has_begun_when_all_is_proved_is_checked_too() -> None:
 
 def test_keep_alives_in_one_piece_with_the_hello_are_of_what_is_agreed_on() -> None:
     """``make fuzz`` has found it: they were passed over before anything was, and refused in a piece of their own."""
-    hello = encode_hello(Hello((1,), "x"))
-    assert GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(hello + encode_frame(MAGIC_REPLICA, 1)) == []
+    right = encode_hello(Hello((2,), "x")) + encode_frame(MAGIC_REPLICA, 2)
+    assert GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(right) == []
     for wrong in (encode_frame(MAGIC_REPLICA, 2), encode_frame(MAGIC_CLIENT, 4)):
         with pytest.raises(WireError):
-            GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(hello + wrong)
+            GreetedDecoder(MAGIC_REPLICA, (1, 2), 1 << 20).feed(encode_hello(Hello((1,), "x")) + wrong)
