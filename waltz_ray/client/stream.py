@@ -141,7 +141,7 @@ class StreamPool(Generic[S]):
     def __init__(self, transport: Transport, make: Callable[[], S]) -> None:
         self._transport = transport
         self._make = make
-        self._streams: dict[tuple[int, object], asyncio.Task[S]] = {}
+        self._streams: dict[tuple[int, object], asyncio.Task[S | Exception]] = {}
 
     async def get(self, location: Location) -> S:
         """The stream to the server of ``location``; ``OSError`` or ``WireError`` if it cannot be had."""
@@ -149,17 +149,22 @@ class StreamPool(Generic[S]):
         task = self._streams.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(location, key))
-            task.add_done_callback(_seen)
             self._streams[key] = task
-        return await asyncio.shield(task)  # others may be waiting for the same stream
+        found = await asyncio.shield(task)  # others may be waiting for the same stream
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    async def _open(self, location: Location, key: tuple[int, object]) -> S:
+    async def _open(self, location: Location, key: tuple[int, object]) -> S | Exception:
+        """The stream, or why there is none: told, and not raised, since everybody who has asked may have left."""
         stream = self._make()
         try:
             stream.on_end = lambda: self._forget(key)
             await stream.open(self._transport, location)
-        except BaseException:
+        except BaseException as error:
             self._forget(key)
+            if isinstance(error, Exception):
+                return error
             raise
         return stream
 
@@ -175,9 +180,3 @@ class StreamPool(Generic[S]):
             if isinstance(stream, ClientStream):
                 stream.close()
                 await stream.over.wait()
-
-
-def _seen(task: asyncio.Task[S]) -> None:
-    """Whoever waits for the stream is told why there is none; where all have left, nobody has to be."""
-    if not task.cancelled():
-        task.exception()
