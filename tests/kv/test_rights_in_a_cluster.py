@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.kv.real_cluster import SPACE, RealCluster, real_cluster, until
+from tests.security.tls_files import takes_tokens, tls_files
 from waltz_ray import kv
 from waltz_ray.cli import main
-from waltz_ray.config import KvConfig, ServerConfig
+from waltz_ray.config import KvConfig
 from waltz_ray.errors import AccessRefused, KvNotReady
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.settings import KvClientConfig
@@ -38,15 +39,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, ray_head: str, files: Path) -> Iterator[RealCluster]:
-    own, key, authority = (f"{files}/{name}" for name in ("server.pem", "server.key", "authority.pem"))
+    own, key, authority = of_cluster = tls_files(files)
     port = KvConfig(actors=2, tls_certificate=own, tls_key=key, tls_clients=authority)
-    server = ServerConfig(
-        tls_certificate=own,
-        tls_key=key,
-        tls_clients=authority,
-        tls_certificates_optional=True,
-        tls_authority=authority,
-    )
+    server = takes_tokens(of_cluster)
     directory = tmp_path_factory.mktemp("kvrights")
     with real_cluster("kvrights", directory, ray_head, port, 1, server) as running:
         running.wait_served(2)

@@ -625,22 +625,24 @@ def test_a_quorum_of_members_commits() -> None:
     assert bench.appended(1, 12) == []
 
 
-def test_what_was_in_flight_is_sent_again_when_the_next_session_opens() -> None:
-    retained = RetainedRecords(8, 1 << 20)
-    retained.append(records(8, 13))
+def opened_with(first_id: int) -> Bench:
+    """All replicas have 9, and the session before had records up to 12 in flight, retained from ``first_id`` on."""
+    retained = RetainedRecords(first_id, 1 << 20)
+    retained.append(records(first_id, 13))
     bench = Bench(ALL, retained)
     for replica_id in ALL:
         bench.opened(replica_id, 9)
+    return bench
+
+
+def test_what_was_in_flight_is_sent_again_when_the_next_session_opens() -> None:
+    bench = opened_with(8)
     sent = only(bench.written(), AppendToReplicas)
     assert (sent.replica_ids, sent.batch.first_id, sent.batch.last_id) == ((0, 1, 2), 10, 12)
 
 
 def shows_that_marks_hold_nobody_up() -> None:
-    retained = RetainedRecords(5, 1 << 20)
-    retained.append(records(5, 13))
-    bench = Bench(ALL, retained)
-    for replica_id in ALL:
-        bench.opened(replica_id, 9)
+    bench = opened_with(5)
     effects = [effect for effect in bench.written() if isinstance(effect, AppendToReplicas | SetReplicaMark)]
     assert [type(effect) for effect in effects] == [AppendToReplicas, SetReplicaMark], "what waited goes first"
     assert effects[-1] == SetReplicaMark(S, 0, 9)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.security.tls_files import takes_tokens, tls_files
 from waltz_ray.bring_up import bring_up, take_down_in
 from waltz_ray.cli import main
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, StorageConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.security.certificates import make_certificates
@@ -24,17 +25,10 @@ NAME = "topicstls"
 def secure(directory: Path) -> ClusterConfig:
     """As ``waltz up`` makes it of its flags."""
     make_certificates(directory, ["127.0.0.1"], ["ann"], 2)
-    own, key, authority = (str(directory / name) for name in ("server.pem", "server.key", "authority.pem"))
+    own, key, authority = of_cluster = tls_files(directory)
     rights = directory / "rights.json"
     entries = [{"client": "ann", "space": "*", "may": ["read", "append"]}]
     rights.write_text(json.dumps({"tls_only": True, "clients": {"ann": {}}, "rights": entries}))
-    server = ServerConfig(
-        tls_certificate=own,
-        tls_key=key,
-        tls_clients=authority,
-        tls_certificates_optional=True,
-        tls_authority=authority,
-    )
     return ClusterConfig(
         NAME,
         str(directory / "cluster"),
@@ -42,7 +36,7 @@ def secure(directory: Path) -> ClusterConfig:
         1,
         1,
         storage=StorageConfig(tls_certificate=own, tls_key=key, tls_authority=authority, tls_only=True),
-        server=server,
+        server=takes_tokens(of_cluster),
         kv=KvConfig(tls_certificate=own, tls_key=key, tls_clients=authority),
         topics=TopicConfig(actors=1),
         http=HttpConfig(tls_certificate=own, tls_key=key, tls_clients=authority, interval_ms=500),
