@@ -576,6 +576,11 @@ class HttpConfig:
     """Path of a PEM file with the authorities of clients: a certificate of one of them says who comes with TLS, another
     one is refused, and who has none may show a token. Empty = nobody is asked for one."""
 
+    @property
+    def scheme(self) -> str:
+        """How the page's address begins."""
+        return "https" if self.tls_certificate else "http"
+
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")

@@ -10,6 +10,7 @@ from waltz_ray.kv.model import (
     Delete,
     Expired,
     ItemKey,
+    ItemWrite,
     Lock,
     Own,
     Record,
@@ -39,7 +40,7 @@ UNITS = st.builds(Unit, st.sampled_from(MASKS), st.integers(0, 0xFFF))
 ENTRIES = st.builds(SnapshotItem, st.integers(0, 255), NAMES, st.binary(max_size=50), IDS)
 TYPES = st.integers(0, 255)
 
-WRITES: st.SearchStrategy[Set | Delete | Touch] = st.one_of(
+WRITES: st.SearchStrategy[ItemWrite] = st.one_of(
     st.builds(Set, KEYS, TYPES, st.binary(max_size=50), ULONGS, st.binary(max_size=255), REQUESTS, TIMES),
     st.builds(Delete, KEYS, REQUESTS, TIMES),
     st.builds(Touch, KEYS, ULONGS, REQUESTS, TIMES),

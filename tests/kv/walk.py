@@ -14,6 +14,7 @@ from waltz_ray.kv.model import (
     Delete,
     Expired,
     ItemKey,
+    ItemWrite,
     Lock,
     Own,
     Record,
@@ -96,11 +97,11 @@ class Walk:
 
     def _write(self) -> Record:
         record = self._single()
-        if not isinstance(record, Set | Delete | Touch) or self._company.random() < 0.8:
+        if not isinstance(record, ItemWrite) or self._company.random() < 0.8:
             return record
         chance = self._company
         keys = [ItemKey(chance.randrange(2), chance.randrange(3), chance.choice(NAMES)) for _ in range(3)]
-        others: list[Set | Delete | Touch] = [
+        others: list[ItemWrite] = [
             Delete(keys[0], at_ms=self.now_ms),
             Set(keys[1], 4, chance.randbytes(3)),
             Touch(keys[2], self.now_ms),

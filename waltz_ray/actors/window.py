@@ -66,7 +66,7 @@ class Window:
     def url(self) -> str:
         """Of the page, "" while there is none."""
         endpoint = self.endpoint
-        return "" if endpoint is None else f"{'https' if self._config.tls_certificate else 'http'}://{endpoint}/"
+        return "" if endpoint is None else f"{self._config.scheme}://{endpoint}/"
 
     def _see(self) -> ClusterStatus:
         self._listen()

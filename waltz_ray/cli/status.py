@@ -74,7 +74,7 @@ def status(
 def _pages(view: ClusterStatus, joined: str) -> Iterator[Table | Text]:
     """What is shown, from the top; a line of text is never cut."""
     zookeeper = f"{view.zookeeper or '?'} ({_zookeeper_state(view.zookeeper_state)})"
-    scheme = "https" if view.config is not None and view.config.http.tls_certificate else "http"
+    scheme = "http" if view.config is None else view.config.http.scheme
     http = f"   {scheme}://{view.manager.http}/" if view.manager.http else ""
     yield Text(f"cluster {view.cluster}   Ray {joined}   ZooKeeper {zookeeper}{http}")
     if len(view.spaces) > 1:

@@ -62,7 +62,7 @@ class LightFuture(Future[T]):
         with _LOCK:
             if not self._full:
                 self._waiters: list[Any] = []
-                self._done_callbacks = [*([] if self._first is None else [self._first]), *(self._further or ())]
+                self._done_callbacks = self._callbacks()
                 self._condition = threading.Condition()
                 self._full = True
         return self.__dict__[name]
@@ -102,11 +102,10 @@ class LightFuture(Future[T]):
                 assert self._state != FINISHED, "a future has one result"
                 self._result = result
                 self._state = FINISHED
-                first = self._first
         if not light:
             super().set_result(result)
-        elif first is not None:
-            self._call(first)
+        elif self._first is not None:
+            self._call()
 
     def set_exception(self, exception: BaseException | None) -> None:
         with _LOCK:
@@ -115,15 +114,18 @@ class LightFuture(Future[T]):
                 assert self._state != FINISHED, "a future has one result"
                 self._exception = exception
                 self._state = FINISHED
-                first = self._first
         if not light:
             super().set_exception(exception)
-        elif first is not None:
-            self._call(first)
+        elif self._first is not None:
+            self._call()
 
-    def _call(self, first: Callable[[Future[T]], Any]) -> None:
+    def _callbacks(self) -> list[Callable[[Future[T]], Any]]:
+        """In their order."""
+        return [] if self._first is None else [self._first, *(self._further or ())]
+
+    def _call(self) -> None:
         """It has its result: those who want to be called are, as by the base class."""
-        for callback in (first, *(self._further or ())):
+        for callback in self._callbacks():
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - a callback's own affair; the next one is called all the same

@@ -15,6 +15,7 @@ __all__ = [
     "Expired",
     "Item",
     "ItemKey",
+    "ItemWrite",
     "Lock",
     "LockHeld",
     "MAX_MAP_NAME_BYTES",
@@ -149,11 +150,14 @@ class Touch:
     at_ms: int = 0
 
 
+ItemWrite = Set | Delete | Touch
+
+
 @value()
 class Several:
     """These writes of one partition, in one transaction: all of them, or none, in this order and of one version."""
 
-    writes: tuple[Set | Delete | Touch, ...]
+    writes: tuple[ItemWrite, ...]
 
 
 @value()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from waltz_ray.kv.keeper_types import Answer, AppendRecord, Effect, UnitDrained
 from waltz_ray.kv.messages import FailCode, FailInfo
-from waltz_ray.kv.model import Delete, Record, Set, Several, Touch
+from waltz_ray.kv.model import ItemWrite, Record, Set, Several
 from waltz_ray.kv.routing import Unit, partition_of
 
 __all__ = ["Orders", "Sent", "rest_on"]
@@ -43,7 +43,7 @@ class _Together:
         self.number = number
         self.sent: list[tuple[Sent, Unit]] = []
         self.units: dict[Unit, None] = {}
-        self.writes: list[Set | Delete | Touch] = []
+        self.writes: list[ItemWrite] = []
         self.size_bytes = 0
 
     def effect(self, partition: int) -> AppendRecord:
@@ -90,14 +90,14 @@ class Orders:
         """Have it appended under the read lock of ``unit``; ``sent`` is told how that has ended."""
         partition = partition_of(unit.bucket, self.partitions)
         self._under_way[unit] += 1
-        if isinstance(record, Set | Delete | Touch):
+        if isinstance(record, ItemWrite):
             self._join(partition, sent, unit, record)
             return
         number = self.number()
         self._sent[number] = [(sent, unit)]
         self.effects.append(AppendRecord(number, partition, (unit,), record))
 
-    def _join(self, partition: int, sent: Sent, unit: Unit, write: Set | Delete | Touch) -> None:
+    def _join(self, partition: int, sent: Sent, unit: Unit, write: ItemWrite) -> None:
         together = self._together.get(partition)
         if together is None:
             together = self._together[partition] = _Together(self.number())

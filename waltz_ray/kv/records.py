@@ -19,6 +19,7 @@ from waltz_ray.kv.model import (
     Delete,
     Expired,
     ItemKey,
+    ItemWrite,
     Lock,
     Own,
     Record,
@@ -39,9 +40,8 @@ __all__ = ["decode_record", "encode_record", "header_of"]
 
 VERSION = 0
 
-_OF_ITEMS = (Set, Delete, Touch)
 _WRITES = (b"\1", b"\2", b"\3")
-"""The first byte of these."""
+"""The first byte of writes of items."""
 
 T = TypeVar("T", Own, Release)
 
@@ -65,7 +65,7 @@ _FULL = bytes((1, VERSION, _ALL))
 
 def header_of(record: Record) -> int:
     """The transaction header of ``record``, a signed 32 bit number: the hash of what it is about, 0 if of nothing."""
-    if isinstance(record, _OF_ITEMS):
+    if isinstance(record, ItemWrite):
         found = record.key.hash
     elif isinstance(record, Lock | Unlock):
         found = fnv1a_32(record.name)
@@ -99,7 +99,7 @@ def _set(record: Set) -> bytes:
     return b"".join((head, name, _ITEM.pack(record.type, record.deadline_ms, len(map_name)), map_name, record.data))
 
 
-def _requested(kind: int, record: Set | Delete | Touch | Lock | Unlock) -> bytes:
+def _requested(kind: int, record: ItemWrite | Lock | Unlock) -> bytes:
     """The head of a record that a client may have asked for."""
     flags = (record.request != NOBODYS and _REQUEST_FLAG) | (record.at_ms != 0 and _TIME_FLAG)
     parts = [_HEAD.pack(kind, VERSION, flags)]
@@ -179,9 +179,10 @@ def decode_record(data: bytes | memoryview) -> Record:
         raise WireError(f"kv record kind {kind} is unknown: a newer waltz_ray has written it, or no kv actor at all")
     if version != VERSION:
         raise WireError(f"kv record kind {kind} has version {version}, and {VERSION} is the newest known here")
-    source = RecordReader(bytes(data))
     try:
-        return reader(source)
+        if len(data) >= _FULL_SET.size and data[:3] == _FULL:
+            return _read_full_set(bytes(data))
+        return reader(RecordReader(bytes(data)))
     except struct.error:
         raise WireError(f"kv record kind {kind} is cut short: it has {len(data)} bytes") from None
     except UnicodeDecodeError as error:
@@ -238,7 +239,7 @@ _REQUEST_IDS = struct.Struct(">QQQ")
 
 
 def _read_full_set(data: bytes) -> Set:
-    """Of one that begins with ``_FULL``, as nearly all do: a quarter of the time of reading its parts."""
+    """Of one that begins with ``_FULL``, as nearly all do: half the time of reading its parts."""
     _, _, _, client, sequence, settled, at_ms, map_hash, key_hash, length = _FULL_SET.unpack_from(data)
     name_end = _FULL_SET.size + length
     kind, deadline_ms, map_length = _ITEM.unpack_from(data, name_end)
@@ -254,9 +255,6 @@ def _read_full_set(data: bytes) -> Set:
 
 
 def _read_set(source: RecordReader) -> Set:
-    data = source.data
-    if len(data) >= _FULL_SET.size and data[2] == _ALL:
-        return _read_full_set(data)
     request, at_ms = source.request()
     key = source.key()
     kind, deadline_ms, length = source.unpack(_ITEM)
@@ -281,16 +279,13 @@ def _read_touch(source: RecordReader) -> Touch:
 
 def _read_several(source: RecordReader) -> Several:
     (count,) = source.unpack(_COUNT)
-    writes: list[Set | Delete | Touch] = []
+    writes: list[ItemWrite] = []
     for _ in range(count):  # a count that lies ends at the first write that is not there
         (length,) = source.unpack(_COUNT)
         data = source.take(length)
-        if len(data) >= _FULL_SET.size and data[:3] == _FULL:
-            writes.append(_read_full_set(data))
-            continue
         if data[:1] not in _WRITES:  # also another of kind 13: nothing nests
             raise WireError(f"kv record kind 13 has what is no write: {data[:2].hex() or 'nothing'}")
-        writes.append(cast("Set | Delete | Touch", decode_record(data)))
+        writes.append(cast("ItemWrite", decode_record(data)))
     source.end()
     if not writes:
         raise WireError("kv record kind 13 has no writes")

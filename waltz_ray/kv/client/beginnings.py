@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 
 from waltz_ray.kv.model import (
     BARRIER,
-    Delete,
     Expired,
     Item,
     ItemKey,
+    ItemWrite,
     Record,
-    Set,
     Several,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotEnd,
-    Touch,
 )
 from waltz_ray.kv.state import MemoryState
 from waltz_ray.kv.tables import Table, item_key_of
@@ -50,6 +48,6 @@ class WatchBeginning:
         if isinstance(record, Several):
             writes = tuple(each for each in record.writes if self._wanted(each.key))
             return Several(writes) if writes else BARRIER
-        if isinstance(record, Set | Delete | Touch):
+        if isinstance(record, ItemWrite):
             return record if self._wanted(record.key) else BARRIER
         return record if isinstance(record, SnapshotBegin | SnapshotEnd) else BARRIER

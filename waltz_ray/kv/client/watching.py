@@ -11,7 +11,7 @@ from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import InvalidInput
 from waltz_ray.kv.client.beginnings import WatchBeginning
 from waltz_ray.kv.client.values import KvName, name_text, value_of
-from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, Record, Set, Several, Touch
+from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, ItemWrite, Record, Set, Several
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import fnv1a_32
 
@@ -133,7 +133,7 @@ class _Reader:
             for key, expired in record.items:
                 if self._wanted(key):
                     yield ItemExpired(name_text(key.name), expired, partition)
-        elif isinstance(record, Set | Delete | Touch) and self._wanted(record.key):
+        elif isinstance(record, ItemWrite) and self._wanted(record.key):
             name = name_text(record.key.name)
             if isinstance(record, Set):
                 yield self._set(record.key, Item(record.type, record.data, version, record.deadline_ms), partition)
