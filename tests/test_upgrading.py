@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -22,7 +23,7 @@ from waltz_ray.runtime.status import (
     ReplicaStatus,
     ServerStatus,
 )
-from waltz_ray.upgrading import upgrade_plan, upgrade_rolling
+from waltz_ray.upgrading import change_settings, upgrade_plan, upgrade_rolling
 
 ORDER = ["server/0", "server/1", "replica/0", "replica/1", "replica/2", "cluster-manager"]
 
@@ -41,6 +42,7 @@ class Cluster:
     servers: tuple[int, ...] = (0, 1)
     interrupt_at: int = 10**9
     broken: str = ""
+    on_change: Callable[[], object] = lambda: None
     _starting: dict[str, int] = field(default_factory=dict)
     _moves: int = 0
 
@@ -68,6 +70,9 @@ class Cluster:
             raise Interrupted
         assert not self._starting, f"{what} while {self._starting} is being started"
         self.done.append(what)
+
+    def changes(self, settings: str) -> None:
+        self.on_change()
 
     def restart(self, actor: str) -> None:
         self._does(actor)
@@ -180,6 +185,62 @@ def test_nothing_is_started_again_while_something_does_not_serve(store: UpgradeS
 def test_one_upgrade_at_a_time(store: UpgradeStore) -> None:
     with pytest.raises(CoordinationError, match="held by rebalance"):
         run(store, Cluster(broken="lock"))
+
+
+Kinds = frozenset[str]
+CHANGES: list[tuple[str, Kinds]] = [
+    ("takes TLS", frozenset({"server", "cluster-manager"})),
+    ("speaks it", frozenset({"replica"})),
+]
+
+
+def changed(store: UpgradeStore, cluster: Cluster, changes: list[tuple[str, Kinds]]) -> list[str]:
+    """``changes`` carried out: settings are a line in what is done."""
+
+    def begin(name: str, upgrade: RollingUpgrade) -> None:
+        assert store.read() is None
+        store.write(upgrade)
+        cluster.done.append(name)
+        cluster.changes(name)
+
+    now = iter(range(10_000))
+    plan = [(kinds, partial(begin, name)) for name, kinds in changes]
+    return change_settings(store, cluster, plan, lambda text: None, 60, lambda s: None, lambda: next(now) / 100)
+
+
+CHANGED = [
+    *("takes TLS", "drain 0", "server/0", "keep 0", "drain 1", "server/1", "keep 1", "cluster-manager"),
+    *("speaks it", "replica/0", "replica/1", "replica/2"),
+]
+
+
+def test_settings_are_changed_one_after_the_other_and_who_reads_them_started_again(store: UpgradeStore) -> None:
+    cluster = Cluster()
+    assert changed(store, cluster, CHANGES) == [each for each in CHANGED if "/" in each or each == "cluster-manager"]
+    assert cluster.done == CHANGED
+    assert store.read() is None
+
+
+@pytest.mark.parametrize("at", [n for n, each in enumerate(CHANGED) if each not in dict(CHANGES)])
+def test_a_change_that_was_interrupted_is_finished_before_the_next(store: UpgradeStore, at: int) -> None:
+    """Who asks again plans anew, from the settings that are kept by then."""
+    cluster = Cluster(interrupt_at=at)
+    with pytest.raises(Interrupted):
+        changed(store, cluster, CHANGES)
+    assert store.read() is not None
+    cluster.interrupt_at = 10**9
+    kept = [name for name, _ in CHANGES if name in cluster.done]
+    changed(store, cluster, [change for change in CHANGES if change[0] not in kept])
+    assert cluster.done == CHANGED
+    assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_a_process_that_may_have_read_the_old_settings_is_started_again(store: UpgradeStore) -> None:
+    """It crashed after the look with which the change began, and before the settings were kept."""
+    cluster = Cluster()
+    cluster.on_change = lambda: cluster.pids.update({"replica/1": 77})
+    changed(store, cluster, CHANGES[1:])
+    assert cluster.pids["replica/1"] == 177
 
 
 def test_a_damaged_node_is_named(store: UpgradeStore) -> None:

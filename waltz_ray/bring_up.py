@@ -19,7 +19,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,12 +76,14 @@ from waltz_ray.runtime.status import (
     TopicActorStatus,
 )
 from waltz_ray.security.addresses import check_addresses
+from waltz_ray.security.client_rights import check_rights_can_hold
 from waltz_ray.security.secret_file import make_secret
 
 __all__ = [
     "Cluster",
     "bring_up",
     "check_layers_come_in",
+    "check_settings",
     "cluster_status",
     "holds_cluster",
     "missing",
@@ -93,6 +95,7 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
+_CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,25 @@ class Cluster:
 
 
 def bring_up(
-    config: ClusterConfig, address: str = "", *, progress: Progress = lambda text: None, deadline_s: float = 120.0
+    config: ClusterConfig,
+    address: str = "",
+    *,
+    progress: Progress = lambda text: None,
+    deadline_s: float = 120.0,
+    settings_follow: bool = False,
 ) -> Cluster:
     """Have ``config``'s cluster running on the Ray at ``address`` ("host:port", "auto"; "" = one of our own).
 
     ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
     missing, if it is not up within ``deadline_s``: it goes on trying then, and can be looked at. Any other end leaves
     nothing running that was not running before, also Ctrl-C and SIGTERM, which raise KeyboardInterrupt. The process
-    stays connected to Ray.
+    stays connected to Ray. ``settings_follow``: settings of a cluster that is there are the caller's to change then,
+    and rights that it cannot have before; else what differs is a warning.
     """
     if not os.path.isabs(config.directory):
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
     with interruptible(), _one_at_a_time(config.directory, progress):
-        attempt = _Attempt(config, progress, time.monotonic() + deadline_s)
+        attempt = _Attempt(config, progress, time.monotonic() + deadline_s, settings_follow)
         try:
             return attempt.run(address)
         except PartitionNotReady:
@@ -142,8 +151,9 @@ def bring_up(
 class _Attempt:
     """One bring-up: what was found, what is known by now, and how to have it as it was."""
 
-    def __init__(self, config: ClusterConfig, progress: Progress, deadline: float) -> None:
+    def __init__(self, config: ClusterConfig, progress: Progress, deadline: float, settings_follow: bool) -> None:
         self._config = config
+        self._settings_follow = settings_follow
         self._progress = progress
         self._deadline = deadline
         self._first_time = cluster_file.read(config.directory) is None
@@ -167,7 +177,9 @@ class _Attempt:
             recorded = from_json(info.settings).config
             wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
             check_layers_come_in(wanted)
-            guards = guards_with_rights(self._known.zookeeper, replace(wanted, rights_file=self._config.rights_file))
+            later = self._settings_follow and not recorded.server.tls_certificate
+            rights_file = "" if later else self._config.rights_file
+            guards = guards_with_rights(self._known.zookeeper, replace(wanted, rights_file=rights_file))
             for config in (recorded, wanted):
                 check_addresses(config, _addresses(), self._config.insecure or recorded.insecure, guards)
             make_secret(recorded.secret_path)
@@ -193,7 +205,7 @@ class _Attempt:
             kv=kv,
             topics=topics,
             was_running=was_running,
-            warnings=tuple(_warnings(status, self._config)),
+            warnings=(*_troubles(status), *([] if self._settings_follow else _unused(status, self._config))),
         )
 
     def undo(self) -> None:
@@ -638,18 +650,36 @@ def _tls_of_replicas(config: ClusterConfig) -> tuple[str | bool, ...]:
     return storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
 
 
-def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
+def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool) -> None:
+    """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
+    would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
+    of Ray's nodes, as far as they are known."""
+    check_layers_come_in(wanted)
+    guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))
+    if guards.rights is None:
+        guards = replace(guards, rights=guards_of_file(wanted).rights)
+    if guards.rights is not None:
+        check_rights_can_hold(wanted, wanted.kv.actors, wanted.topics.actors)
+    check_addresses(wanted, nodes, insecure or wanted.insecure, guards)
+
+
+def _troubles(status: ClusterStatus) -> list[str]:
     found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
     if status.manager.http_error:
         found.append(f"the manager {status.manager.http_error}; it tries again")
-    recorded = status.config
+    return found
+
+
+def _unused(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
+    """What the cluster was made with otherwise."""
+    found, recorded = list[str](), status.config
     if recorded is not None and wanted.http.port not in (0, recorded.http.port):
         port = recorded.http.port or "any free one"
-        found.append(f"the HTTP port was decided at the first start ({port}): {wanted.http.port} is not used")
+        found.append(f"the HTTP port is what it was ({port}): {wanted.http.port} is not used; {_CHANGED_BY}")
     if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
         found.append(
-            f"TLS was decided at the first start ({recorded.server.tls_certificate or 'none'}): "
-            f"{wanted.server.tls_certificate} is not used"
+            f"TLS is what it was ({recorded.server.tls_certificate or 'none'}): "
+            f"{wanted.server.tls_certificate} is not used; {_CHANGED_BY}"
         )
     if (
         recorded is not None
@@ -657,8 +687,8 @@ def _warnings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
         and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
     ):
         found.append(
-            f"TLS of replicas was decided at the first start ({recorded.storage.tls_certificate or 'none'}): "
-            f"{wanted.storage.tls_certificate} is not used for them"
+            f"TLS of replicas is what it was ({recorded.storage.tls_certificate or 'none'}): "
+            f"{wanted.storage.tls_certificate} is not used for them; {_CHANGED_BY}"
         )
     if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
         path = recorded.secret_path

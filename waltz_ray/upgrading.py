@@ -1,10 +1,11 @@
-"""``waltz upgrade --rolling``: every process of a cluster is replaced, one at a time, while it serves."""
+"""Processes of a cluster are replaced, one at a time, while it serves: all of them by ``waltz upgrade --rolling``, and
+those that read settings which ``waltz apply`` changes."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,11 +14,11 @@ from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import ClusterNotFound, PartitionNotReady
 from waltz_ray.members import Members
 from waltz_ray.protocol.cluster_members import ClusterMembers
-from waltz_ray.protocol.rolling import RollingUpgrade, in_order
+from waltz_ray.protocol.rolling import UNSEEN, RollingUpgrade, in_order
 from waltz_ray.runtime.findings import what_is_not_whole
 from waltz_ray.runtime.status import ClusterStatus
 
-__all__ = ["UpgradeHands", "UpgradeResult", "hands_of", "upgrade_plan", "upgrade_rolling"]
+__all__ = ["UpgradeHands", "UpgradeResult", "change_settings", "hands_of", "upgrade_plan", "upgrade_rolling"]
 
 Progress = Callable[[str], None]
 
@@ -89,6 +90,30 @@ def upgrade_rolling(
         return run.all()
 
 
+def change_settings(
+    store: UpgradeStore,
+    hands: UpgradeHands,
+    changes: Iterable[tuple[Container[str], Callable[[RollingUpgrade], None]]],
+    progress: Progress,
+    step_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """One change of settings after the other, each with a restart of who reads them; who was started again.
+
+    A change: the kinds of these actors, and what keeps the settings and the beginning of the upgrade, both or none
+    (``SettingsStore.change``). An upgrade that was interrupted is finished first. Raises as ``upgrade_rolling``.
+    """
+    run, restarted = _Run(store, hands, progress, step_s, sleep, clock), list[str]()
+    with hands.lock():
+        if store.read() is not None:
+            restarted += run.all().restarted
+        for kinds, begin in changes:
+            begin(run.planned(kinds))
+            restarted += run.all().restarted
+    return restarted
+
+
 @dataclass
 class _Run:
     store: UpgradeStore
@@ -100,6 +125,9 @@ class _Run:
 
     def all(self) -> UpgradeResult:
         self.upgrade = self.store.read() or self._begun()
+        if not self.upgrade.looked:
+            self._say = "beginning"
+            self._noted(self.upgrade.seeing(processes_of(self._whole())))
         restarted: list[str] = []
         if self.upgrade.drained is not None and f"server/{self.upgrade.drained}" not in self._left():
             self._kept()  # it had been started again when the one before us was interrupted
@@ -120,6 +148,12 @@ class _Run:
         upgrade = RollingUpgrade(before)
         self.store.write(upgrade)
         return upgrade
+
+    def planned(self, kinds: Container[str]) -> RollingUpgrade:
+        """Of the actors of these kinds, whichever process they have once settings have been changed."""
+        self._say = "beginning"
+        now = processes_of(self._whole())
+        return RollingUpgrade({name: UNSEEN for name in now if name.partition("/")[0] in kinds})
 
     def _left(self) -> list[str]:
         """By the last look that the manager allows: while it is being started again itself it is waited for."""

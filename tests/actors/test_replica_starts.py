@@ -118,7 +118,7 @@ def with_records(rig: Rig) -> str:
 def test_a_replica_without_the_secret_says_so_and_serves_when_it_has_come(rig: Rig) -> None:
     """Nobody is believed without it, and nothing is made before."""
     path = rig.directory / "elsewhere.secret"
-    host = ReplicaHost(rig.cluster, rig.zookeeper, 0, str(rig.directory), CONFIG, "127.0.0.1", str(path))
+    host = ReplicaHost(rig.cluster, rig.zookeeper, 0, str(rig.directory), lambda store: CONFIG, "127.0.0.1", str(path))
     try:
         until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
         assert f"the cluster's secret {path} cannot be read (No such file or directory)" in host.status().reason
@@ -136,7 +136,9 @@ def test_a_replica_without_its_certificate_says_so_and_serves_when_it_has_come(r
     certificate, key, authority = (str(files / name) for name in ("server.pem", "server.key", "authority.pem"))
     config = replace(CONFIG, tls_certificate=certificate, tls_key=key, tls_authority=authority, tls_only=True)
     secret = secret_in(rig.directory)
-    host = ReplicaHost(rig.cluster, rig.zookeeper, 0, str(rig.directory), config, "127.0.0.1", secret.path)
+    host = ReplicaHost(
+        rig.cluster, rig.zookeeper, 0, str(rig.directory), lambda store: config, "127.0.0.1", secret.path
+    )
     try:
         until(lambda: host.health() is ActorState.REFUSED, "the start is refused")
         assert f"TLS cannot be used ({certificate}, {key}): No such file or directory" in host.status().reason

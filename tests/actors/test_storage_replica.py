@@ -118,7 +118,7 @@ class Rig:
             self.zookeeper,
             replica_id,
             str(self.directory),
-            config,
+            lambda store: config,
             "127.0.0.1",
             secret_in(self.directory).path,
         )
@@ -283,7 +283,7 @@ import sys
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
 secret = f"{sys.argv[3]}/cluster.secret"
-host = ReplicaHost(sys.argv[1], sys.argv[2], 0, sys.argv[3], StorageConfig(), "127.0.0.1", secret)
+host = ReplicaHost(sys.argv[1], sys.argv[2], 0, sys.argv[3], lambda store: StorageConfig(), "127.0.0.1", secret)
 sys.stdin.read()
 """
 
@@ -319,7 +319,9 @@ def test_acknowledged_records_outlive_sigkill(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_a_replica_waits_for_zookeeper(tmp_path: Path) -> None:
-    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), CONFIG, "127.0.0.1", secret_in(tmp_path).path)
+    host = ReplicaHost(
+        "c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", secret_in(tmp_path).path
+    )
     try:
         until(lambda: "127.0.0.1:1" in host.status().reason, "the reason names ZooKeeper's address")
         assert host.health() is ActorState.STARTING

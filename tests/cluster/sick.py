@@ -95,7 +95,7 @@ class _Hosted:
             cluster.zookeeper,
             number,
             str(cluster.directory),
-            cluster.storage,
+            lambda store: cluster.storage,
             "127.0.0.1",
             cluster.secret.path,
             cluster.disks[number],

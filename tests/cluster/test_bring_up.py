@@ -172,12 +172,13 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
 def test_a_port_that_is_not_used_is_warned_of() -> None:
     first, now = ClusterConfig("c"), ClusterConfig("c", http=HttpConfig(port=9464))
     status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
-    assert bringing_up._warnings(status, first) == []
-    (warning,) = bringing_up._warnings(status, now)
-    assert warning == "the HTTP port was decided at the first start (any free one): 9464 is not used"
-    assert bringing_up._warnings(replace(status, config=now), now) == []
+    assert bringing_up._unused(status, first) == []
+    (warning,) = bringing_up._unused(status, now)
+    by = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
+    assert warning == f"the HTTP port is what it was (any free one): 9464 is not used; {by}"
+    assert bringing_up._unused(replace(status, config=now), now) == []
     taken = replace(status, manager=replace(status.manager, http_error="cannot listen"))
-    assert bringing_up._warnings(taken, first) == ["the manager cannot listen; it tries again"]
+    assert bringing_up._troubles(taken) == ["the manager cannot listen; it tries again"]
 
 
 def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
@@ -186,7 +187,7 @@ def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
     status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
     storage = StorageConfig(tls_certificate="/a.pem", tls_key="/a.key", tls_authority="/b.pem")
     now = replace(first, storage=storage)
-    (warning,) = bringing_up._warnings(status, now)
-    assert warning == "TLS of replicas was decided at the first start (none): /a.pem is not used for them"
-    assert bringing_up._warnings(replace(status, config=now), now) == []
-    assert bringing_up._warnings(status, first) == []
+    (warning,) = bringing_up._unused(status, now)
+    assert warning.startswith("TLS of replicas is what it was (none): /a.pem is not used for them; waltz apply")
+    assert bringing_up._unused(replace(status, config=now), now) == []
+    assert bringing_up._unused(status, first) == []

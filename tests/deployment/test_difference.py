@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from waltz_ray.actors.settings import Settings, from_json, to_json
-from waltz_ray.config import ClusterConfig, DiskConfig
-from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference
+from waltz_ray.config import ClusterConfig, DiskConfig, KvConfig, ServerConfig
+from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference, with_settings
 from waltz_ray.deployment.file import parse
+from waltz_ray.errors import ConfigError
 from waltz_ray.protocol.spaces import Space, SpaceState
 
 CLUSTER = ClusterConfig("prod", "/x", disks=(DiskConfig("/d"), DiskConfig("/d", "b"), DiskConfig()))
@@ -54,7 +55,10 @@ def test_nothing_changes_where_nothing_is_said_or_the_same(text: str) -> None:
         ("replication: 3", Verb.REFUSE, "replication", 0, 3, 3),
         ("disks: [{}, {}, {}]", Verb.REFUSE, "disks", CLUSTER.disks, (DiskConfig(),) * 3, 3),
         ("zookeeper: a:1", Verb.REFUSE, "zookeeper", "", "a:1", 3),
-        ("server:\n  port: 7", Verb.REFUSE, "server.port", 0, 7, 4),
+        ("server:\n  port: 7", Verb.CHANGE, "server.port", 0, 7, 4),
+        ("storage:\n  connections: 7\n  repair: true", Verb.CHANGE, "storage.connections", 256, 7, 4),
+        ("http: {host: 127.0.0.1, port: 9464}", Verb.CHANGE, "http.port", 0, 9464, 3),
+        ("secret_file: /s", Verb.REFUSE, "secret_file", "", "/s", 3),
         ("kv: {actors: 3}", Verb.CHANGE, "kv.actors", 2, 3, 3),
         ("topics: {actors: 1}", Verb.CHANGE, "topics.actors", 0, 1, 3),
         ("kv: {actors: 1}", Verb.REFUSE, "kv.actors", 2, 1, 3),
@@ -79,7 +83,33 @@ def test_nothing_changes_where_nothing_is_said_or_the_same(text: str) -> None:
 def test_what_differs(text: str, verb: Verb, what: str, before: object, after: object, line: int) -> None:
     found = [each for each in changes(text) if each.verb is not Verb.NOTE]
     assert [replace(each, why="") for each in found] == [Change(verb, what, before, after, line)]
-    assert bool(found[0].why) == (verb is Verb.REFUSE), "a refusal says why"
+    setting = what.partition(".")[0] in ("server", "storage", "http")
+    assert bool(found[0].why) == (verb is Verb.REFUSE or setting), "a refusal says why, and what takes its time"
+
+
+def test_what_goes_wrong_while_processes_have_either_settings_is_refused_with_its_line() -> None:
+    server = ServerConfig(tls_certificate="/c", tls_key="/k", tls_authority="/a")
+    seen = SeenCluster(replace(CLUSTER, server=server), SEEN.layers, SEEN.spaces)
+    found = changes("kv:\n  tls_certificate: /c\n  tls_key: /k", seen)
+    assert [(each.verb, each.what, each.line) for each in found] == [
+        (Verb.REFUSE, "kv.tls_certificate", 4),
+        (Verb.CHANGE, "kv.tls_key", 5),
+    ]
+    assert "take that away first" in found[0].why
+
+
+def test_settings_that_do_not_go_together_are_an_error() -> None:
+    """Each in the file is well by itself, and with defaults."""
+    seen = SeenCluster(replace(CLUSTER, kv=KvConfig(session_ms=1000)), SEEN.layers, SEEN.spaces)
+    with pytest.raises(ConfigError, match="lease_margin_ms"):
+        changes("kv: {lease_margin_ms: 1400}", seen)
+
+
+def test_the_settings_as_they_would_be() -> None:
+    found = changes("storage:\n  connections: 7\nserver: {port: 7}\nkv: {actors: 3, idle_ms: 5}")
+    wanted = with_settings(SEEN.config, found)
+    storage, server = replace(CLUSTER.storage, connections=7), replace(CLUSTER.server, port=7)
+    assert wanted == replace(CLUSTER, storage=storage, server=server, kv=replace(CLUSTER.kv, idle_ms=5))
 
 
 def test_nothing_is_taken_away() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
-from waltz_ray.config import KvConfig
 from waltz_ray.kv.serving.actor import KvActor
 from waltz_ray.runtime.status import ActorState
 
 
-def test_who_has_stopped_to_follow_the_spaces_says_so(tmp_path: Path) -> None:
+def test_who_has_stopped_to_follow_the_spaces_says_so() -> None:
     async def ends() -> None:
-        actor = KvActor("demo", "127.0.0.1:1", 0, KvConfig(actors=1, host="127.0.0.1"), str(tmp_path))
+        actor = KvActor("demo", "127.0.0.1:1", 0)
 
         async def broken() -> None:
             raise TypeError("a bug")

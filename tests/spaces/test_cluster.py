@@ -39,7 +39,7 @@ class ManagedCluster(Cluster):
     def start_replica(self, replica_id: int) -> None:
         where = str(self.directory)
         self.hosts[replica_id] = ReplicaHost(
-            self.name, self.zookeeper, replica_id, where, self._storage, "127.0.0.1", self.secret.path
+            self.name, self.zookeeper, replica_id, where, lambda store: self._storage, "127.0.0.1", self.secret.path
         )
 
     def stop_replica(self, replica_id: int) -> None:

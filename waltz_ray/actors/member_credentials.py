@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from waltz_ray.actors.settings import from_json
+from waltz_ray.actors.settings import settings_in
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.net.tls import ClientTls
 from waltz_ray.protocol.authentication import Secret
@@ -33,15 +33,15 @@ class MemberCredentials:
 
 def cluster_secret(store: ClusterStore) -> Callable[[], Secret]:
     """What reads it, on this node, by the cluster's settings in ZooKeeper. Blocks."""
-    return SecretFile(from_json(store.info().settings).config.secret_path).secret
+    return SecretFile(settings_in(store).config.secret_path).secret
 
 
 def member_credentials(store: ClusterStore) -> MemberCredentials:
     """Of an actor of the cluster, by its settings in ZooKeeper. Blocks."""
-    return MemberCredentials(from_json(store.info().settings).config.server.tls_authority, cluster_secret(store))
+    return MemberCredentials(settings_in(store).config.server.tls_authority, cluster_secret(store))
 
 
 def kv_credentials(store: ClusterStore) -> MemberCredentials:
     """The same for key/value ports, which are spoken to without TLS where they have no certificate. Blocks."""
-    config = from_json(store.info().settings).config
+    config = settings_in(store).config
     return MemberCredentials(config.server.tls_authority if config.kv.tls_certificate else "", cluster_secret(store))

@@ -18,8 +18,8 @@ from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.actors.set_follower import SetFollower
-from waltz_ray.actors.settings import from_json
-from waltz_ray.config import ServerConfig
+from waltz_ray.actors.settings import own_settings
+from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -40,14 +40,11 @@ _METRICS_INTERVAL_S = 5.0
 class PartitionServer:
     """An async actor. Every method may be called again after a lost answer; none is on the data path but channels."""
 
-    def __init__(self, cluster: str, zookeeper: str, server_id: int, config: ServerConfig, secret_path: str) -> None:
+    def __init__(self, cluster: str, zookeeper: str, server_id: int) -> None:
         begin_log(cluster, f"server/{server_id}")
         self._cluster = cluster
         self._zookeeper = zookeeper
         self._server_id = server_id
-        self._secret = SecretFile(secret_path)
-        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._config = replace(config, host=host)
         self._server: Server | None = None
         self._client: KazooZooKeeper | None = None
         self._pulse: ZooKeeperPulse | None = None
@@ -96,17 +93,21 @@ class PartitionServer:
             raise
 
     async def _start(self) -> Server:
-        def connect() -> tuple[ClusterStore, str]:
-            self._client = KazooZooKeeper(self._zookeeper, self._config.zookeeper_session_ms)
-            store = ClusterStore(self._client, self._cluster)
-            return store, from_json(store.info().settings).config.storage.tls_authority
+        def connect() -> tuple[ClusterStore, ClusterConfig]:
+            config = own_settings(self._cluster, self._zookeeper).config
+            if self._client is not None:  # of a start that failed
+                self._client.close()
+            self._client = KazooZooKeeper(self._zookeeper, config.server.zookeeper_session_ms)
+            return ClusterStore(self._client, self._cluster), config
 
         take_normal_priority()
-        store, authority = await asyncio.to_thread(connect)
-        self._secret.secret()  # a server that no replica believes had better say so
-        guard = AccessGuard(f"server {self._server_id}", store, self._secret.secret)
-        keyring = Keyring.of_server(self._secret, replica_tls(authority))
-        server = Server(self._server_id, store, self._config, keyring=keyring, guard=guard)
+        store, config = await asyncio.to_thread(connect)
+        secret = SecretFile(config.secret_path)
+        secret.secret()  # a server that no replica believes had better say so
+        guard = AccessGuard(f"server {self._server_id}", store, secret.secret)
+        keyring = Keyring.of_server(secret, replica_tls(config.storage.tls_authority))
+        host = config.server.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        server = Server(self._server_id, store, replace(config.server, host=host), keyring=keyring, guard=guard)
         await server.start()
         await SetFollower(server).start()
         assert self._client is not None

@@ -1,7 +1,8 @@
 """The cluster's configuration as it is kept in ZooKeeper (``ClusterInfo.settings``): plain JSON, and back.
 
-Kept there once, at the first bring-up: the manager and its successors start everything from this, whatever a later
-``waltz up`` was given. Which replicas and servers there are by now, the cluster's membership says (``as_of``).
+Kept there at the first bring-up, and changed by ``waltz apply`` only: whatever a later ``waltz up`` was given. Each
+actor reads them when its process starts (``own_settings``), so one that is started again has what is kept by then.
+Which replicas and servers there are by now, the cluster's membership says (``as_of``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from waltz_ray.config import (
     TopicConfig,
     build,
 )
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.cluster_members import ClusterMembers
 
-__all__ = ["Settings", "as_of", "from_json", "to_json"]
+__all__ = ["Settings", "as_of", "from_json", "own_settings", "settings_in", "to_json"]
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -81,6 +84,20 @@ def as_of(settings: Settings, members: ClusterMembers) -> Settings:
     return replace(
         settings, config=config, placement=placement, servers=members.servers, gone=gone, directories=directories
     )
+
+
+def settings_in(store: ClusterStore) -> Settings:
+    """As they were kept when ``store`` first looked. Blocks; CoordinationError, ConfigError, ClusterNotFound."""
+    return from_json(store.info().settings)
+
+
+def own_settings(cluster: str, zookeeper: str) -> Settings:
+    """The same by a connection of their own, for who needs them to make one: they have its session's time-out."""
+    client = KazooZooKeeper(zookeeper)
+    try:
+        return settings_in(ClusterStore(client, cluster))
+    finally:
+        client.close()
 
 
 def from_json(values: Mapping[str, Any]) -> Settings:

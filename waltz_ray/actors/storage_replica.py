@@ -57,6 +57,7 @@ from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
+from waltz_ray.actors.settings import settings_in
 from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -115,19 +116,20 @@ class ReplicaHost:
         zookeeper: str,
         replica_id: int,
         directory: str,
-        config: StorageConfig,
+        configured: Callable[[ClusterStore], StorageConfig],
         host: str,
         secret_path: str,
         disk: Disk | None = None,
         on_fatal: Callable[[str], None] = end_process,
     ) -> None:
-        """``disk``: the gate to it, None = the operating system's. ``on_fatal`` is called when the process must end."""
+        """``configured``: asked whenever the storage is opened. ``disk``: the gate to it, None = the operating
+        system's. ``on_fatal`` is called when the process must end."""
         self._secret = SecretFile(secret_path)
         self._fatal = on_fatal
         self._cluster, self._zookeeper = cluster, zookeeper
         self._replica_id = replica_id
         self._directory = replica_directory(directory, replica_id)
-        self._config, self._host = config, host
+        self._configured, self._config, self._host = configured, StorageConfig(), host
         self._incarnation = uuid.uuid4().hex
         self._state, self._reason, self._since_ms = ActorState.STARTING, "has not begun", _now_ms()
         self._measured = MeasuredDisk(disk or OsDisk())
@@ -357,6 +359,7 @@ class ReplicaHost:
     def _open(self, cluster_store: ClusterStore) -> None:
         """The storage, recovered before the first server asks, and the endpoint; both or nothing."""
         self._secret.secret()  # without it nobody could be believed
+        self._config = self._configured(cluster_store)
         tls = _tls(self._config)
         self._handles = OwnHandles(self._disk)
         try:
@@ -426,6 +429,11 @@ def _tls(config: StorageConfig) -> ServerTls | None:
         ) from error
 
 
+def _as_kept(store: ClusterStore) -> StorageConfig:
+    """The cluster's settings of replicas. CoordinationError, ConfigError."""
+    return settings_in(store).config.storage
+
+
 def _told(error: Exception) -> str:
     if isinstance(error, WaltzError):
         return str(error).partition("; end this process")[0]  # what SyncFailed tells the process, not its reader
@@ -476,7 +484,6 @@ class StorageReplica:
         zookeeper: str,
         replica_id: int,
         directory: str,
-        config: StorageConfig,
         secret_path: str,
         host: str = "",
     ) -> None:
@@ -485,7 +492,7 @@ class StorageReplica:
         begin_log(cluster, f"replica/{replica_id}")
         self._node_id = ray.get_runtime_context().get_node_id()
         host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, config, host, secret_path)
+        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, _as_kept, host, secret_path)
 
     def health(self) -> ActorState:
         return self._host.health()

@@ -114,7 +114,8 @@ def ensure_actor(
 
 
 def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
-    """Every replica and every server of the cluster exists, or is being made by Ray."""
+    """Every replica and every server of the cluster exists, or is being made by Ray. What else it needs to know each
+    reads from ZooKeeper when its process starts (``settings.own_settings``)."""
     # Here, because the command line needs the names above and none of the data plane's imports.
     from waltz_ray.actors.partition_server import PartitionServer
     from waltz_ray.actors.storage_replica import StorageReplica
@@ -122,17 +123,15 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     config, namespace = settings.config, namespace_of(settings.config.name)
     for replica_id, resource in sorted(settings.placement.items()):
         directory = settings.directory_of(replica_id)
-        arguments = (config.name, zookeeper, replica_id, directory, config.storage, config.secret_path)
+        arguments = (config.name, zookeeper, replica_id, directory, config.secret_path)
         ensure_actor(StorageReplica, replica_name(replica_id), namespace, arguments, threads=4, resource=resource)
     for server_id in settings.server_ids:
-        arguments_of_server = (config.name, zookeeper, server_id, config.server, config.secret_path)
-        ensure_actor(PartitionServer, server_name(server_id), namespace, arguments_of_server, threads=None)
-    for actor_id in range(config.kv.actors):
-        arguments_of_kv = (config.name, zookeeper, actor_id, config.kv, config.directory)
-        ensure_actor(_layer_actor("kv"), kv_name(actor_id), namespace, arguments_of_kv, threads=None)
-    for actor_id in range(config.topics.actors):
-        arguments_of_topics = (config.name, zookeeper, actor_id, config.topics)
-        ensure_actor(_layer_actor("topic"), topic_name(actor_id), namespace, arguments_of_topics, threads=None)
+        name, arguments_of_server = server_name(server_id), (config.name, zookeeper, server_id)
+        ensure_actor(PartitionServer, name, namespace, arguments_of_server, threads=None)
+    for layer, actors in (("kv", config.kv.actors), ("topic", config.topics.actors)):
+        for actor_id in range(actors):
+            arguments_of_layer = (config.name, zookeeper, actor_id)
+            ensure_actor(_layer_actor(layer), f"{layer}/{actor_id}", namespace, arguments_of_layer, threads=None)
 
 
 _LAYER_ACTORS = {

@@ -10,7 +10,7 @@ There is no such node while none is under way.
 
 from __future__ import annotations
 
-from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.coordination.cluster_nodes import naming, to_fields, to_json
 from waltz_ray.errors import NoNode
 from waltz_ray.protocol.rolling import RollingUpgrade
@@ -42,6 +42,10 @@ class UpgradeStore:
             self._zookeeper.set(self._path, data, -1)
         except NoNode:
             self._zookeeper.create(self._path, data)
+
+    def beginning(self, upgrade: RollingUpgrade) -> Write:
+        """What makes it be under way, for a transaction; NodeExists there if one is."""
+        return Write(self._path, to_json(upgrade.fields()))
 
     def end(self) -> None:
         """It is done. Idempotent."""

@@ -1,7 +1,8 @@
 """The deployment file: a cluster in one page of YAML, read with its lines, compared with what runs, and applied.
 
 ``file.py`` what may stand in it, ``yaml_reader.py`` how it is read, ``difference.py`` what would have to change,
-``applying.py`` what is done about it. For people: ``waltz apply``, and docs/deployment.md.
+``stages.py`` how settings become others while the cluster serves, ``applying.py`` what is done about it. For people:
+``waltz apply``, and docs/deployment.md.
 """
 
 from waltz_ray.deployment.applying import AppliedDeployment, apply, compare

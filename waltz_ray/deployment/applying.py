@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from waltz_ray.actors.settings import as_of, from_json
+from waltz_ray.actors.supervision import alive_nodes
 from waltz_ray.backup.restored import read_restored
-from waltz_ray.bring_up import Cluster, bring_up
+from waltz_ray.bring_up import Cluster, bring_up, check_settings
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
+from waltz_ray.coordination.settings_store import SettingsStore
+from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference
+from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference, with_settings
 from waltz_ray.deployment.file import Deployment
+from waltz_ray.deployment.stages import SECTIONS, SettingsStage, stages
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound
 from waltz_ray.finding import cluster_file, ray_lookup
+from waltz_ray.guarding import guards_with_rights
+from waltz_ray.members import Members
+from waltz_ray.protocol.placement import NodeView
 from waltz_ray.spaces import Spaces
+from waltz_ray.upgrading import change_settings, hands_of
 
 __all__ = ["AppliedDeployment", "apply", "compare"]
+
+Progress = Callable[[str], None]
+
+_STEP_S = 300.0  # of a restart of one process, as of waltz upgrade
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,10 @@ def compare(deployment: Deployment) -> list[Change]:
     deployment = _resolved(deployment)
     seen = _seen(deployment)
     if seen is not None:
-        return difference(deployment, seen)
+        changes = difference(deployment, seen)
+        if not any(each.verb is Verb.REFUSE for each in changes):
+            _check_settings(_config(deployment, seen), _zookeeper_of(deployment), seen, changes)
+        return changes
     name, directory = deployment.cluster.name, deployment.cluster.directory
     if cluster_file.read(directory) is not None:
         why = "it does not run, and its ZooKeeper is its own: it is started, and compared then"
@@ -49,20 +65,27 @@ def compare(deployment: Deployment) -> list[Change]:
     return [*made, *_spaces_of(deployment, difference(deployment, SeenCluster(deployment.cluster, {}, [])))]
 
 
-def apply(deployment: Deployment, progress: Callable[[str], None] = lambda text: None) -> AppliedDeployment:
+def apply(deployment: Deployment, progress: Progress = lambda text: None) -> AppliedDeployment:
     """Have the cluster as the file says. ClusterMismatch names everything that cannot be done, and nothing was done;
-    only of a cluster that had to be started first, it runs then. Else what ``bring_up`` and ``Spaces`` raise."""
+    only of a cluster that had to be started first, it runs then. Else what ``bring_up``, ``upgrading`` and ``Spaces``
+    raise; after each of them the same call goes on."""
     deployment = _resolved(deployment)
     seen = _seen(deployment)
     planned = difference(deployment, seen) if seen is not None else []
     _refuse(deployment, planned)
-    config = _config(deployment, seen)
-    running = bring_up(config, deployment.ray.address, progress=progress, deadline_s=deployment.ray.deadline_s)
+    config, deadline_s = _config(deployment, seen), deployment.ray.deadline_s
+    if seen is not None:
+        _check_settings(config, _zookeeper_of(deployment), seen, planned)
+    running = bring_up(config, deployment.ray.address, progress=progress, deadline_s=deadline_s, settings_follow=True)
     now = _seen(deployment, running.zookeeper)
     if now is None:
         raise ClusterNotFound(f"cluster {running.name!r} is gone from its ZooKeeper at {running.zookeeper}")
     rest = difference(deployment, now)
     _refuse(deployment, rest)
+    _check_settings(config, running.zookeeper, now, rest, alive_nodes())
+    _change_settings(running, now, rest, progress)
+    if config.rights_file:
+        guards_with_rights(running.zookeeper, replace(now.config, server=with_settings(now.config, rest).server))
     _change_spaces(deployment, running, rest, progress)
     if seen is None:
         what = "a new cluster" if not running.was_running else ""
@@ -141,13 +164,43 @@ def _refuse(deployment: Deployment, changes: Sequence[Change]) -> None:
     raise ClusterMismatch(f"the running cluster cannot become what the file says, and nothing was changed: {told}")
 
 
+def _check_settings(
+    config: ClusterConfig, zookeeper: str, seen: SeenCluster, changes: Sequence[Change], nodes: Sequence[NodeView] = ()
+) -> None:
+    """ConfigError, InvalidInput if the settings as they would be let strangers in, or refuse the cluster's own."""
+    wanted = with_settings(seen.config, changes)
+    if wanted != seen.config:
+        kv, topics = replace(wanted.kv, actors=seen.layers["kv"]), replace(wanted.topics, actors=seen.layers["topic"])
+        as_of_now = replace(wanted, kv=kv, topics=topics, rights_file=config.rights_file)
+        check_settings(as_of_now, zookeeper, [node.address for node in nodes], config.insecure)
+
+
+def _change_settings(running: Cluster, seen: SeenCluster, changes: Sequence[Change], progress: Progress) -> None:
+    """Stage by stage (``stages.py``), after one that was interrupted. Nothing if there is nothing to change."""
+    plan = list(stages(seen.config, with_settings(seen.config, changes)))
+    with Members(running.name, directory=running.directory) as members:
+        upgrades = UpgradeStore(members.zookeeper, running.name)
+        settings = SettingsStore(members.zookeeper, running.name)
+
+        def change(before: ClusterConfig, stage: SettingsStage) -> tuple[frozenset[str], Callable[..., None]]:
+            old, new = asdict(before), asdict(stage.config)
+            changed = [name for name in SECTIONS if old[name] != new[name]]
+            return stage.kinds, partial(settings.change, _only(old, changed), _only(new, changed))
+
+        if plan or upgrades.read() is not None:
+            befores = [seen.config, *(stage.config for stage in plan)]
+            change_settings(upgrades, hands_of(members), map(change, befores, plan), progress, _STEP_S)
+
+
+def _only(config: dict[str, Any], sections: Sequence[str]) -> dict[str, Any]:
+    return {name: config[name] for name in sections}
+
+
 def _spaces_of(deployment: Deployment, changes: Sequence[Change]) -> list[Change]:
     return [each for each in changes if each.what.startswith("spaces.")]
 
 
-def _change_spaces(
-    deployment: Deployment, running: Cluster, changes: Sequence[Change], progress: Callable[[str], None]
-) -> None:
+def _change_spaces(deployment: Deployment, running: Cluster, changes: Sequence[Change], progress: Progress) -> None:
     doing = [each for each in _spaces_of(deployment, changes) if each.verb in (Verb.ADD, Verb.CHANGE)]
     if not doing:
         return

@@ -1,27 +1,30 @@
 """What would have to change for a cluster to be as its file says, and what of it cannot be: a pure comparison.
 
-Only what the file says is compared. What a cluster was made with stands for ever; layers get more actors, spaces are
-added and their settings changed, while it runs. Nothing is ever taken away because a file does not name it.
+Only what the file says is compared. The shape that a cluster was made with stands; settings are changed by starting
+who reads them again (``stages.py``), layers get more actors, spaces are added and theirs changed, while it runs.
+Nothing is ever taken away because a file does not name it.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from waltz_ray.config import ClusterConfig
 from waltz_ray.deployment.file import Deployment
+from waltz_ray.deployment.stages import can_change, impossible
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, KV_SPACE, OFFSETS_SPACE, Space, SpaceState
 
-__all__ = ["Change", "SeenCluster", "Verb", "difference"]
+__all__ = ["RESTART", "Change", "SeenCluster", "Verb", "difference", "with_settings"]
 
 _FIXED = "was decided when the cluster was made"
 _WHY_FIXED = {
     "partitions": f"{_FIXED}; add a space for more of them",
     "replication": f"{_FIXED}, as every partition's place was",
-    "replicas": f"{_FIXED}; a lost disk is replaced by: waltz replace-replica",
+    "replicas": f"{_FIXED}; further ones come and go by: waltz replica add, drain, remove",
+    "servers": f"{_FIXED}; further ones come and go by: waltz server add, drain, remove",
     "disks": f"{_FIXED}; a replica moves with its disk, and a lost one is replaced by: waltz replace-replica",
     "directory": f"{_FIXED}: another directory is another cluster",
     "name": f"{_FIXED}: another name is another cluster",
@@ -29,6 +32,9 @@ _WHY_FIXED = {
 }
 _OF_LAYERS = {DEFAULT_SPACE, KV_SPACE, OFFSETS_SPACE}  # which come by themselves
 _LAYERS = {"kv.actors": "kv", "topics.actors": "topic"}
+
+RESTART = "who reads it is started again, one process after the other"
+"""The ``why`` of a setting that is changed."""
 
 
 class Verb(enum.Enum):
@@ -63,7 +69,25 @@ class SeenCluster:
 
 def difference(deployment: Deployment, seen: SeenCluster) -> list[Change]:
     """In the order of the file. Empty: the cluster is as the file says."""
-    return [*_of_config(deployment, seen), *_of_spaces(deployment, seen)]
+    of_config = list(_of_config(deployment, seen))
+    refused = dict(impossible(seen.config, with_settings(seen.config, of_config)))
+    return [
+        *(
+            replace(each, verb=Verb.REFUSE, why=refused.get(each.what, each.why)) if each.what in refused else each
+            for each in of_config
+        ),
+        *_of_spaces(deployment, seen),
+    ]
+
+
+def with_settings(config: ClusterConfig, changes: Sequence[Change]) -> ClusterConfig:
+    """With what these change of its settings. ConfigError if they do not go together."""
+    sections: dict[str, dict[str, Any]] = {}
+    for each in changes:
+        section, _, name = each.what.partition(".")
+        if each.verb is Verb.CHANGE and can_change(each.what):
+            sections.setdefault(section, {})[name] = each.after
+    return replace(config, **{name: replace(getattr(config, name), **values) for name, values in sections.items()})
 
 
 def _of_config(deployment: Deployment, seen: SeenCluster) -> Iterator[Change]:
@@ -85,6 +109,8 @@ def _of_config(deployment: Deployment, seen: SeenCluster) -> Iterator[Change]:
         if path == "zookeeper" and there and wanted:
             why = "the cluster's actors keep the addresses that they were made with"
             yield Change(Verb.NOTE, path, there, wanted, line, why)
+        elif can_change(path):
+            yield Change(Verb.CHANGE, path, there, wanted, line, RESTART)
         else:
             top = path.partition(".")[0].partition("[")[0]
             yield Change(Verb.REFUSE, path, there, wanted, line, _WHY_FIXED.get(top, _FIXED))

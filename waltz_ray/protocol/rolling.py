@@ -3,6 +3,9 @@
 Servers first, then replicas, then layers, the manager last. Which are done is told by their processes: an actor whose
 process is not the one of the beginning has been started again, by whomever. So an upgrade that was interrupted goes on
 with what is left, and never does anything twice.
+
+Where settings have been changed, the processes of the beginning are those that are seen after that: one that crashed
+just before may have read the old ones, whatever process was known then. Until that look they are ``UNSEEN``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ from dataclasses import field, replace
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.value import value
 
-__all__ = ["RollingUpgrade", "in_order"]
+__all__ = ["UNSEEN", "RollingUpgrade", "in_order"]
+
+UNSEEN = 0
+"""In the place of a process: it is not known yet which one is to end."""
 
 _KINDS = ("server", "replica", "kv", "topic", "cluster-manager")
 
@@ -59,6 +65,16 @@ class RollingUpgrade:
         return [
             name for name in in_order(self.before) if name in processes and processes[name] in (None, self.before[name])
         ]
+
+    @property
+    def looked(self) -> bool:
+        """Whether it is known which processes are to end."""
+        return UNSEEN not in self.before.values()
+
+    def seeing(self, processes: Mapping[str, int | None]) -> RollingUpgrade:
+        """The same, of the processes that there are now; of an actor that is gone there is nothing to do."""
+        now = {name: pid for name in self.before if (pid := processes.get(name)) is not None}
+        return replace(self, before=now)
 
     def draining(self, server: int | None) -> RollingUpgrade:
         """The same, with that server drained. InvalidInput if another one is."""

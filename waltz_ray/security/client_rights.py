@@ -26,17 +26,18 @@ def check_rights_can_hold(config: ClusterConfig, kv: int, topics: int) -> None:
     actors."""
     if not config.server.tls_certificate:
         raise InvalidInput(
-            f"cluster {config.name!r} was made without TLS, so nobody could show who he is, and all would be "
-            "refused; rights need waltz up --tls-certificate, --tls-key and --tls-clients at the first start"
+            f"cluster {config.name!r} has no TLS, so nobody could show who he is, and all would be refused; rights "
+            "need tls_certificate, tls_key and tls_clients of servers: waltz up --tls-certificate ... for a new "
+            "cluster, waltz apply for one that is there"
         )
     if (kv or topics) and not config.server.tls_authority:
         raise InvalidInput(
             f"cluster {config.name!r} has key/value or topic actors, which would be refused: they need to know "
-            "whom servers' certificates are from (waltz up --tls-authority, at the first start)"
+            "whom servers' certificates are from (waltz up --tls-authority for a new cluster, waltz apply with "
+            "server.tls_authority for one that is there)"
         )
     if kv and not config.kv.tls_certificate:
         raise InvalidInput(
             f"the key/value actors of cluster {config.name!r} speak no TLS, so nobody could show them who he "
-            "is, nor they to each other; they need KvConfig.tls_certificate, tls_key and tls_clients, at the first "
-            "start"
+            "is, nor they to each other; they need kv.tls_certificate, kv.tls_key and kv.tls_clients (waltz apply)"
         )

@@ -17,12 +17,14 @@ from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import cluster_secret, kv_credentials, member_credentials
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
+from waltz_ray.actors.settings import own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, KvConfig
 from waltz_ray.connecting import StoreDirectory
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ProjectionFailed, WaltzError
@@ -44,14 +46,13 @@ _CLIENT = ClientConfig(feed_credit_bytes=1)
 class KvActor:
     """An async actor. Every method may be called again after a lost answer; none is on the data path."""
 
-    def __init__(self, cluster: str, zookeeper: str, actor_id: int, config: KvConfig, directory: str) -> None:
+    def __init__(self, cluster: str, zookeeper: str, actor_id: int) -> None:
         begin_log(cluster, f"kv/{actor_id}")
         self._cluster = cluster
         self._connect_string = zookeeper
         self._actor_id = actor_id
-        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._config = replace(config, host=host)
-        self._directory = Path(directory) / f"kv-{actor_id}"
+        self._config = KvConfig()  # and where its files are: once it has started
+        self._directory = Path()
         self._zookeeper: KazooZooKeeper | None = None
         self._pulse: ZooKeeperPulse | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -127,14 +128,7 @@ class KvActor:
         take_normal_priority()
         loop = asyncio.get_running_loop()
 
-        def connect() -> tuple[KazooZooKeeper, AccessGuard]:
-            client = KazooZooKeeper(self._connect_string, self._config.session_ms)
-            store = ClusterStore(client, self._cluster)
-            guard = AccessGuard(f"kv/{self._actor_id}", store, cluster_secret(store))
-            guard.read()
-            return client, guard
-
-        zookeeper, guard = await asyncio.to_thread(connect)
+        zookeeper, guard = await asyncio.to_thread(self._connected)
         self._zookeeper, self._guard = zookeeper, guard
         self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
         self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
@@ -153,6 +147,25 @@ class KvActor:
         self._watches.append(await asyncio.to_thread(spaces.watch, in_loop(self._spaces_seen)))
         self._failure = ""
         quieten_garbage_collector()
+
+    def _connected(self) -> tuple[KazooZooKeeper, AccessGuard]:
+        """With the cluster's settings as they are now. Blocks."""
+        config = own_settings(self._cluster, self._connect_string).config
+        host = config.kv.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._directory = Path(config.directory) / f"kv-{self._actor_id}"
+        if self._zookeeper is not None:  # of a start that failed
+            self._zookeeper.close()
+        client = KazooZooKeeper(self._connect_string, config.kv.session_ms)
+        try:
+            actors = LayerStore(client, self._cluster).actors("kv")
+            self._config = replace(config.kv, host=host, actors=actors)
+            store = ClusterStore(client, self._cluster)
+            guard = AccessGuard(f"kv/{self._actor_id}", store, cluster_secret(store))
+            guard.read()
+        except BaseException:
+            client.close()
+            raise
+        return client, guard
 
     def _on_rights(self) -> None:
         for server in self._servers.values():

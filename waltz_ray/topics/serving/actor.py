@@ -15,6 +15,7 @@ from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import kv_credentials, member_credentials
 from waltz_ray.actors.metrics import TopicGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
+from waltz_ray.actors.settings import own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, TopicConfig
@@ -41,13 +42,12 @@ _CLIENT = ClientConfig(mount_timeout_ms=8_000, request_timeout_ms=5_000)
 class TopicActor:
     """An async actor. Every method may be called again after a lost answer; none is on the data path."""
 
-    def __init__(self, cluster: str, zookeeper: str, actor_id: int, config: TopicConfig) -> None:
+    def __init__(self, cluster: str, zookeeper: str, actor_id: int) -> None:
         begin_log(cluster, f"topic/{actor_id}")
         self._cluster = cluster
         self._connect_string = zookeeper
         self._actor_id = actor_id
-        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._config = replace(config, host=host)
+        self._config = TopicConfig()  # once it has started: the cluster's
         self._zookeeper: KazooZooKeeper | None = None
         self._pulse: ZooKeeperPulse | None = None
         self._items: kv.AsyncKvClient | None = None
@@ -124,13 +124,11 @@ class TopicActor:
         quieten_garbage_collector()
 
     def _connected(self) -> KazooZooKeeper:
-        client = KazooZooKeeper(self._connect_string, self._config.session_ms)
-        try:
-            ClusterStore(client, self._cluster).info()
-        except BaseException:
-            client.close()
-            raise
-        return client
+        """With the cluster's settings as they are now. Blocks."""
+        config = own_settings(self._cluster, self._connect_string).config.topics
+        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._config = replace(config, host=host)
+        return KazooZooKeeper(self._connect_string, config.session_ms)
 
     async def _client_of(self, space: Space) -> AsyncWaltzClient:
         def place() -> StoreDirectory:
