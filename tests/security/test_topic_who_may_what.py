@@ -153,6 +153,42 @@ def test_in_the_name_of_a_consumer_that_has_registered(column: str) -> None:
     asyncio.run(run())
 
 
+def test_nobody_renews_or_gives_back_what_another_users_consumer_has() -> None:
+    """Not even one with the same rights, to whom a partition of the group could go."""
+    rights = [*RULES["rights"], {"user": "no right", "topic": "orders", "may": ["consume", "produce"]}]
+    document = RULES | {"rights": rights}
+
+    async def run() -> None:
+        async with guarded_topics(document) as cluster:
+            consumer, other = TopicComer("consumer", cluster), TopicComer("no right", cluster)
+            requests = consumer.requests()
+            for name in ("CONSUMER_REGISTER", "PARTITION_REGISTER"):
+                assert await consumer.code(requests[name]) == 200
+            client, group = f"c{COLUMNS.index('consumer')}", f"group_{COLUMNS.index('consumer')}"
+            shown, token = other.certificate(), other.token()
+            closing = CloseRequestC2M(client, group, shown)
+            assert await other.code(closing) == 415
+            assert await other.code(RegisterRequestC2M(client, "g", "h", ("orders",), auth_info=shown)) == 415
+            for operation in (31, 32):
+                taken = RegisterRequestC2B(operation, client, group, "orders", 0, 0, auth_info=token)
+                assert await other.code(taken) == 415
+            place = f"1:127.0.0.1:{cluster.servers[0].node.ports[1]}#orders:0"
+
+            async def beat(comer: TopicComer) -> list[bytes | int]:
+                shown = HeartBeatRequestC2B(client, group, 0, (place,), auth_info=comer.token())
+                method, body = encode_request(shown)
+                reply = await (await comer.connection(method)).ask(method, body)
+                return reply.fields.get(5, [])
+
+            assert await beat(consumer) == []
+            assert [b"415" in failure for failure in await beat(other) if isinstance(failure, bytes)] == [True]
+            assert await consumer.code(CloseRequestC2M(client, group, consumer.certificate())) == 200
+            again = RegisterRequestC2M(client, group, "h", ("orders",), auth_info=shown)
+            assert await other.code(again) == 200, "it is free once its client has gone"
+
+    asyncio.run(run())
+
+
 def test_who_connects_again_shows_again_who_it_is() -> None:
     async def run() -> None:
         async with guarded_topics() as cluster:

@@ -99,6 +99,14 @@ class TopicMaster:
         found = self._groups.get(group)
         return None if found is None else found.holdings.granted.get(partition)
 
+    def client_ids(self) -> set[str]:
+        """Of all producers and of all members of groups."""
+        return self._producers.known.keys() | {each for group in self._groups.values() for each in group.members}
+
+    def knows(self, client_id: str) -> bool:
+        """Whether it is one of them."""
+        return client_id in self._producers.known or any(client_id in g.members for g in self._groups.values())
+
     def producer_status(self) -> list[ProducerStatus]:
         """Of all producers."""
         known = sorted(self._producers.known.items())

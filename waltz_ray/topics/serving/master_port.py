@@ -47,6 +47,7 @@ from waltz_ray.topics.messages_consumer import HeartRequestC2M, HeartResponseM2C
 from waltz_ray.topics.messages_producer import HeartRequestP2M, HeartResponseM2P, RegisterRequestP2M
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault
+from waltz_ray.topics.serving.client_owners import ClientOwners
 from waltz_ray.topics.serving.deliveries import UnixClock
 from waltz_ray.topics.texts import parse_condition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
@@ -95,6 +96,7 @@ class MasterPort:
         self._now_ms = now_ms
         self._calls = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
+        self._owners = ClientOwners()
         self.access: Callable[[], TopicAccess] = TopicAccess
         """Asked at each request: what holds now."""
         self.flow: Callable[[], FlowTable] = FlowTable
@@ -124,6 +126,7 @@ class MasterPort:
 
     def _tick(self) -> None:
         self.step(BalanceDue())
+        self._owners.keep(self.machine.client_ids())
         self.start()
 
     # ---- requests
@@ -151,7 +154,9 @@ class MasterPort:
         known = known_at_master(access, request.auth_info, self._unix_ms())
         if isinstance(known, Refusal):
             return known
-        refused: Refusal | None = None
+        refused = self._owners.refused(request.client_id, known.user)
+        if refused is not None:
+            return refused
         if isinstance(request, RegisterRequestP2M | HeartRequestP2M):
             refused = refused_topics(access, known, request.topic_list)
         elif isinstance(request, RegisterRequestC2M):
@@ -191,9 +196,12 @@ class MasterPort:
                     answer(refused_with(request, code_of(reason), text))
             case TellClosed(number):
                 request, _, answer, _ = self._asked.pop(number)
+                if not self.machine.knows(request.client_id):
+                    self._owners.forget(request.client_id)
                 answer(closed(request))
             case ProducerAnswer(number) | ConsumerAnswer(number):
                 request, _, answer, known = self._asked.pop(number)
+                self._owners.told(request.client_id, known.user)
                 answer(self._answer(request, effect, known))
             case StoreOffsets(group, session_key, offsets):
                 self._spawn(self._store(group, session_key, offsets))

@@ -27,6 +27,7 @@ from waltz_ray.topics.messages_consumer import (
 )
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcFault
+from waltz_ray.topics.serving.client_owners import belongs_to_another
 from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
 from waltz_ray.topics.serving.deliveries import ConsumerRights, GroupDelivery
 from waltz_ray.topics.serving.slot_duties import SlotDuties
@@ -72,6 +73,13 @@ class SlotConsumers:
         if delivery is None:
             return
         consumer, granting = request.client_id, delivery
+        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        found = known_at_broker(access, request.auth_info, [request.topic_name], consumer, now_ms)
+        known = KnownClient() if isinstance(found, Refusal) else found
+        if self._is_anothers(delivery, consumer, known):
+            not_his = belongs_to_another(consumer)
+            refused(not_his.code, not_his.text)
+            return
         if request.op_type == BrokerOperation.LOGOUT:
             consumed = request.read_status == 0
             delivery.ask(lambda token: t.PartitionGivenBack(token, consumer, consumed), told, connection)
@@ -82,9 +90,6 @@ class SlotConsumers:
         def wanted(token: int) -> t.PartitionWanted:
             return t.PartitionWanted(token, consumer, request.read_status, offset, filters)
 
-        access, now_ms = self._duties.access(), self._deliveries.now_ms()
-        found = known_at_broker(access, request.auth_info, [request.topic_name], consumer, now_ms)
-        known = KnownClient() if isinstance(found, Refusal) else found
         delivery.ask(wanted, registered, connection)
 
     def _delivery_to_register(
@@ -123,18 +128,27 @@ class SlotConsumers:
             if reply.code is not TopicCode.OK:
                 failures.append(str(texts.PartitionFailure(reply.code, place)))
 
+        known = known_at_broker(
+            self._duties.access(), request.auth_info, [], request.client_id, self._deliveries.now_ms()
+        )
         for place in places:
             delivery = self.delivery(place.topic, place.partition_id, request.group_name)
             if isinstance(delivery, Refusal):
                 failures.append(str(texts.PartitionFailure(delivery.code, place)))
+            elif self._is_anothers(delivery, request.client_id, known):
+                failures.append(str(texts.PartitionFailure(belongs_to_another(request.client_id).code, place)))
             else:
                 # A lease is renewed at once: the reply comes within this call.
                 delivery.ask(lambda token: t.LeaseRenewed(token, request.client_id), partial(told, place))
-        known = known_at_broker(
-            self._duties.access(), request.auth_info, [], request.client_id, self._deliveries.now_ms()
-        )
         renew = not isinstance(known, Refusal) and known.renew
         answer(HeartBeatResponseB2C(True, TopicCode.OK, "", bool(failures), tuple(failures), renew or None))
+
+    def _is_anothers(self, delivery: GroupDelivery, consumer: str, known: KnownClient | Refusal) -> bool:
+        """Whether that consumer was registered by another user than who speaks for it now."""
+        registered = delivery.registered
+        if registered is None or registered.consumer != consumer or not self._duties.access().rules.authenticate:
+            return False
+        return registered.known.user not in ("", "" if isinstance(known, Refusal) else known.user)
 
     def delivery(self, topic: str, partition_id: int, group: str) -> GroupDelivery | Refusal:
         """What there is of a group that has registered."""
