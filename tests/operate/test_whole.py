@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -40,6 +41,10 @@ class Deployed:
     @property
     def cluster(self) -> str:
         return str(self.directory / "cluster")
+
+    @property
+    def token(self) -> Path:
+        return self.directory / "prometheus.token"
 
     @property
     def authority(self) -> ssl.SSLContext:
@@ -103,9 +108,13 @@ def test_a_job_brings_it_up_and_all_is_well(deployed: Deployed) -> None:
 
 @pytest.fixture
 def prometheus(deployed: Deployed, tmp_path: Path) -> Iterator[Prometheus]:
-    """As deploy/monitoring has it, over TLS; its rules wait for a second only."""
+    """As deploy/monitoring has it, over TLS and with a token; its rules wait for a second only."""
     (tmp_path / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 1s", (FOLDER / "alerts.yml").read_text()))
     config = (FOLDER / "prometheus.yml").read_text().replace("127.0.0.1:9464", f"127.0.0.1:{deployed.port}")
+    config, comments = re.subn(r"# (scheme|tls_config|authorization):", r"\1:", config)
+    assert comments == 3
+    config = config.replace("/etc/waltz/authority.pem", f"{deployed.directory}/certs/authority.pem")
+    config = config.replace("/etc/waltz/prometheus.token", str(deployed.token))
     (tmp_path / "prometheus.yml").write_text(config.replace("5s", "1s"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -119,6 +128,34 @@ def prometheus(deployed: Deployed, tmp_path: Path) -> Iterator[Prometheus]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_with_rights_its_state_is_for_who_may_monitor(deployed: Deployed) -> None:
+    rights = {
+        "clients": {"prometheus": {}},
+        "rights": [
+            {"client": "*", "space": "*", "may": ["read", "append"]},
+            {"client": "prometheus", "space": "*", "may": ["monitor"]},
+        ],
+    }
+    path = deployed.directory / "rights.json"
+    path.write_text(json.dumps(rights))
+    deployed.waltz("access", "set", str(path), "--dir", deployed.cluster)
+    deployed.waltz("access", "token", "prometheus", str(deployed.token), "--dir", deployed.cluster)
+    asked = Request(f"https://127.0.0.1:{deployed.port}/metrics")
+
+    def refused() -> bool:
+        try:
+            with urlopen(asked, timeout=10, context=deployed.authority):
+                return False
+        except HTTPError as error:
+            error.close()
+            return error.code == 401
+
+    until(refused)  # the manager has seen them
+    asked.add_header("Authorization", f"Bearer {deployed.token.read_text().strip()}")
+    with urlopen(asked, timeout=10, context=deployed.authority) as answer:
+        assert b"waltz_cluster_partitions_ready" in answer.read()
 
 
 @needs_prometheus
