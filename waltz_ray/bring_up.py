@@ -175,13 +175,12 @@ class _Attempt:
             self._note(_as_recorded(self._known, info))
             self._initialised = True
             recorded = from_json(info.settings).config
-            wanted = replace(recorded, kv=self._config.kv, topics=self._config.topics)
-            check_layers_come_in(wanted)
+            to_be = _with_all_layers(self._known, recorded, self._config)
+            check_layers_come_in(to_be)
             later = self._settings_follow and not recorded.server.tls_certificate
             rights_file = "" if later else self._config.rights_file
-            guards = guards_with_rights(self._known.zookeeper, replace(wanted, rights_file=rights_file))
-            for config in (recorded, wanted):
-                check_addresses(config, _addresses(), self._config.insecure or recorded.insecure, guards)
+            guards = guards_with_rights(self._known.zookeeper, replace(to_be, rights_file=rights_file))
+            check_addresses(to_be, _addresses(), self._config.insecure or recorded.insecure, guards)
             make_secret(recorded.secret_path)
             kv, topics = _with_layers(self._known, self._config)
             _ensure_manager(self._known)
@@ -456,6 +455,17 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
 def _placement(config: ClusterConfig, nodes: list[NodeView]) -> dict[int, str]:
     named = {replica_id: disk.resource for replica_id, disk in enumerate(config.disks)}
     return place_replicas(tuple(range(config.replicas)), nodes, named=named)
+
+
+def _with_all_layers(known: ClusterFile, recorded: ClusterConfig, wanted: ClusterConfig) -> ClusterConfig:
+    """``recorded``, with as many actors of layers as there are already, or as are ``wanted``."""
+    client = KazooZooKeeper(known.zookeeper)
+    try:
+        layers = LayerStore(client, known.name)
+        kv, topics = max(layers.actors("kv"), wanted.kv.actors), max(layers.actors("topic"), wanted.topics.actors)
+    finally:
+        client.close()
+    return replace(recorded, kv=replace(recorded.kv, actors=kv), topics=replace(recorded.topics, actors=topics))
 
 
 def _with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:

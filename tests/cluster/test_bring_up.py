@@ -15,8 +15,9 @@ from waltz_ray import bring_up as bringing_up
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.bring_up import bring_up
-from waltz_ray.config import ClusterConfig, HttpConfig, ServerConfig, StorageConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
 from waltz_ray.finding import cluster_file, ray_lookup
@@ -113,6 +114,20 @@ def test_the_data_plane_begins_as_the_manager_would_have_it(monkeypatch: pytest.
     ((settings, where),) = made
     assert (settings.server_ids, sorted(settings.placement), where) == ([1, 2], [0, 1, 2], "z:1")
     assert (settings.config.kv.actors, settings.config.topics.actors) == (2, 1)
+
+
+def test_layers_that_came_later_are_looked_at_by_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a ``waltz up`` that does not ask for them; and they listen where the settings that are kept say."""
+    zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+    ClusterStore(zookeeper, "c").initialize(2, (0, 1, 2), {})
+    LayerStore(zookeeper, "c").raise_actors("kv", 2)
+    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: zookeeper)
+    known = ClusterFile("c", "/d", 2, 3, 2, zookeeper="z:1")
+    recorded = ClusterConfig("c", "/d", kv=KvConfig(host="192.0.2.7"))
+    found = bringing_up._with_all_layers(known, recorded, ClusterConfig("c", "/d", topics=TopicConfig(actors=1)))
+    assert found == replace(
+        recorded, kv=KvConfig(actors=2, host="192.0.2.7"), topics=replace(recorded.topics, actors=1)
+    )
 
 
 def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_already(
