@@ -19,7 +19,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,14 +76,12 @@ from waltz_ray.runtime.status import (
     TopicActorStatus,
 )
 from waltz_ray.security.addresses import check_addresses
-from waltz_ray.security.client_rights import check_rights_can_hold
 from waltz_ray.security.secret_file import make_secret
+from waltz_ray.startup_checks import check_layers_come_in, troubles, unused_settings
 
 __all__ = [
     "Cluster",
     "bring_up",
-    "check_layers_come_in",
-    "check_settings",
     "cluster_status",
     "holds_cluster",
     "missing",
@@ -95,7 +93,6 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
-_CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ class _Attempt:
             kv=kv,
             topics=topics,
             was_running=was_running,
-            warnings=(*_troubles(status), *([] if self._settings_follow else _unused(status, self._config))),
+            warnings=(*troubles(status), *([] if self._settings_follow else unused_settings(status, self._config))),
         )
 
     def undo(self) -> None:
@@ -591,7 +588,7 @@ def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress
 
 def missing(status: ClusterStatus, kv: int = 0, topics: int = 0) -> list[str]:
     """What a starting cluster with so many kv and topic actors still lacks. A replica that refuses to start is not
-    waited for: see ``warnings``."""
+    waited for: see ``startup_checks.troubles``."""
     replicas = [
         f"replica {replica_id} ({replica.reason or replica.state})"
         for replica_id, replica in status.replicas.items()
@@ -636,71 +633,3 @@ def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
         for space in status.spaces
         if space.kind == "topic" and (unserved := status.unserved_slots(space)) > 0
     ]
-
-
-def check_layers_come_in(config: ClusterConfig) -> None:
-    """ConfigError if servers would refuse the cluster's own clients of them, which have no certificates."""
-    server = config.server
-    wants_certificates = bool(server.tls_clients) and not server.tls_certificates_optional
-    if (config.kv.actors or config.topics.actors) and server.tls_authority and wants_certificates:
-        raise ConfigError(
-            "key/value and topic actors come to servers with TLS (tls_authority) and a token, and would be refused for "
-            "lack of a certificate: with tls_clients give tls_certificates_optional (waltz up --tls-tokens), too"
-        )
-
-
-def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
-    server = config.server
-    files = server.tls_certificate, server.tls_key, server.tls_clients, server.tls_authority
-    return (*files, server.tls_certificates_optional)
-
-
-def _tls_of_replicas(config: ClusterConfig) -> tuple[str | bool, ...]:
-    storage = config.storage
-    return storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
-
-
-def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool) -> None:
-    """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
-    would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
-    of Ray's nodes, as far as they are known."""
-    check_layers_come_in(wanted)
-    guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))
-    if guards.rights is None:
-        guards = replace(guards, rights=guards_of_file(wanted).rights)
-    if guards.rights is not None:
-        check_rights_can_hold(wanted, wanted.kv.actors, wanted.topics.actors)
-    check_addresses(wanted, nodes, insecure or wanted.insecure, guards)
-
-
-def _troubles(status: ClusterStatus) -> list[str]:
-    found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
-    if status.manager.http_error:
-        found.append(f"the manager {status.manager.http_error}; it tries again")
-    return found
-
-
-def _unused(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
-    """What the cluster was made with otherwise."""
-    found, recorded = list[str](), status.config
-    if recorded is not None and wanted.http.port not in (0, recorded.http.port):
-        port = recorded.http.port or "any free one"
-        found.append(f"the HTTP port is what it was ({port}): {wanted.http.port} is not used; {_CHANGED_BY}")
-    if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
-        found.append(
-            f"TLS is what it was ({recorded.server.tls_certificate or 'none'}): "
-            f"{wanted.server.tls_certificate} is not used; {_CHANGED_BY}"
-        )
-    if (
-        recorded is not None
-        and wanted.storage.tls_certificate
-        and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
-    ):
-        found.append(
-            f"TLS of replicas is what it was ({recorded.storage.tls_certificate or 'none'}): "
-            f"{wanted.storage.tls_certificate} is not used for them; {_CHANGED_BY}"
-        )
-    if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
-        path = recorded.secret_path
-        found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")
-    return found

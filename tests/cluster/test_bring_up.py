@@ -25,6 +25,7 @@ from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.guarding import guards_of_file
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
+from waltz_ray.startup_checks import troubles, unused_settings
 
 
 class SomebodysRay:
@@ -187,13 +188,13 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
 def test_a_port_that_is_not_used_is_warned_of() -> None:
     first, now = ClusterConfig("c"), ClusterConfig("c", http=HttpConfig(port=9464))
     status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
-    assert bringing_up._unused(status, first) == []
-    (warning,) = bringing_up._unused(status, now)
+    assert unused_settings(status, first) == []
+    (warning,) = unused_settings(status, now)
     by = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
     assert warning == f"the HTTP port is what it was (any free one): 9464 is not used; {by}"
-    assert bringing_up._unused(replace(status, config=now), now) == []
+    assert unused_settings(replace(status, config=now), now) == []
     taken = replace(status, manager=replace(status.manager, http_error="cannot listen"))
-    assert bringing_up._troubles(taken) == ["the manager cannot listen; it tries again"]
+    assert troubles(taken) == ["the manager cannot listen; it tries again"]
 
 
 def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
@@ -202,7 +203,7 @@ def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
     status = ClusterStatus(cluster="c", manager=ManagerStatus(1, True), partitions=(), config=first)
     storage = StorageConfig(tls_certificate="/a.pem", tls_key="/a.key", tls_authority="/b.pem")
     now = replace(first, storage=storage)
-    (warning,) = bringing_up._unused(status, now)
+    (warning,) = unused_settings(status, now)
     assert warning.startswith("TLS of replicas is what it was (none): /a.pem is not used for them; waltz apply")
-    assert bringing_up._unused(replace(status, config=now), now) == []
-    assert bringing_up._unused(status, first) == []
+    assert unused_settings(replace(status, config=now), now) == []
+    assert unused_settings(status, first) == []

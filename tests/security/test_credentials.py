@@ -11,13 +11,13 @@ import pytest
 
 from tests.security.keys import SECRET
 from waltz_ray.actors.member_credentials import MemberCredentials
-from waltz_ray.bring_up import check_layers_come_in
 from waltz_ray.client.credentials import NO_CREDENTIALS, TLS_VARIABLES, Credentials
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, ClusterConfig, KvConfig, ServerConfig, TopicConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.security.certificates import make_certificates
 from waltz_ray.security.member_token import is_member_token
+from waltz_ray.startup_checks import check_layers_come_in
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.actors.supervision import alive_nodes
 from waltz_ray.backup.restored import read_restored
-from waltz_ray.bring_up import Cluster, bring_up, check_settings
+from waltz_ray.bring_up import Cluster, bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
@@ -31,6 +31,7 @@ from waltz_ray.guarding import guards_with_rights
 from waltz_ray.members import Members
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.spaces import Spaces
+from waltz_ray.startup_checks import check_settings
 from waltz_ray.upgrading import change_settings, hands_of
 
 __all__ = ["AppliedDeployment", "apply", "compare"]

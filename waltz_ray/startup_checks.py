@@ -1,0 +1,86 @@
+"""What is looked at before a cluster listens, or listens otherwise, and what ``waltz up`` warns of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from waltz_ray.config import ClusterConfig
+from waltz_ray.errors import ConfigError
+from waltz_ray.guarding import guards_of_file, guards_with_rights
+from waltz_ray.runtime.status import ActorState, ClusterStatus
+from waltz_ray.security.addresses import check_addresses
+from waltz_ray.security.client_rights import check_rights_can_hold
+
+__all__ = ["check_layers_come_in", "check_settings", "troubles", "unused_settings"]
+
+_CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
+
+
+def check_layers_come_in(config: ClusterConfig) -> None:
+    """ConfigError if servers would refuse the cluster's own clients of them, which have no certificates."""
+    server = config.server
+    wants_certificates = bool(server.tls_clients) and not server.tls_certificates_optional
+    if (config.kv.actors or config.topics.actors) and server.tls_authority and wants_certificates:
+        raise ConfigError(
+            "key/value and topic actors come to servers with TLS (tls_authority) and a token, and would be refused for "
+            "lack of a certificate: with tls_clients give tls_certificates_optional (waltz up --tls-tokens), too"
+        )
+
+
+def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool) -> None:
+    """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
+    would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
+    of Ray's nodes, as far as they are known."""
+    check_layers_come_in(wanted)
+    guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))
+    if guards.rights is None:
+        guards = replace(guards, rights=guards_of_file(wanted).rights)
+    if guards.rights is not None:
+        check_rights_can_hold(wanted, wanted.kv.actors, wanted.topics.actors)
+    check_addresses(wanted, nodes, insecure or wanted.insecure, guards)
+
+
+def troubles(status: ClusterStatus) -> list[str]:
+    """What does not serve as it should, though everything is up; one line each."""
+    found = [replica.reason for replica in status.replicas.values() if replica.state is ActorState.REFUSED]
+    if status.manager.http_error:
+        found.append(f"the manager {status.manager.http_error}; it tries again")
+    return found
+
+
+def unused_settings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
+    """What is ``wanted`` of a cluster that has other settings; one line each."""
+    found, recorded = list[str](), status.config
+    if recorded is not None and wanted.http.port not in (0, recorded.http.port):
+        port = recorded.http.port or "any free one"
+        found.append(f"the HTTP port is what it was ({port}): {wanted.http.port} is not used; {_CHANGED_BY}")
+    if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
+        found.append(
+            f"TLS is what it was ({recorded.server.tls_certificate or 'none'}): "
+            f"{wanted.server.tls_certificate} is not used; {_CHANGED_BY}"
+        )
+    if (
+        recorded is not None
+        and wanted.storage.tls_certificate
+        and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
+    ):
+        found.append(
+            f"TLS of replicas is what it was ({recorded.storage.tls_certificate or 'none'}): "
+            f"{wanted.storage.tls_certificate} is not used for them; {_CHANGED_BY}"
+        )
+    if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
+        path = recorded.secret_path
+        found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")
+    return found
+
+
+def _tls(config: ClusterConfig) -> tuple[str | bool, ...]:
+    server = config.server
+    files = server.tls_certificate, server.tls_key, server.tls_clients, server.tls_authority
+    return (*files, server.tls_certificates_optional)
+
+
+def _tls_of_replicas(config: ClusterConfig) -> tuple[str | bool, ...]:
+    storage = config.storage
+    return storage.tls_certificate, storage.tls_key, storage.tls_authority, storage.tls_only
