@@ -103,8 +103,10 @@ def test_tls_comes_and_goes_under_load(life: Deployed) -> None:
         applying.send_signal(signal.SIGINT)
         applying.communicate(timeout=60)
         assert applying.returncode == 130
+    assert "an upgrade, or a change of settings" in life.waltz("doctor", "--dir", str(life.directory), code=1).stdout
     life.apply()
     assert life.apply()["changes"] == [], "again: nothing to change"
+    assert "no problem" in life.waltz("doctor", "--dir", str(life.directory)).stdout
     assert all("takes TLS only" in each for each in told_of_plain(life))
     config = life.status()["config"]
     assert (config["server"]["connections"], config["storage"]["tls_only"]) == (1000, True)

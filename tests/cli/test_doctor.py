@@ -81,6 +81,10 @@ WORSE: list[tuple[ClusterStatus, str]] = [
         replace(CLUSTER, at_ms=3 * 86_400_000, cursors=(HOLDING,)),
         "cursor audit of space log: holds 9 transactions back from retention, and nobody has had it for 3 days",
     ),
+    (
+        replace(CLUSTER, upgrading=True),
+        "cluster: an upgrade, or a change of settings, is under way, or was interrupted: some run as before",
+    ),
 ]
 """It serves, and will not for long, or not as well as it could."""
 

@@ -36,6 +36,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import ClusterNotFound, CoordinationError, NoNode
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.authentication import Credential, Role
@@ -89,6 +90,7 @@ class _Read:
     servers: Mapping[int, Endpoint]
     replicas: Mapping[int, Endpoint]
     moves: Mapping[int, SetMove]
+    upgrading: bool
     at: float
 
 
@@ -240,6 +242,7 @@ class ManagerHost:
                 tuple(sorted(self.members.draining_replicas)),
             ),
             moves=read.moves if read else {},
+            upgrading=read is not None and read.upgrading,
             config=self.settings.config,
         )
 
@@ -269,6 +272,7 @@ class ManagerHost:
             servers={server_id: server.endpoint for server_id, server in servers.items()},
             replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
             moves=moves,
+            upgrading=UpgradeStore(self._zookeeper, self._info.name).read() is not None,
             at=time.monotonic(),
         )
 

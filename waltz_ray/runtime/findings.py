@@ -107,6 +107,7 @@ def examine(view: ClusterStatus) -> list[Finding]:
         *_idle_servers(view),
         *_processes(view),
         *_held_by_nobody(view),
+        *_half_upgraded(view),
     ]
 
 
@@ -293,6 +294,12 @@ def _process(who: str, process: ProcessStatus, own: ProcessStatus | None, at_ms:
         problem = f"has {process.open_files} files open of the {limit} that it may have"
         remedy = f"raise the limit where its node's Ray is started: ulimit -n {4 * limit}"
         yield Finding(who, problem, remedy)
+
+
+def _half_upgraded(view: ClusterStatus) -> Iterator[Finding]:
+    if view.upgrading:
+        problem = "an upgrade, or a change of settings, is under way, or was interrupted: some run as before"
+        yield Finding("cluster", problem, "if nobody carries it on: waltz upgrade --rolling, or the same waltz apply")
 
 
 def _held_by_nobody(view: ClusterStatus) -> Iterator[Finding]:

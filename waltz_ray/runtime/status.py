@@ -477,8 +477,9 @@ class ClusterStatus:
 
     ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
     Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
-    partitions are those that servers have then. Deleted spaces, and their partitions, are not told. ``at_ms``: when the
-    manager put it together, Unix time.
+    partitions are those that servers have then. Deleted spaces, and their partitions, are not told. ``upgrading``: a
+    rolling upgrade, or a change of settings, was begun and has not ended. ``at_ms``: when the manager put it together,
+    Unix time.
     """
 
     cluster: str
@@ -499,6 +500,7 @@ class ClusterStatus:
     placement: Mapping[int, str] = field(default_factory=dict)
     members: MembershipStatus | None = None
     moves: Mapping[int, SetMove] = field(default_factory=dict)
+    upgrading: bool = False
     config: ClusterConfig | None = None
     at_ms: int | None = None
 
