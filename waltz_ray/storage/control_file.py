@@ -25,6 +25,10 @@ On-disk story (bytes in docs/formats.md, "Control file")
     start cuts it off. A crash leaves the file as long as it was, or cut: no entry is touched by that.
 
     The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
+    One byte that rots outside of the slots is put right by the same writing: an entry's place says whose it is, the
+    entries how many they are, the cluster its key, from which no other cluster's differs by one byte. Only a version
+    that is not 0 is believed, and read by nobody. Whatever a crash leaves of that is the byte as it was, or as it is.
+
     A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
     has been made; a crash at any step leaves a directory that the next start converts again or finds converted.
 
@@ -45,9 +49,10 @@ from __future__ import annotations
 import logging
 import struct
 import uuid
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from waltz_ray.errors import ControlFileMissing, Corruption, DiskFull
+from waltz_ray.errors import ControlFileMissing, Corruption, DiskFull, ForeignStorage
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 
@@ -61,6 +66,7 @@ __all__ = [
     "convert_original",
     "create_control_file",
     "read_control_image",
+    "read_to_serve",
     "slots_to_write",
     "write_original_control_file",
 ]
@@ -108,6 +114,7 @@ class ControlImage(NamedTuple):
     slots: list[Slots]
     currents: list[int]  # 0 or 1: the current slot; -1: neither is valid
     trailing_bytes: int  # behind the last entry: not ours
+    rotten: int = -1  # the byte outside of the slots that is another one on the disk
 
     def current(self, partition_id: int) -> ControlEntry | None:
         """The entry in force, or None if neither slot is valid."""
@@ -147,13 +154,78 @@ def read_control_image(disk: Disk, directory: str) -> ControlImage:
     is what lies behind the last entry.
     """
     path = f"{directory}/{CONTROL_FILE}"
+    return _image(path, _content(disk, path))
+
+
+def read_to_serve(disk: Disk, directory: str, cluster_key: uuid.UUID) -> ControlImage:
+    """The same of a directory that is to be served in the cluster of that key; one rotten byte outside of the slots is
+    put right in the image, and on the disk by ``ControlFile``, where the others leave no doubt about it.
+
+    ControlFileMissing, Corruption; ForeignStorage for another cluster's.
+    """
+    path = f"{directory}/{CONTROL_FILE}"
+    raw = _content(disk, path)
+    try:
+        image = _image(path, raw)
+    except Corruption as damage:
+        image = _put_right(path, raw, damage)
+    own, wanted = image.cluster_key.bytes, cluster_key.bytes
+    rotten = [at for at in range(16) if own[at] != wanted[at]]
+    if len(rotten) == 1 and image.rotten < 0:  # keys are random: no other cluster's is so near
+        return image._replace(cluster_key=cluster_key, rotten=12 + rotten[0])
+    if rotten:
+        raise ForeignStorage(
+            f"{directory}: belongs to the cluster with key {image.cluster_key}, not to {cluster_key}; "
+            "is this the right disk?"
+        )
+    return image
+
+
+def _content(disk: Disk, path: str) -> bytes:
     if not disk.exists(path):
         raise ControlFileMissing(f"{path}: there is no control file; is this the right disk?")
     handle = disk.open(path, "read")
     try:
-        raw = disk.pread(handle, disk.size(handle), 0)
+        return disk.pread(handle, disk.size(handle), 0)
     finally:
         disk.close(handle)
+
+
+def _put_right(path: str, raw: bytes, damage: Corruption) -> ControlImage:
+    """With the one byte changed that makes a control file of it. ``damage``, raised, if there is none such.
+
+    The version has no second witness: another one may be meant.
+    """
+    for at, wanted in _words_as_they_should_be(raw, damage.offset):
+        wrong = [at + n for n, byte in enumerate(wanted) if raw[at + n] != byte]
+        if len(wrong) != 1:
+            continue
+        try:
+            image = _image(path, raw[:at] + wanted + raw[at + len(wanted) :])
+        except Corruption:
+            continue  # it is not this byte, or not this one alone
+        if not image.original:
+            return image._replace(rotten=wrong[0])
+    raise damage
+
+
+def _words_as_they_should_be(raw: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """(where, what) of the field that is wrong at byte ``at``."""
+    if at == 4:
+        yield 4, b"\0"  # no time is so late
+    elif at == 28:
+        count, rest = divmod(len(raw) - _HEADER_BYTES, _ENTRY_BYTES)
+        if not rest and all(_is_entry(raw, _Entries(False, []), p) for p in range(count)):
+            yield 28, _INT.pack(count)
+    elif 32 <= at < _HEADER_BYTES:
+        yield at, b"\0"
+    elif at >= _HEADER_BYTES:
+        partition_id = (at - _HEADER_BYTES) // _ENTRY_BYTES
+        if _read_entry(raw, False, partition_id)[1] >= 0:
+            yield _HEADER_BYTES + partition_id * _ENTRY_BYTES, _INT.pack(partition_id)
+
+
+def _image(path: str, raw: bytes) -> ControlImage:
     if len(raw) < _HEADER_BYTES:
         raise Corruption(path, len(raw), f"{len(raw)} bytes are too short for a control file")
     version, created_ms, key, count = _HEADER.unpack(raw[:_HEADER_BYTES])
@@ -336,7 +408,11 @@ class ControlFile:
             )
             self._disk.truncate(self._handle, image.path, _HEADER_BYTES + len(self) * _ENTRY_BYTES)
         content = bytearray(self._disk.disk.pread(self._handle, _HEADER_BYTES + len(self) * _ENTRY_BYTES, 0))
+        if image.rotten >= 0:
+            log.warning("%s: byte %d had rotted: it is put right by the others", image.path, image.rotten)
+            content[:_HEADER_BYTES] = _HEADER.pack(0, image.created_ms, image.cluster_key.bytes, len(self))
         for partition_id, slots in enumerate(image.slots):
+            _INT.pack_into(content, _HEADER_BYTES + partition_id * _ENTRY_BYTES, partition_id)
             entry = self._entries[partition_id]
             for slot in (0, 1):
                 if entry is not None and slots[slot] is None:

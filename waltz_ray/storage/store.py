@@ -22,13 +22,13 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import ControlFileMissing, ForeignStorage, InvalidInput, StorageError, StorageLocked
+from waltz_ray.errors import ControlFileMissing, InvalidInput, StorageError, StorageLocked
 from waltz_ray.storage.control_file import (
     CONTROL_FILE,
     ControlFile,
     convert_original,
     create_control_file,
-    read_control_image,
+    read_to_serve,
 )
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources
 from waltz_ray.storage.journal import Journal, replay
@@ -144,14 +144,7 @@ class ReplicaStore:
         # A process may have been killed between making a name and syncing it, and what it made is here now.
         disk.fsync_directory(directory)
         disk.fsync_directory(_parent(directory))
-        image = read_control_image(disk.disk, directory)
-        if image.cluster_key != cluster_key:
-            differing = sum(one != other for one, other in zip(image.cluster_key.bytes, cluster_key.bytes, strict=True))
-            rot = "; only one byte of it is another: the control file has rotted" if differing == 1 else ""
-            raise ForeignStorage(
-                f"{directory}: belongs to the cluster with key {image.cluster_key}, not to {cluster_key}; "
-                f"is this the right disk?{rot}"
-            )
+        image = read_to_serve(disk.disk, directory, cluster_key)
         if image.original:
             image = convert_original(disk, directory, image)
         replay(disk, directory, cluster_key)

@@ -1,0 +1,123 @@
+"""A byte of the control file rots outside of the slots: the next start puts it right, or knows that it cannot."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import pytest
+
+from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
+from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, reopen
+from tests.storage.originals import CONTROL, original_control
+from waltz_ray.errors import Corruption, ForeignStorage
+from waltz_ray.storage.control_file import read_control_image, read_to_serve
+
+PARTITIONS = 3
+HEADER = range(128)
+NUMBERS = [128 + 60 * p + n for p in range(PARTITIONS) for n in range(4)]
+TIME = range(4, 12)  # of which nothing depends
+
+
+def pristine() -> bytes:
+    """Partition 2 in session 3, with nine records; the others never had one."""
+    disk = FaultyDisk()
+    in_session(disk)
+    return disk.content(CONTROL)
+
+
+def in_session(disk: FaultyDisk) -> None:
+    store = create(disk, partitions=PARTITIONS)
+    log = store.partition(2)
+    log.open_session(3)
+    append(log, 9)
+    log.set_low_water_mark(3, 4, 4)
+    store.close()
+
+
+def flipped(offset: int, mask: int, seed: int = 0) -> FaultyDisk:
+    disk = FaultyDisk(seed=seed)
+    in_session(disk)
+    disk.flip(CONTROL, offset, mask)
+    return disk
+
+
+def as_before(disk: FaultyDisk) -> None:
+    store = reopen(disk)
+    log = store.partition(2)
+    assert (log.session_id, log.low_water_mark, store.partition_ids) == (3, 4, range(PARTITIONS))
+    assert contents(log) == [data_of(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x40, 0x80, 0xFF])
+@pytest.mark.parametrize("offset", [at for at in (*HEADER, *NUMBERS) if at >= 4])
+def test_it_is_put_right_in_memory_and_on_the_disk(offset: int, mask: int, caplog: pytest.LogCaptureFixture) -> None:
+    disk, before = flipped(offset, mask), pristine()
+    with caplog.at_level(logging.WARNING):
+        as_before(disk)
+    if offset in TIME and disk.content(CONTROL)[4] < 0x80 and not caplog.records:
+        return  # it is a time still
+    assert f"byte {offset} had rotted" in caplog.text
+    assert disk.content(CONTROL)[12:] == before[12:]
+    disk.end_process()
+    assert read_control_image(disk, DIRECTORY).rotten < 0
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_another_version_may_be_meant(offset: int) -> None:
+    with pytest.raises(Corruption, match="format version"):
+        read_to_serve(flipped(offset, 1), DIRECTORY, KEY)
+
+
+@pytest.mark.parametrize("second", [*range(12, 128, 3), *NUMBERS])
+def test_two_bytes_are_more_than_rot(second: int) -> None:
+    """Of which each alone would be put right: another disk, or one that nobody should trust."""
+    for first in (30, 100, NUMBERS[1], 20):
+        if first == second:
+            continue
+        disk = flipped(first, 4)
+        disk.flip(CONTROL, second, 8)
+        with pytest.raises((Corruption, ForeignStorage)):
+            read_to_serve(disk, DIRECTORY, KEY)
+
+
+def test_another_clusters_disk_is_another_clusters() -> None:
+    disk = flipped(0, 0)
+    for other in (UUID(bytes=KEY.bytes[::-1]), UUID(int=KEY.int ^ 0x0101)):
+        with pytest.raises(ForeignStorage, match="is this the right disk"):
+            read_to_serve(disk, DIRECTORY, other)
+
+
+def test_an_entry_without_a_valid_slot_is_nobodys() -> None:
+    disk = flipped(NUMBERS[5], 2)
+    for slot in (0, 1):
+        disk.flip(CONTROL, 128 + 60 + 4 + 28 * slot, 1)
+    with pytest.raises(Corruption, match="entry 1 is of partition"):
+        read_to_serve(disk, DIRECTORY, KEY)
+
+
+def test_a_file_of_the_original_is_not_touched() -> None:
+    disk = FaultyDisk()
+    in_session(disk)
+    raw = bytearray(original_control(*[(3, 4, 4)] * PARTITIONS))
+    raw[128 + 76 + 3] ^= 4
+    disk.put(CONTROL, bytes(raw))
+    with pytest.raises(Corruption, match="entry 1 is of partition 5"):
+        read_to_serve(disk, DIRECTORY, KEY)
+
+
+@pytest.mark.parametrize("survival", [Survival(1.0), Survival(0.0), Survival(0.5), Survival(0.0, 1.0)], ids=str)
+@pytest.mark.parametrize("offset", [15, 31, 77, NUMBERS[9]])
+def test_a_crash_while_it_is_put_right_leaves_it_as_it_was_or_right(survival: Survival, offset: int) -> None:
+    for step in range(100):
+        disk = flipped(offset, 0x10, seed=step)
+        disk.crash_after = step
+        try:
+            reopen(disk)
+        except Crashed:
+            disk.crash(survival)
+        else:
+            break
+        as_before(disk)
+        assert disk.content(CONTROL)[12:] == pristine()[12:]
+    assert step >= 3
