@@ -250,15 +250,7 @@ class SimKvClient(Process):
 
     async def _store_several(self) -> None:
         """With one command, as far as that is done; what is left goes on item by item."""
-        items = [name for name in self.part.names if name.startswith("k")]
-        keys = self.random.sample(items, self.random.randint(2, min(4, len(items))))
-        asked, ops = [], []
-        for key in keys:
-            expected = self._expected(key)
-            self._values += 1
-            value = f"{self.loop.name}/{self._values}".encode()
-            asked.append(Store(value, float("inf"), _of_model(expected)))
-            ops.append(Op(OpKind.SET, key.encode(), 4, value, 0, expected))
+        keys, asked, ops = self._several()
         begun = [self._begin(key, each) for key, each in zip(keys, asked, strict=True)]
         until_s = self.world.scheduler.now + 8.0
         request = RequestId(self._client, begun[0].sequence, min(self._unanswered))
@@ -282,6 +274,19 @@ class SimKvClient(Process):
             if isinstance(result, str):
                 limit_s = max(1.0, until_s - self.world.scheduler.now)
                 await self._go_on(each, *self._one_put(one, op, False), limit_s, result is _PERHAPS)
+
+    def _several(self) -> tuple[list[str], list[Store], list[Op]]:
+        """Two to four keys, and what is written to each."""
+        items = [name for name in self.part.names if name.startswith("k")]
+        keys = self.random.sample(items, self.random.randint(2, min(4, len(items))))
+        asked, ops = [], []
+        for key in keys:
+            expected = self._expected(key)
+            self._values += 1
+            value = f"{self.loop.name}/{self._values}".encode()
+            asked.append(Store(value, float("inf"), _of_model(expected)))
+            ops.append(Op(OpKind.SET, key.encode(), 4, value, 0, expected))
+        return keys, asked, ops
 
     async def _erase(self, key: str) -> None:
         expected = self._expected(key)
