@@ -14,7 +14,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import CoordinationError, PartitionNotReady
 from waltz_ray.protocol.cluster_members import ClusterMembers
-from waltz_ray.protocol.rolling import RollingUpgrade
+from waltz_ray.protocol.rolling import UNSEEN, RollingUpgrade
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
@@ -233,6 +233,15 @@ def test_a_change_that_was_interrupted_is_finished_before_the_next(store: Upgrad
     changed(store, cluster, [change for change in CHANGES if change[0] not in kept])
     assert cluster.done == CHANGED
     assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_a_change_that_has_just_been_kept_has_everything_left(store: UpgradeStore) -> None:
+    """The machine of the operator is lost right after."""
+    store.write(RollingUpgrade(dict.fromkeys(["server/1", "replica/0"], UNSEEN)))
+    cluster = Cluster()
+    assert upgrade_plan(store, cluster) == ["server/1", "replica/0"]
+    run(store, cluster)
+    assert cluster.done == ["drain 1", "server/1", "keep 1", "replica/0"]
 
 
 def test_a_process_that_may_have_read_the_old_settings_is_started_again(store: UpgradeStore) -> None:

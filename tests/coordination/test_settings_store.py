@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,10 @@ from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.rolling import RollingUpgrade
 
-FIRST = {"config": {"servers": 2, "server": {"port": 1}, "http": {"port": 2}}, "placement": {"0": "here"}}
+FIRST: dict[str, Any] = {
+    "config": {"servers": 2, "server": {"port": 1}, "http": {"port": 2}},
+    "placement": {"0": "here"},
+}
 UPGRADE = RollingUpgrade({"server/0": 7})
 
 
@@ -34,6 +38,12 @@ def test_a_section_is_replaced_and_the_rest_stays(client: MemoryZooKeeper) -> No
     SettingsStore(client, "c").change({"server": {"port": 1}}, {"server": {"port": 9}}, UPGRADE)
     assert kept(client) == FIRST | {"config": {"servers": 2, "server": {"port": 9}, "http": {"port": 2}}}
     assert UpgradeStore(client, "c").read() == UPGRADE
+
+
+def test_what_an_older_version_did_not_keep_has_its_default(client: MemoryZooKeeper) -> None:
+    change = SettingsStore(client, "c").change
+    change({"server": {"port": 1, "newer": 0}, "newest": {"a": 1}}, {"newest": {"a": 2}}, UPGRADE)
+    assert kept(client) == FIRST | {"config": {**FIRST["config"], "newest": {"a": 2}}}
 
 
 def test_nothing_is_done_where_others_were_faster(client: MemoryZooKeeper) -> None:

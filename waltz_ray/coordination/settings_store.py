@@ -35,7 +35,7 @@ class SettingsStore:
         while True:
             info, version = complete_info(self._zookeeper, self._root)
             config = dict(info.settings["config"])
-            if any(config.get(name) != section for name, section in before.items()):
+            if not all(_is_kept(config.get(name, {}), section) for name, section in before.items()):
                 raise CoordinationError("the settings were changed by somebody else meanwhile; compare them again")
             settings = {**info.settings, "config": {**config, **after}}
             data = info_json(replace(info, settings=settings), complete=True)
@@ -48,3 +48,8 @@ class SettingsStore:
             except NodeExists as error:
                 raise CoordinationError("an upgrade is under way: finish it with waltz upgrade --rolling") from error
             return
+
+
+def _is_kept(kept: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
+    """Of a cluster that an older version made some settings are not kept: they have their defaults."""
+    return all(section.get(name) == value for name, value in kept.items())

@@ -86,7 +86,8 @@ def apply(deployment: Deployment, progress: Progress = lambda text: None) -> App
     _check_settings(config, running.zookeeper, now, rest, alive_nodes())
     _change_settings(running, now, rest, progress)
     if config.rights_file:
-        guards_with_rights(running.zookeeper, replace(now.config, server=with_settings(now.config, rest).server))
+        as_it_is = replace(with_settings(now.config, rest), rights_file=config.rights_file)
+        guards_with_rights(running.zookeeper, as_it_is)
     _change_spaces(deployment, running, rest, progress)
     if seen is None:
         what = "a new cluster" if not running.was_running else ""

@@ -63,7 +63,9 @@ class RollingUpgrade:
         Who was not there at the beginning, or is not there any more, is of no interest.
         """
         return [
-            name for name in in_order(self.before) if name in processes and processes[name] in (None, self.before[name])
+            name
+            for name in in_order(self.before)
+            if name in processes and (self.before[name] == UNSEEN or processes[name] in (None, self.before[name]))
         ]
 
     @property
