@@ -14,7 +14,7 @@ import pytest
 
 from tests.security.keys import doorkeeper, keyring
 from tests.storage.faulty_disk import FaultyDisk
-from tests.storage.helpers import DIRECTORY, KEY, SMALL, contents, data_of, records
+from tests.storage.helpers import DIRECTORY, KEY, SMALL, contents, data_of, records, reopen
 from tests.storage.test_repair import Away, Peer, rotten_store
 from tests.storage.test_scrub import RECORDS, Clock, closed_path, filled, scrubbed
 from waltz_ray.actors.peers import PeerReplica
@@ -29,7 +29,8 @@ from waltz_ray.runtime.status import ScrubStatus
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.repair import RepairSource
 from waltz_ray.storage.replica_service import ReplicaService
-from waltz_ray.storage.scrub_record import SCRUB_FILE
+from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubRecord, ScrubTarget
+from waltz_ray.storage.scrub_record import SCRUB_FILE, read_scrub_record
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.upkeep import LOOK_S, Upkeep
 
@@ -246,6 +247,63 @@ def test_a_restart_goes_on_where_the_pass_was() -> None:
     assert third.step() == 0.0, "the interval counts from the beginning of the pass"
 
 
+def test_damage_that_nobody_could_repair_is_known_again_right_after_a_start() -> None:
+    """And not when it is read next, or in a week: until then nothing would say that there is a copy less."""
+    disk, clock = FaultyDisk(), Clock()
+    store = filled(disk, partitions=2)
+    config = replace(SMALL, scrub_bytes_per_s=1 << 40, scrub_interval_s=1_000_000)
+    one = Upkeep(store, config, list, clock)
+    while one.progress.last_pass_ms is None:
+        clock.now_s += one.step()
+    before = one.progress
+    disk.flip(closed_path(disk, 2, partition_id=1), 128 + 40)
+    with pytest.raises(SegmentRotten):
+        contents(store.partition(1))
+    keep_up(one, clock, 5.0)
+    assert [each.partition_id for each in one.unrepaired()] == [1]
+    one.close()
+    store.close()
+
+    store = reopen(disk, config)
+    again = Upkeep(store, config, list, clock)
+    assert again.unrepaired() == []  # which has opened both
+    calls = len(disk.calls)
+    keep_up(again, clock, 5.0)
+    assert [each.partition_id for each in again.unrepaired()] == [1]
+    looked_at = {path for name, path in disk.calls[calls:] if name == "pread" and path.endswith(".seg")}
+    assert looked_at == {closed_path(disk, 2, partition_id=1)}, "no pass is due"
+    assert again.progress.last_pass_ms == before.last_pass_ms
+    again.close()
+
+    third = Upkeep(store, config, lambda: [Peer()], clock)
+    keep_up(third, clock, 5.0)
+    assert third.unrepaired() == []
+    assert third.progress.repaired == 1
+    third.close()
+    record = read_scrub_record(store.disk, DIRECTORY)
+    assert record is not None
+    assert record.damaged == ()
+
+
+def test_an_interrupted_pass_and_what_was_damaged_outlive_each_other() -> None:
+    """The next start ends, too, before it has looked at either."""
+    record = ScrubRecord(5, None, 1, 30, ((0, 3), (1, 4)))
+    plan = ScrubPlan(0, 100.0)
+    plan.go_on(0.0, 9, record)
+    assert plan.record() == record
+    plan.suspect([ScrubTarget(0, 3, 4, 7)])  # the other one is not there any more
+    assert plan.record() == record._replace(damaged=((0, 3),))
+    plan.has_checked(7)
+    plan.found(0, 3)
+    plan.done(10)
+    assert plan.record() == record._replace(damaged=((0, 3),))
+    assert (plan.current, plan.progress.done_bytes, plan.progress.last_pass_ms) == (None, 0, None)
+    plan.begin(0.0, 10, [ScrubTarget(1, 20, 30, 2), ScrubTarget(1, 30, 40, 5)])
+    assert (plan.current, plan.progress.done_bytes) == (ScrubTarget(1, 30, 40, 5), 2)
+    plan.repaired(0, 3)
+    assert plan.record() == record._replace(damaged=())
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.ENOENT], ids=str)
 def test_a_record_that_cannot_be_written_ends_nothing(error: int) -> None:
     """As where the directory was taken away."""
@@ -266,8 +324,10 @@ def test_a_record_that_cannot_be_written_ends_nothing(error: int) -> None:
         b"[1]",
         b'{"began_ms": "x", "last_pass_ms": 1, "partition_id": 1, "first_id": 1}',
         b'{"began_ms": 9999999999999, "last_pass_ms": 1, "partition_id": 1, "first_id": 1}',
+        b'{"began_ms": 0, "last_pass_ms": 0, "partition_id": null, "first_id": null, "damaged": [["0", 1]]}',
+        b'{"began_ms": 0, "last_pass_ms": 0, "partition_id": null, "first_id": null, "damaged": [7]}',
     ],
-    ids=["torn", "a list", "text", "of the future"],
+    ids=["torn", "a list", "text", "of the future", "damage by name", "damage of nothing"],
 )
 def test_a_record_that_cannot_be_is_as_none(raw: bytes) -> None:
     disk = FaultyDisk()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 import numpy as np
@@ -158,6 +158,8 @@ class Scrub:
     def step(self) -> float:
         """Check a piece, or begin a pass; the seconds until the next step. SyncFailed: end the process."""
         plan, now_s = self._plan, self._now_s()
+        if plan.damaged_before:
+            plan.suspect(self._those(plan.damaged_before))
         target = plan.current
         if target is None:
             wait_s = plan.wait_for_pass_s(now_s)
@@ -201,6 +203,14 @@ class Scrub:
             self._plan.repaired(target.partition_id, target.first_id)
         self.close()
         self._plan.done(self._store.now_ms())
+
+    def _those(self, segments: Sequence[tuple[int, int]]) -> list[ScrubTarget]:
+        targets = {
+            (target.partition_id, target.first_id): target
+            for partition_id in {partition_id for partition_id, _ in segments} & set(self._store.served_ids)
+            for target in self._targets_of(partition_id)
+        }
+        return [targets[segment] for segment in segments if segment in targets]
 
     def _targets(self) -> list[ScrubTarget]:
         return [target for partition_id in self._store.served_ids for target in self._targets_of(partition_id)]

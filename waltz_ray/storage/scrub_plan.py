@@ -1,7 +1,10 @@
 """What a scrub checks next, how fast, and what has come of it. Pure: it is told the time and what was read.
 
 A *pass* checks every closed segment that there is when it begins, partition by partition. What is closed meanwhile is
-the next pass's. Passes begin ``interval_s`` after each other, or at once if the last one took longer."""
+the next pass's. Passes begin ``interval_s`` after each other, or at once if the last one took longer.
+
+What was damaged when the replica ended is checked first of all, and counts for no pass: it is only known again when it
+has been read, and till then nothing says that there is a copy less."""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = ["ScrubPlan", "ScrubProgress", "ScrubRecord", "ScrubTarget"]
+__all__ = ["MOST_DAMAGED", "ScrubPlan", "ScrubProgress", "ScrubRecord", "ScrubTarget"]
+
+MOST_DAMAGED = 256
+"""So many damaged segments are kept for the next start; of a disk that has more, these are enough to say so."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,14 @@ class ScrubProgress:
 
 class ScrubRecord(NamedTuple):
     """What the next start goes on with: when the pass began, when the last full one ended (Unix milliseconds, None =
-    never), and the segment to be checked next; both None: the pass is over."""
+    never), and the segment to be checked next; both None: the pass is over. ``damaged``: segments, as (partition, first
+    ID), of which that was known."""
 
     began_ms: int
     last_pass_ms: int | None
     partition_id: int | None
     first_id: int | None
+    damaged: tuple[tuple[int, int], ...] = ()
 
 
 class ScrubPlan:
@@ -62,10 +70,14 @@ class ScrubPlan:
         self._known: set[tuple[int, int]] = set()
         self._from = (-1, -1)  # where the pass goes on that a start has interrupted
         self._interrupted_ms: int | None = None  # when that began
+        self._suspects: deque[ScrubTarget] = deque()
+        self.damaged_before: tuple[tuple[int, int], ...] = ()
+        """By the record of the last start: for ``suspect``."""
         self.progress = ScrubProgress()
 
     def go_on(self, now_s: float, now_ms: int, record: ScrubRecord) -> None:
         """Before anything else: the replica was started anew. A record of the future is not believed."""
+        self.damaged_before = record.damaged
         if record.began_ms > now_ms:
             return
         self.progress = ScrubProgress(began_ms=record.began_ms, last_pass_ms=record.last_pass_ms)
@@ -76,16 +88,27 @@ class ScrubPlan:
 
     def record(self) -> ScrubRecord | None:
         """What is to be kept of this; None before the first pass."""
-        target, progress = self.current, self.progress
+        progress = self.progress
         if progress.began_ms is None:
             return None
-        place = (None, None) if target is None else (target.partition_id, target.first_id)
-        return ScrubRecord(progress.began_ms, progress.last_pass_ms, *place)
+        place: tuple[int | None, int | None] = (None, None)
+        if self._waiting:
+            place = self._waiting[0].partition_id, self._waiting[0].first_id
+        elif self._interrupted_ms is not None:
+            place = self._from
+        suspected = {*self.damaged_before, *((each.partition_id, each.first_id) for each in self._suspects)}
+        damaged = tuple(sorted(self._known | suspected))
+        return ScrubRecord(progress.began_ms, progress.last_pass_ms, *place, damaged[:MOST_DAMAGED])
 
     @property
     def current(self) -> ScrubTarget | None:
         """What is to be checked, or went on with; None between two passes."""
-        return self._waiting[0] if self._waiting else None
+        return self._suspects[0] if self._suspects else self._waiting[0] if self._waiting else None
+
+    def suspect(self, targets: Sequence[ScrubTarget]) -> None:
+        """Those of ``damaged_before`` that are there still: they are checked now."""
+        self._suspects.extend(targets)
+        self.damaged_before = ()
 
     def wait_for_pass_s(self, now_s: float) -> float:
         """For how long no pass is to begin; 0 while one is running."""
@@ -113,12 +136,17 @@ class ScrubPlan:
 
     def has_checked(self, size_bytes: int) -> None:
         """So much of the current target has been checked."""
+        if self._suspects:
+            return
         target = self._waiting[0]
         done = self.progress.done_bytes + size_bytes
         self.progress = replace(self.progress, done_bytes=min(done, self._checked_bytes + target.size_bytes))
 
     def done(self, now_ms: int) -> None:
         """The current target is checked, or is not there any more."""
+        if self._suspects:
+            self._suspects.popleft()
+            return
         self._checked_bytes += self._waiting.popleft().size_bytes
         self.progress = replace(self.progress, done_bytes=self._checked_bytes)
         self._end_if_over(now_ms)

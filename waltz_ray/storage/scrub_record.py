@@ -23,14 +23,19 @@ def read_scrub_record(disk: DurableDisk, directory: str) -> ScrubRecord | None:
     try:
         handle = disk.disk.open(f"{directory}/{SCRUB_FILE}", "read")
         try:
-            fields = json.loads(disk.disk.pread(handle, 4096, 0))
+            fields = json.loads(disk.disk.pread(handle, 16_384, 0))
         finally:
             disk.disk.close(handle)
-        numbers = [fields[name] for name in ScrubRecord._fields]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        *names, last = ScrubRecord._fields
+        numbers = [fields[name] for name in names]
+        damaged = tuple((partition_id, first_id) for partition_id, first_id in fields.get(last, ()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    right = all(number is None or isinstance(number, int) for number in numbers) and isinstance(numbers[0], int)
-    return ScrubRecord(*numbers) if right else None
+    whole = all(number is None or isinstance(number, int) for number in numbers) and isinstance(numbers[0], int)
+    if not whole or not all(isinstance(number, int) for segment in damaged for number in segment):
+        return None
+    began_ms, last_pass_ms, partition_id, first_id = numbers
+    return ScrubRecord(began_ms, last_pass_ms, partition_id, first_id, damaged)
 
 
 def write_scrub_record(disk: DurableDisk, directory: str, record: ScrubRecord) -> None:
