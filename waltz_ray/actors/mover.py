@@ -99,17 +99,16 @@ class Mover:
             await asyncio.sleep(max(_LOOK_S, self._loop.time() - began_s))  # of many, ZooKeeper is asked half the time
 
     def look(self) -> None:
-        """One round: a step for every partition that is on the way and ready for one, until a set has been changed. The
-        session that this leads to is a pause for who appends; several at a time, on the same replicas, are longer ones.
-        CoordinationError."""
+        """One round: a step for every partition that is on the way and ready for one. CoordinationError."""
         moves = self._store.moves.read()
         self.waits = {p: wait for p, wait in self.waits.items() if p in moves.wanted}
         self._since = {p: since for p, since in self._since.items() if p in moves.wanted}
+        on_the_way = len(moves.changed)
         for p in _in_order(moves):
-            if p not in moves.changed and len(moves.changed) >= rules.MOST_AT_ONCE:
+            if p in moves.changed or on_the_way < rules.MOST_AT_ONCE:
+                on_the_way += self._step(p, moves) and p not in moves.changed
+            else:
                 self.waits[p] = f"{rules.MOST_AT_ONCE} others come first"
-            elif self._step(p, moves):
-                return
 
     def _step(self, p: int, moves: Moves) -> bool:
         """Whether its set was changed."""
