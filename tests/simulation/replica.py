@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tests.simulation.disk_threads import Afterwards, DiskThreads, GatedDisk, MayStop, Pace
 from tests.simulation.process import Process
@@ -480,7 +480,7 @@ class SimReplica(Process):
                 for other in self._undecided():
                     if other.number < turn.number:  # else it may append to what has been cut, in a later session
                         other.surely_cut[reply.partition_id] = reply.last_id
-            elif isinstance(reply, StateReply) and turn.opens(reply.partition_id) and self._owns(turn, reply):
+            elif self._tells_its_last(reply, turn):
                 for other in self._undecided():
                     other.told[reply.partition_id] = reply.last_id
             if isinstance(reply, StateReply | Refused) and not turn.copies:
@@ -489,6 +489,13 @@ class SimReplica(Process):
                     self.world.history.refused(self.loop.name, turn.connection.peer, turn.connection, reply)
                     self.lost_files |= reply.code is RefusalCode.LOST_FILES
         turn.connection.answer(replies)
+
+    def _tells_its_last(self, reply: ReplicaReply, turn: Turn) -> TypeGuard[StateReply]:
+        """Whether a session will count on it. What is told of damage is no vote: records behind it were written, too,
+        and who has sent them may be told so later."""
+        if not isinstance(reply, StateReply) or reply.damaged:
+            return False
+        return turn.opens(reply.partition_id) and self._owns(turn, reply)
 
     def _undecided(self) -> list[Turn]:
         return [turn for turn in self._turns if not turn.decided]
