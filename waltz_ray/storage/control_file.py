@@ -26,8 +26,9 @@ On-disk story (bytes in docs/formats.md, "Control file")
 
     The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
     One byte that rots outside of the slots is put right by the same writing: an entry's place says whose it is, the
-    entries how many they are, the cluster its key, from which no other cluster's differs by one byte. Only a version
-    that is not 0 is believed, and read by nobody. Whatever a crash leaves of that is the byte as it was, or as it is.
+    entries that there are more than were counted, the cluster its key, from which no other cluster's differs by one
+    byte. A version that is not 0 may be meant, and a file with fewer entries than were counted may have been cut, and
+    fences with it: both are refused. Whatever a crash leaves of that is the byte as it was, or as it is.
 
     A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
     has been made; a crash at any step leaves a directory that the next start converts again or finds converted.
@@ -196,6 +197,8 @@ def _put_right(path: str, raw: bytes, damage: Corruption) -> ControlImage:
 
     The version has no second witness: another one may be meant.
     """
+    if len(raw) < _HEADER_BYTES:
+        raise damage
     for at, wanted in _words_as_they_should_be(raw, damage.offset):
         wrong = [at + n for n, byte in enumerate(wanted) if raw[at + n] != byte]
         if len(wrong) != 1:
@@ -215,14 +218,17 @@ def _words_as_they_should_be(raw: bytes, at: int) -> Iterator[tuple[int, bytes]]
         yield 4, b"\0"  # no time is so late
     elif at == 28:
         count, rest = divmod(len(raw) - _HEADER_BYTES, _ENTRY_BYTES)
-        if not rest and all(_is_entry(raw, _Entries(False, []), p) for p in range(count)):
+        is_more = (
+            count > _INT.unpack_from(raw, 28)[0]
+        )  # where there are fewer the file may have been cut, fences and all
+        if is_more and not rest and all(_is_entry(raw, _Entries(False, []), p) for p in range(count)):
             yield 28, _INT.pack(count)
     elif 32 <= at < _HEADER_BYTES:
         yield at, b"\0"
     elif at >= _HEADER_BYTES:
-        partition_id = (at - _HEADER_BYTES) // _ENTRY_BYTES
-        if _read_entry(raw, False, partition_id)[1] >= 0:
-            yield _HEADER_BYTES + partition_id * _ENTRY_BYTES, _INT.pack(partition_id)
+        partition_id, within = divmod(at - _HEADER_BYTES, _ENTRY_BYTES)
+        if not within and at + _ENTRY_BYTES <= len(raw) and _read_entry(raw, False, partition_id)[1] >= 0:
+            yield at, _INT.pack(partition_id)
 
 
 def _image(path: str, raw: bytes) -> ControlImage:
