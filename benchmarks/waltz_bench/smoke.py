@@ -31,6 +31,7 @@ from waltz_bench.smoke_faults import FAULTS, chosen_faults, strike
 from waltz_bench.smoke_files import note_proposed
 from waltz_bench.smoke_rosters import RosterWatch
 from waltz_ray.config import ServerConfig
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import DataUnavailable
 
 __all__ = ["RuleBroken", "SmokeOptions", "check_files", "chosen_faults", "smoke"]
@@ -107,8 +108,19 @@ class _Smoke:
         for number in range(1, self._options.rounds + 1):
             with waltz_cluster(self._directory, "", self._progress, _PARTITIONS, server) as waltz:
                 self._round(waltz, number)
+            self._look_once_more(waltz.name)
             self._check(number)
         return _report(self._found, self._directory)
+
+    def _look_once_more(self, cluster: str) -> None:
+        """At the records, when nobody can write them any more: a checkpoint that has to wait for ZooKeeper after a kill
+        of it opens its session later than the last look."""
+        server = EmbeddedZooKeeper(self._directory / _CLUSTER / "zookeeper")
+        try:
+            with RosterWatch(server.start(60.0), cluster, _PARTITIONS, self._directory / _HISTORIES) as watch:
+                watch.look()
+        finally:
+            server.stop()
 
     def _check(self, number: int) -> None:
         found = self._found
