@@ -52,24 +52,22 @@ def troubles(status: ClusterStatus) -> list[str]:
 def unused_settings(status: ClusterStatus, wanted: ClusterConfig) -> list[str]:
     """What is ``wanted`` of a cluster that has other settings; one line each."""
     found, recorded = list[str](), status.config
-    if recorded is not None and wanted.http.port not in (0, recorded.http.port):
+    if recorded is None:
+        return found
+    if wanted.http.port not in (0, recorded.http.port):
         port = recorded.http.port or "any free one"
         found.append(f"the HTTP port is what it was ({port}): {wanted.http.port} is not used; {_CHANGED_BY}")
-    if recorded is not None and wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
+    if wanted.server.tls_certificate and _tls(wanted) != _tls(recorded):
         found.append(
             f"TLS is what it was ({recorded.server.tls_certificate or 'none'}): "
             f"{wanted.server.tls_certificate} is not used; {_CHANGED_BY}"
         )
-    if (
-        recorded is not None
-        and wanted.storage.tls_certificate
-        and _tls_of_replicas(wanted) != _tls_of_replicas(recorded)
-    ):
+    if wanted.storage.tls_certificate and _tls_of_replicas(wanted) != _tls_of_replicas(recorded):
         found.append(
             f"TLS of replicas is what it was ({recorded.storage.tls_certificate or 'none'}): "
             f"{wanted.storage.tls_certificate} is not used for them; {_CHANGED_BY}"
         )
-    if recorded is not None and wanted.secret_file not in ("", recorded.secret_path):
+    if wanted.secret_file not in ("", recorded.secret_path):
         path = recorded.secret_path
         found.append(f"where the secret lies was decided at the first start ({path}): {wanted.secret_file} is not used")
     return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from waltz_ray.config import StorageConfig
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.storage.partition_log import PartitionLog
@@ -50,6 +51,21 @@ def create(disk: FaultyDisk, config: StorageConfig = SMALL, partitions: int = 1)
 
 def reopen(disk: FaultyDisk, config: StorageConfig = SMALL) -> ReplicaStore:
     return ReplicaStore.open(disk, DIRECTORY, KEY, config)
+
+
+def crashed_while_opened(made: Callable[[int], FaultyDisk], survival: Survival) -> Iterator[FaultyDisk]:
+    """What ``made`` makes, by a seed, after a crash in each step of opening it, until one is opened before that."""
+    for step in range(100):
+        disk = made(step)
+        disk.crash_after = step
+        try:
+            reopen(disk)
+        except Crashed:
+            disk.crash(survival)
+        else:
+            return
+        yield disk
+    raise AssertionError("it was never opened")
 
 
 def new_log(disk: FaultyDisk, config: StorageConfig = SMALL, session_id: int = 1) -> PartitionLog:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
-from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, reopen
+from tests.storage.faulty_disk import FaultyDisk, Survival
+from tests.storage.helpers import DIRECTORY, KEY, append, contents, crashed_while_opened, create, data_of, reopen
 from tests.storage.originals import CONTROL, original_control, original_directory
 from waltz_ray.errors import Corruption
 from waltz_ray.storage.control_file import ORIGINAL_COPY, read_control_image
@@ -64,19 +64,12 @@ def test_a_lengthened_file_is_ours_still(partitions: int, tail: str, caplog: pyt
 
 @pytest.mark.parametrize("survival", [Survival(1.0), Survival(0.0), Survival(0.5), Survival(0.0, 1.0)], ids=str)
 def test_a_crash_while_it_is_mended_touches_no_entry(survival: Survival) -> None:
-    for step in range(100):
-        disk = lengthened(FaultyDisk(seed=step), 2, bytes(32))
-        disk.crash_after = step
-        try:
-            reopen(disk)
-        except Crashed:
-            disk.crash(survival)
-        else:
-            break
+    disks = list(crashed_while_opened(lambda step: lengthened(FaultyDisk(seed=step), 2, bytes(32)), survival))
+    for disk in disks:
         assert read_fences(disk, DIRECTORY)[1][1:4] == (3, 4, 4)
         assert reopen(disk).partition(1).session_id == 3
         assert len(disk.content(CONTROL)) == 128 + 60 * 2
-    assert step >= 4
+    assert len(disks) >= 4
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(7), bytes(1000)])

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
-from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, reopen
+from tests.storage.faulty_disk import FaultyDisk, Survival
+from tests.storage.helpers import DIRECTORY, KEY, append, contents, crashed_while_opened, create, data_of, reopen
 from tests.storage.originals import CONTROL, original_control
 from waltz_ray.errors import Corruption, ForeignStorage
 from waltz_ray.storage.control_file import read_control_image, read_to_serve
@@ -135,15 +135,8 @@ def test_a_file_of_the_original_is_not_touched() -> None:
 @pytest.mark.parametrize("survival", [Survival(1.0), Survival(0.0), Survival(0.5), Survival(0.0, 1.0)], ids=str)
 @pytest.mark.parametrize("offset", [15, 77, NUMBERS[9]])
 def test_a_crash_while_it_is_put_right_leaves_it_as_it_was_or_right(survival: Survival, offset: int) -> None:
-    for step in range(100):
-        disk = flipped(offset, 0x10, seed=step)
-        disk.crash_after = step
-        try:
-            reopen(disk)
-        except Crashed:
-            disk.crash(survival)
-        else:
-            break
+    disks = list(crashed_while_opened(lambda step: flipped(offset, 0x10, seed=step), survival))
+    for disk in disks:
         as_before(disk)
         assert disk.content(CONTROL)[12:] == pristine()[12:]
-    assert step >= 3
+    assert len(disks) >= 3

@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-import ray
-
 from waltz_ray import compat
 from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
@@ -18,7 +16,7 @@ from waltz_ray.actors.metrics import ServerGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.actors.set_follower import SetFollower
-from waltz_ray.actors.settings import own_settings
+from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
@@ -106,8 +104,8 @@ class PartitionServer:
         secret.secret()  # a server that no replica believes had better say so
         guard = AccessGuard(f"server {self._server_id}", store, secret.secret)
         keyring = Keyring.of_server(secret, replica_tls(config.storage.tls_authority))
-        host = config.server.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        server = Server(self._server_id, store, replace(config.server, host=host), keyring=keyring, guard=guard)
+        here = replace(config.server, host=own_host(config.server.host))
+        server = Server(self._server_id, store, here, keyring=keyring, guard=guard)
         await server.start()
         await SetFollower(server).start()
         assert self._client is not None

@@ -26,7 +26,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.cluster_members import ClusterMembers
 
-__all__ = ["Settings", "as_of", "from_json", "own_settings", "settings_in", "to_json"]
+__all__ = ["Settings", "as_of", "from_json", "own_host", "own_settings", "settings_in", "to_json"]
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
@@ -98,6 +98,13 @@ def own_settings(cluster: str, zookeeper: str) -> Settings:
         return settings_in(ClusterStore(client, cluster))
     finally:
         client.close()
+
+
+def own_host(given: str) -> str:
+    """Where an actor listens: at ``given``, or where nothing is, at its node's address as Ray knows it."""
+    import ray  # here, because the command line needs the rest of this without it
+
+    return given or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def from_json(values: Mapping[str, Any]) -> Settings:

@@ -57,7 +57,7 @@ from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.actors.own_storage import joined_partitions, open_storage, replica_directory
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint, end_process
-from waltz_ray.actors.settings import settings_in
+from waltz_ray.actors.settings import own_host, settings_in
 from waltz_ray.actors.upkeep_thread import UpkeepThread
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -491,8 +491,7 @@ class StorageReplica:
 
         begin_log(cluster, f"replica/{replica_id}")
         self._node_id = ray.get_runtime_context().get_node_id()
-        host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, _as_kept, host, secret_path)
+        self._host = ReplicaHost(cluster, zookeeper, replica_id, directory, _as_kept, own_host(host), secret_path)
 
     def health(self) -> ActorState:
         return self._host.health()

@@ -128,10 +128,10 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
     for server_id in settings.server_ids:
         name, arguments_of_server = server_name(server_id), (config.name, zookeeper, server_id)
         ensure_actor(PartitionServer, name, namespace, arguments_of_server, threads=None)
-    for layer, actors in (("kv", config.kv.actors), ("topic", config.topics.actors)):
+    for layer, name_of, actors in (("kv", kv_name, config.kv.actors), ("topic", topic_name, config.topics.actors)):
         for actor_id in range(actors):
             arguments_of_layer = (config.name, zookeeper, actor_id)
-            ensure_actor(_layer_actor(layer), f"{layer}/{actor_id}", namespace, arguments_of_layer, threads=None)
+            ensure_actor(_layer_actor(layer), name_of(actor_id), namespace, arguments_of_layer, threads=None)
 
 
 _LAYER_ACTORS = {

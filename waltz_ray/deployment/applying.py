@@ -52,11 +52,12 @@ class AppliedDeployment:
 def compare(deployment: Deployment) -> list[Change]:
     """What ``apply`` would do, or refuse; nothing is changed. RayNotRunning, ZooKeeperUnreachable."""
     deployment = _resolved(deployment)
-    seen = _seen(deployment)
+    zookeeper = _zookeeper_of(deployment)
+    seen = _seen(deployment, zookeeper)
     if seen is not None:
         changes = difference(deployment, seen)
         if not any(each.verb is Verb.REFUSE for each in changes):
-            _check_settings(_config(deployment, seen), _zookeeper_of(deployment), seen, changes)
+            _check_settings(_config(deployment, seen), zookeeper, seen, changes)
         return changes
     name, directory = deployment.cluster.name, deployment.cluster.directory
     if cluster_file.read(directory) is not None:
@@ -71,12 +72,13 @@ def apply(deployment: Deployment, progress: Progress = lambda text: None) -> App
     only of a cluster that had to be started first, it runs then. Else what ``bring_up``, ``upgrading`` and ``Spaces``
     raise; after each of them the same call goes on."""
     deployment = _resolved(deployment)
-    seen = _seen(deployment)
+    zookeeper = _zookeeper_of(deployment)
+    seen = _seen(deployment, zookeeper)
     planned = difference(deployment, seen) if seen is not None else []
     _refuse(deployment, planned)
     config, deadline_s = _config(deployment, seen), deployment.ray.deadline_s
     if seen is not None:
-        _check_settings(config, _zookeeper_of(deployment), seen, planned)
+        _check_settings(config, zookeeper, seen, planned)
     running = bring_up(config, deployment.ray.address, progress=progress, deadline_s=deadline_s, settings_follow=True)
     now = _seen(deployment, running.zookeeper)
     if now is None:
@@ -117,8 +119,8 @@ def _zookeeper_of(deployment: Deployment) -> str:
     return ray_lookup.ask_manager(deployment.cluster.name)["zookeeper"]
 
 
-def _seen(deployment: Deployment, zookeeper: str = "") -> SeenCluster | None:
-    zookeeper = zookeeper or _zookeeper_of(deployment)
+def _seen(deployment: Deployment, zookeeper: str) -> SeenCluster | None:
+    """As that ZooKeeper has it; None if there is none, or no such cluster in it."""
     if not zookeeper:
         return None
     client = KazooZooKeeper(zookeeper)

@@ -73,7 +73,7 @@ def difference(deployment: Deployment, seen: SeenCluster) -> list[Change]:
     refused = dict(impossible(seen.config, with_settings(seen.config, of_config)))
     return [
         *(
-            replace(each, verb=Verb.REFUSE, why=refused.get(each.what, each.why)) if each.what in refused else each
+            replace(each, verb=Verb.REFUSE, why=refused[each.what]) if each.what in refused else each
             for each in of_config
         ),
         *_of_spaces(deployment, seen),

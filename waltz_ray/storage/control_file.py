@@ -10,6 +10,11 @@ On-disk story (bytes in docs/formats.md, "Control file")
     no disk. So a start writes all entries once more as it finds them, and flushes. In each entry at most the slot that
     was being written differs from the disk, so a crash while that is done can tear only that one, as before.
 
+    One byte that rots outside of the slots is put right by the same writing: an entry's place says whose it is, the
+    entries that there are more than were counted, the cluster its key, from which no other cluster's differs by one
+    byte. A version that is not 0 may be meant, and a file with fewer entries than were counted may have been cut, and
+    fences with it: both are refused. Whatever a crash leaves of that is the byte as it was, or as it is.
+
     A slot that was flushed is then copied over the other one, which nobody flushes: so one byte that rots takes no
     promise away, and the next start finds it in the other slot. At every moment one slot is on the disk with what was
     answered last, and only the other one differs from the disk, or is torn by a crash. The next entry goes over that
@@ -25,11 +30,6 @@ On-disk story (bytes in docs/formats.md, "Control file")
     start cuts it off. A crash leaves the file as long as it was, or cut: no entry is touched by that.
 
     The file is made under a temporary name, flushed and renamed: after a crash it is there completely or not at all.
-    One byte that rots outside of the slots is put right by the same writing: an entry's place says whose it is, the
-    entries that there are more than were counted, the cluster its key, from which no other cluster's differs by one
-    byte. A version that is not 0 may be meant, and a file with fewer entries than were counted may have been cut, and
-    fences with it: both are refused. Whatever a crash leaves of that is the byte as it was, or as it is.
-
     A 76-byte-entry file (Waltz 0.13) is converted the same way, after a flushed copy ``waltz-storage.ctl.waltz-0.13``
     has been made; a crash at any step leaves a directory that the next start converts again or finds converted.
 
@@ -218,9 +218,7 @@ def _words_as_they_should_be(raw: bytes, at: int) -> Iterator[tuple[int, bytes]]
         yield 4, b"\0"  # no time is so late
     elif at == 28:
         count, rest = divmod(len(raw) - _HEADER_BYTES, _ENTRY_BYTES)
-        is_more = (
-            count > _INT.unpack_from(raw, 28)[0]
-        )  # where there are fewer the file may have been cut, fences and all
+        is_more = count > _INT.unpack_from(raw, 28)[0]  # of one with fewer some may have been cut off, fences and all
         if is_more and not rest and all(_is_entry(raw, _Entries(False, []), p) for p in range(count)):
             yield 28, _INT.pack(count)
     elif 32 <= at < _HEADER_BYTES:

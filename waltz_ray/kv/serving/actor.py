@@ -10,14 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import ray
-
 from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import cluster_secret, kv_credentials, member_credentials
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
-from waltz_ray.actors.settings import own_settings
+from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, KvConfig
@@ -151,14 +149,13 @@ class KvActor:
     def _connected(self) -> tuple[KazooZooKeeper, AccessGuard]:
         """With the cluster's settings as they are now. Blocks."""
         config = own_settings(self._cluster, self._connect_string).config
-        host = config.kv.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._directory = Path(config.directory) / f"kv-{self._actor_id}"
         if self._zookeeper is not None:  # of a start that failed
             self._zookeeper.close()
         client = KazooZooKeeper(self._connect_string, config.kv.session_ms)
         try:
             actors = LayerStore(client, self._cluster).actors("kv")
-            self._config = replace(config.kv, host=host, actors=actors)
+            self._config = replace(config.kv, host=own_host(config.kv.host), actors=actors)
             store = ClusterStore(client, self._cluster)
             guard = AccessGuard(f"kv/{self._actor_id}", store, cluster_secret(store))
             guard.read()

@@ -8,14 +8,12 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-import ray
-
 from waltz_ray import kv
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import kv_credentials, member_credentials
 from waltz_ray.actors.metrics import TopicGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
-from waltz_ray.actors.settings import own_settings
+from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, TopicConfig
@@ -126,8 +124,7 @@ class TopicActor:
     def _connected(self) -> KazooZooKeeper:
         """With the cluster's settings as they are now. Blocks."""
         config = own_settings(self._cluster, self._connect_string).config.topics
-        host = config.host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._config = replace(config, host=host)
+        self._config = replace(config, host=own_host(config.host))
         return KazooZooKeeper(self._connect_string, config.session_ms)
 
     async def _client_of(self, space: Space) -> AsyncWaltzClient:
