@@ -91,6 +91,11 @@ class RealCluster:
         members = self.units.confirmed_members()
         return {actor: f"{each.endpoint.host}:{each.endpoint.port}" for actor, each in members.items()}
 
+    def owners(self) -> list[str]:
+        """The server of each bucket's primary, as the table has it."""
+        servers, table = self.servers(), self.table()
+        return [servers[place.primary or 0] for _, place in sorted(table.places.items())]
+
     def primary(self, name: bytes) -> int:
         table = self.table()
         found = table.places[Unit(table.level, fnv1a_32(name) & table.level)].primary
