@@ -205,6 +205,60 @@ def test_a_deposed_owner_that_knows_nothing_writes_nothing_and_reads_nothing_old
     asyncio.run(run())
 
 
+def of_partition(partition: int, count: int) -> list[bytes]:
+    names = (b"%d" % number for number in range(100 * count))
+    return [name for name in names if fnv1a_32(name) % PARTITIONS == partition][:count]
+
+
+def test_commands_of_one_turn_of_the_loop_share_a_transaction() -> None:
+    """Whoever sent them: a record costs more than an item. A command that comes later has its own."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.until(lambda: len(space.nodes[0].ownership.hosted()) == 16)
+            first, second, later = of_partition(1, 3)
+            asked = (space.ask(0, put(first, b"1"), connection=1), space.ask(0, put(second, b"2"), connection=2))
+            replies = [*await asyncio.gather(*asked), await space.ask(0, put(later, b"3"))]
+            versions = [reply.results[0].version for reply in replies if isinstance(reply, PutDone)]
+            assert versions[0] == versions[1] == versions[2] - 1
+            for name, data in ((first, b"1"), (second, b"2"), (later, b"3")):
+                assert value_of(await space.ask(0, get(name))) == data
+
+    asyncio.run(run())
+
+
+def test_commands_do_not_wait_for_the_end_of_a_turn_that_brings_many() -> None:
+    """What a step of the loop takes is bounded: who brings many commands has them taken in the time he is given."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.until(lambda: len(space.nodes[0].ownership.hosted()) == 16)
+            told: list[Reply] = []
+            for _ in range(511):
+                space.nodes[0].submit(1, get(b"a"), told.append)
+            assert not told
+            space.nodes[0].submit(1, m.GetMany(b"", (b"a",)), told.append)
+            assert len(told) == 512
+
+    asyncio.run(run())
+
+
+def test_what_has_come_before_an_actor_leaves_is_still_taken() -> None:
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            await space.until(lambda: len(space.nodes[0].ownership.hosted()) == 16)
+            told: list[Reply] = []
+            space.nodes[0].submit(1, get(b"a"), told.append)
+            space.nodes[0].leave()
+            space.nodes[0].submit(1, get(b"a"), told.append)
+            assert [type(reply) for reply in told] == [m.Fail, m.FailInfo]
+
+    asyncio.run(run())
+
+
 def test_what_is_written_together_rests_on_every_unit_that_it_touches() -> None:
     """One of two buckets of a partition has gone to another actor, and who had it does not hear of it: the transaction
     of both is refused, and each is decided again for itself."""
@@ -212,7 +266,7 @@ def test_what_is_written_together_rests_on_every_unit_that_it_touches() -> None:
     async def run() -> None:
         async with actors() as space:
             space.arrange(lambda unit: (0, 1))
-            names = [b"%d" % number for number in range(100) if fnv1a_32(b"%d" % number) % PARTITIONS == 1]
+            names = of_partition(1, 20)
             kept = names[0]
             moved = next(name for name in names if fnv1a_32(name) & 0xF != fnv1a_32(kept) & 0xF)
             both = Put(b"", 0, 0, 0, False, tuple(Op(OpKind.SET, name, data=b"1") for name in (kept, moved)))
@@ -277,7 +331,7 @@ def test_a_split_changes_who_serves_and_no_item() -> None:
             await asyncio.gather(*(space.ask(0, put(name, name)) for name in names))
             late = [asyncio.ensure_future(space.ask(0, put(name, name + b"!"))) for name in names]
             space.arrange(lambda unit: (unit.bucket >> 4 & 1, unit.bucket >> 4 & 1 ^ 1), mask=0xFF)
-            replies = await asyncio.gather(*late)
+            replies: list[Reply] = await asyncio.gather(*late)
             for name, reply in zip(names, replies, strict=True):
                 owner = fnv1a_32(name) >> 4 & 1
                 assert isinstance(reply, PutDone)
@@ -424,10 +478,14 @@ def test_a_projection_that_cannot_be_read_ends_it_with_a_reason() -> None:
                 assert isinstance(state, MemoryState)
                 state.tables.get = damaged  # type: ignore[method-assign]
                 state.tables.under = damaged  # type: ignore[method-assign,assignment]
-            node.submit(1, get(fresh), lambda reply: None)
-            refused = await found.ask(0, put(name, b"z"))
-            assert isinstance(refused, m.FailInfo)
-            assert (refused.code, refused.text) == (FailCode.NO_ROOM, "projection a.lmdb is damaged")
+            together: list[Reply] = []
+            for command in (put(name, b"w"), get(fresh), put(name, b"y")):  # one step, of which nothing is ordered
+                node.submit(1, command, together.append)
+            together.append(await found.ask(0, put(name, b"z")))
+            assert len(together) == 4
+            for refused in together:
+                assert isinstance(refused, m.FailInfo)
+                assert (refused.code, refused.text) == (FailCode.NO_ROOM, "projection a.lmdb is damaged")
             with pytest.raises(ProjectionFailed):
                 await waiting
             with pytest.raises(ProjectionFailed):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from waltz_ray.kv import answers
 from waltz_ray.kv.copies import AskedForCopies, SecondCopies
@@ -143,8 +143,8 @@ class Keeper:
         """Take in one fact; the orders that follow from it."""
         self._orders.now_ms = now_ms
         match event:
-            case Asked(token, connection, command):
-                self._intake.asked(token, connection, command)
+            case Asked():
+                return self.asked([event], now_ms)
             case RecordCommitted(number, transaction_id):
                 self._orders.committed(number, transaction_id)
             case RecordRefused(number, transaction_id):
@@ -169,6 +169,13 @@ class Keeper:
                 self._left(connection)
             case TimePassed():
                 self._time_passed()
+        return self._orders.taken()
+
+    def asked(self, together: Iterable[Asked], now_ms: int) -> list[Effect]:
+        """Take in commands that have come together: what they write shares transactions (``Orders``)."""
+        self._orders.now_ms = now_ms
+        for each in together:
+            self._intake.asked(each.token, each.connection, each.command)
         return self._orders.taken()
 
     @property

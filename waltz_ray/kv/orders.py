@@ -54,9 +54,9 @@ class _Together:
 class Orders:
     """``now_ms``: of the step that is being taken.
 
-    Items that are written in one step, as those of a ``Put``, share a transaction for each partition: a record, its
-    locks and its fate cost more than an item. If the log refuses it, since one of its units is somebody else's by now,
-    each is decided again for itself.
+    Items that are written in one step, as those of a ``Put`` or of commands that have come together, share a
+    transaction for each partition: a record, its locks and its fate cost more than an item. If the log refuses it,
+    since one of its units is somebody else's by now, each is decided again for itself.
     """
 
     def __init__(self, partitions: int) -> None:

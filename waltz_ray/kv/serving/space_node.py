@@ -2,6 +2,8 @@
 
 Events wait in a queue and are taken one at a time, so no machine is called from within its own effects. What the
 machines order ends in one more event each: an append in its fate, a question to a secondary in its answer.
+
+Only commands are taken together: those of one turn of the event loop, from all connections that had any, in one step.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from waltz_ray.kv.keeper_types import (
     UnitStops,
     WantFolded,
 )
-from waltz_ray.kv.messages import Command, FailCode, FailInfo, Hashmasks, Reply
+from waltz_ray.kv.messages import Command, FailCode, FailInfo, GetMany, Hashmasks, Put, Reply
 from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import decode_record
@@ -87,6 +89,8 @@ _TICK_S = 0.1
 _ANNOUNCE_S, _ANNOUNCED_BUCKET_S = 0.1, 25e-6
 """Between two announcements: for each bucket in it about ten times what it costs, or so much; a split changes thousands
 of units, and each announcement is the sum of them all."""
+_TOGETHER_ITEMS = 512
+"""Of commands that are taken in one step: some ten milliseconds, half of what one may take (docs/wire.md, Limits)."""
 _LOST_S = 1.0
 """After an OWN or RELEASE of which nobody knows the fate: then the log is away."""
 
@@ -149,6 +153,8 @@ class SpaceNode:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event | OwnershipEvent[Unit]] = deque()
         self._busy = False
+        self._items_queued = 0  # of the commands that were not taken at once
+        self._turn_ends = False  # they will be, as soon as the loop has read what else there is
         self._held: dict[int, Unit | None] = {}  # by bucket under the finest mask: what ``ownership.held`` has said
         self._hosted: Hashmasks | None = None  # None: to be found out
         self._tokens = itertools.count(1)
@@ -174,7 +180,7 @@ class SpaceNode:
 
     async def close(self) -> None:
         """Serve nothing any more; what waits is told so."""
-        self.leaving = True
+        self.leave()
         for timer in (self._ticker, self._announcing):
             if timer is not None:
                 timer.cancel()
@@ -187,6 +193,11 @@ class SpaceNode:
             answer(FailInfo(FailCode.UNKNOWN_FATE, "the actor is closing: ask another one"))
         for state in self.states.values():
             state.close()
+
+    def leave(self) -> None:
+        """Take what has come, and nothing more."""
+        self._run()
+        self.leaving = True
 
     # ---- what the coordination says
 
@@ -239,7 +250,19 @@ class SpaceNode:
             return
         token = next(self._tokens)
         self._answers[token] = answer
-        self._put(Asked(token, connection_id, command))
+        self._events.append(Asked(token, connection_id, command))
+        self._items_queued += _items(command)
+        if self._busy:
+            return
+        if self._items_queued >= _TOGETHER_ITEMS:
+            self._run()
+        elif not self._turn_ends:
+            self._turn_ends = True
+            self._loop.call_soon(self._turn_end)
+
+    def _turn_end(self) -> None:
+        self._turn_ends = False
+        self._run()
 
     def left(self, connection_id: int) -> None:
         self._put(ConnectionLeft(connection_id))
@@ -289,16 +312,32 @@ class SpaceNode:
         try:
             with self.outgoing:
                 while self._events and not self._failure:
-                    event = self._events.popleft()
-                    if isinstance(event, _OF_KEEPER):
-                        for effect in self.keeper.step(event, self._around.now_ms()):
-                            self._keep(effect)
+                    event = self._events[0]
+                    if isinstance(event, Asked):
+                        self._step_asked()
+                    elif isinstance(event, _OF_KEEPER):
+                        self._events.popleft()
+                        self._keep_all(self.keeper.step(event, self._around.now_ms()))
                     else:
+                        self._events.popleft()
                         self._step_ownership(event)
         except ProjectionFailed as error:
             self.projection_failed(error)
         finally:
             self._busy = False
+
+    def _step_asked(self) -> None:
+        """All commands at the head of the queue. They stay there until the step is over: see ``projection_failed``."""
+        asked: list[Asked] = []
+        for event in self._events:
+            if not isinstance(event, Asked):
+                break
+            asked.append(event)
+        effects = self.keeper.asked(asked, self._around.now_ms())
+        for _ in asked:
+            self._events.popleft()
+        self._items_queued = 0
+        self._keep_all(effects)
 
     def _step_ownership(self, event: OwnershipEvent[Unit]) -> None:
         orders = self.ownership.step(event)
@@ -310,6 +349,10 @@ class SpaceNode:
             self._own(order)
         if any(isinstance(order, Serve) for order in orders):
             self._events.append(Rearranged())
+
+    def _keep_all(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._keep(effect)
 
     def _keep(self, effect: Effect) -> None:
         match effect:
@@ -445,10 +488,18 @@ class SpaceNode:
         self._put(FoldCaughtUp(), Rearranged())
 
     def projection_failed(self, error: ProjectionFailed) -> None:
-        """Nothing more can be read or folded: everybody is refused until this is closed. Only the first is told."""
+        """Nothing more can be read or folded: everybody is refused until this is closed. Only the first is told.
+
+        Of commands that are in the queue, or in the step that has failed, nothing has been ordered.
+        """
         if self._failure:
             return
         self._failure = str(error)
+        events, self._events = self._events, deque()
+        with self.outgoing:
+            for event in events:
+                if isinstance(event, Asked):
+                    self._answers.pop(event.token)(FailInfo(FailCode.NO_ROOM, self._failure))
         waiters, self._fold_waiters = self._fold_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -497,8 +548,13 @@ class SpaceNode:
         task.add_done_callback(self._tasks.discard)
 
 
+def _items(command: Command) -> int:
+    if isinstance(command, Put):
+        return len(command.ops)
+    return len(command.names) if isinstance(command, GetMany) else 1
+
+
 _OF_KEEPER = (
-    Asked,
     RecordCommitted,
     RecordRefused,
     FateUnknown,

@@ -141,7 +141,7 @@ class SpaceServer:
         if self._peers is not None:
             await self._peers.leave()
         if self.node is not None:
-            self.node.leaving = True  # nothing is begun under a lease that ends now
+            self.node.leave()  # nothing is begun under a lease that ends now
         await self._in_thread(leave)
         for task in list(self._tasks):
             task.cancel()
