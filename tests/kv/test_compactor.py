@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.kv.test_space_node import PARTITIONS, Actors, actors, put
+from tests.kv.test_space_node import PARTITIONS, Actors, actors, of_partition, put
 from waltz_ray.client.append_fates import AppendFates
-from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotChunk
+from waltz_ray.errors import AppendTimeout
+from waltz_ray.kv.messages import FailCode, PutDone
+from waltz_ray.kv.model import Record, SnapshotBegin, SnapshotChunk, SnapshotEnd
 from waltz_ray.kv.serving import compactor as module
 from waltz_ray.kv.serving.compactor import Compactor
 from waltz_ray.kv.serving.space_log import SpaceLog
@@ -147,5 +149,42 @@ def test_nothing_is_written_for_who_does_not_own_the_unit() -> None:
             await space.until(lambda: all(state.tail_bytes > 10_000 for state in space.nodes[1].states.values()))
             second.compactor._look()
             assert not second.compactor._writing
+
+    asyncio.run(run())
+
+
+def test_writes_wait_for_a_snapshot_that_takes_long_and_only_those_of_its_partition() -> None:
+    """However fast everything is overwritten, its log does not grow much beyond what is alive while it is compacted."""
+
+    async def run() -> None:
+        async with compacting(4_000) as it:
+            it.log.keeps_back = lambda partition, record: partition == 1 and isinstance(record, SnapshotEnd)
+            await it.space.until(lambda: bool(it.log.kept) and it.ended(0, 2, 3))
+            names = {partition: of_partition(partition, 2)[0] for partition in (0, 1)}
+            for _ in range(20):
+                await it.space.ask(0, put(names[0], bytes(4_000)))
+            asked = [asyncio.ensure_future(it.space.ask(0, put(names[1], bytes(4_000)))) for _ in range(20)]
+            await it.space.until(lambda: it.node.keeper.waiting > 0)
+            assert sum(each.done() for each in asked) < 20
+            assert it.node.tail_bytes(1) < 30_000, "what it was when the snapshot was due, and one more write"
+            it.log.keeps_back = lambda partition, record: False
+            it.log.let_go()
+            replies = await asyncio.gather(*asked)
+            assert all(isinstance(reply, PutDone) and reply.results[0].code == FailCode.OK for reply in replies)
+
+    asyncio.run(run())
+
+
+def test_writes_wait_no_longer_where_a_snapshot_is_given_up() -> None:
+    async def run() -> None:
+        async with compacting(4_000) as it:
+            it.log.keeps_back = lambda partition, record: partition == 1 and isinstance(record, SnapshotBegin)
+            await it.space.until(lambda: bool(it.log.kept))
+            (name,) = of_partition(1, 1)
+            asked = [asyncio.ensure_future(it.space.ask(0, put(name, bytes(4_000)))) for _ in range(20)]
+            await it.space.until(lambda: it.node.keeper.waiting > 0)
+            it.log.keeps_back = lambda partition, record: False
+            it.log.kept[0][2].set_exception(AppendTimeout("nobody knows"))
+            await asyncio.gather(*asked)
 
     asyncio.run(run())

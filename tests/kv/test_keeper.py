@@ -12,6 +12,7 @@ from waltz_ray.kv.keeper_types import (
     AskWhetherItStands,
     ConnectionLeft,
     Effect,
+    FateUnknown,
     FoldedTo,
     KeeperLimits,
     LeaseIsOver,
@@ -22,15 +23,17 @@ from waltz_ray.kv.keeper_types import (
     UnitDrained,
     UnitStops,
     WantFolded,
+    WritesBounded,
 )
 from waltz_ray.kv.messages import FailCode, Opcode
-from waltz_ray.kv.model import BARRIER, Barrier, Expired, Set
+from waltz_ray.kv.model import BARRIER, Barrier, Expired, Lock, Set
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit, fnv1a_32
 from waltz_ray.kv.state import MemoryState
 
 NAME = b"something"
 HASH = fnv1a_32(NAME)
+UNIT = Unit(0xF, HASH & 0xF)
 NOW = 1_000_000
 
 
@@ -74,6 +77,10 @@ class Owner:
 
 def a_set(data: bytes, expires_s: int = 0) -> m.SetCommand:
     return m.SetCommand(4, 0, HASH, expires_s, False, NAME, data)
+
+
+def put(name: bytes, data: bytes) -> m.Put:
+    return m.Put(b"", 0, 0, 0, False, (m.Op(m.OpKind.SET, name, data=data),))
 
 
 def the_append(effects: list[Effect]) -> AppendRecord:
@@ -249,3 +256,57 @@ def test_nonsense_is_answered_and_changes_nothing() -> None:
         assert isinstance(effect, Answer), command
         assert isinstance(effect.reply, m.FailInfo), command
         assert effect.reply.code == code, command
+
+
+def test_items_wait_while_the_log_may_not_grow_and_nothing_else_does() -> None:
+    owner = Owner()
+    assert owner.keeper.step(WritesBounded(0, 100), NOW) == []
+    first = the_append(owner.ask(put(b"a", b"x" * 200)))
+    assert owner.ask(put(b"b", b"1")) == []
+    assert owner.keeper.waiting == 1
+    owner.keeper.step(RecordCommitted(first.number, 0), NOW)
+    (read,) = owner.ask(m.Get(Opcode.GET_STRING, 0, fnv1a_32(b"b")), connection=2)
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.Fail()
+    lock = the_append(owner.ask(m.LockCommand(b"l", 5, 0)))
+    assert isinstance(lock.record, Lock)
+    late = the_append(owner.keeper.step(WritesBounded(0, None), NOW))
+    assert isinstance(late.record, Set)
+    assert (late.record.key.name, owner.keeper.waiting) == (b"b", 0)
+
+
+def test_who_is_no_owner_any_more_does_not_append_what_had_no_room() -> None:
+    """It was decided while the unit was ours; the log would take it for ours, once our mark has who owns it now."""
+    owner = Owner()
+    owner.keeper.step(WritesBounded(0, 0), NOW)
+    assert owner.ask(a_set(b"1")) == []
+    owner.serving.serves = False
+    owner.fold(BARRIER)
+    assert owner.keeper.step(UnitStops(UNIT), NOW) == [Answer(1, m.TryElsewhere("there:1")), UnitDrained(UNIT)]
+
+
+def test_who_still_owns_it_appends_in_the_order_of_a_line_what_had_no_room() -> None:
+    owner = Owner()
+    owner.keeper.step(WritesBounded(0, 0), NOW)
+    assert owner.ask(a_set(b"1")) == owner.ask(a_set(b"2")) == []
+    assert owner.keeper.step(WritesBounded(0, -5), NOW) == []
+    append = the_append(owner.keeper.step(WritesBounded(0, 1000), NOW))
+    assert isinstance(append.record, Set)
+    assert append.record.data == b"1"
+    answer, following = owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    assert answer == Answer(1, m.Ack())
+    assert isinstance(following, AppendRecord)
+
+
+def test_what_is_ahead_of_the_fold_is_known_whatever_becomes_of_it() -> None:
+    owner = Owner()
+    first, second, third = (the_append(owner.ask(put(name, b"x" * 100))) for name in (b"a", b"b", b"c"))
+    each = owner.keeper.ahead_bytes(0) // 3
+    assert each > 100
+    owner.keeper.step(RecordCommitted(first.number, 0), NOW)
+    owner.keeper.step(RecordRefused(second.number, 7), NOW)
+    assert owner.keeper.ahead_bytes(0) == 2 * each
+    owner.keeper.step(FateUnknown(third.number, "gone"), NOW)
+    assert owner.keeper.ahead_bytes(0) == each
+    owner.fold(first.record)
+    assert owner.keeper.ahead_bytes(0) == 0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from waltz_ray.kv.model import SnapshotChunk, SnapshotItem
 
-__all__ = ["CHUNK_BYTES", "chunks", "is_due"]
+__all__ = ["CHUNK_BYTES", "chunks", "is_due", "room_bytes"]
 
 CHUNK_BYTES = 256 * 1024
 
@@ -23,10 +23,18 @@ _CHUNK_HEAD_BYTES = 10
 def is_due(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
     """Has half as much been written since the last whole snapshot as there is, and more than what is not worth it?
 
-    At the end of the next one the log has that tail and two snapshots: two and a half times what is alive, and what is
-    written meanwhile. Its cost stays in proportion to writes: two bytes for each that is written.
+    Its cost stays in proportion to writes: two bytes for each that is written.
     """
     return tail_bytes >= max(live_bytes // 2, least_tail_bytes)
+
+
+def room_bytes(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> int:
+    """How much more may be written before the snapshot that is due has ended; if that is not positive, writes wait.
+
+    At its end the log has two snapshots and a tail of three quarters of what is alive: less than three times that.
+    Where little is alive it is two snapshots and five quarters of ``least_tail_bytes``.
+    """
+    return max(live_bytes * 3 // 4, least_tail_bytes * 5 // 4) - tail_bytes
 
 
 def chunks(items: Iterable[SnapshotItem], snapshot: int, most_bytes: int = CHUNK_BYTES) -> Iterator[SnapshotChunk]:

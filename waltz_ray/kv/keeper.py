@@ -46,6 +46,7 @@ from waltz_ray.kv.keeper_types import (
     TimePassed,
     UnitStops,
     WantFolded,
+    WritesBounded,
 )
 from waltz_ray.kv.lines import Line, LineKey, PendingRead, PendingWrite, lock_code
 from waltz_ray.kv.lock_waiting import LockWaiting
@@ -155,6 +156,8 @@ class Keeper:
                 self._folded(partition)
             case UnitStops(unit):
                 self._stop(unit)
+            case WritesBounded(partition, room_bytes):
+                self._orders.bound(partition, room_bytes)
             case Rearranged():
                 self._rearranged()
             case LeaseIsOver(read):
@@ -181,7 +184,11 @@ class Keeper:
     @property
     def waiting(self) -> int:
         """Commands that wait for something else than the log."""
-        return len(self._parked) + len(self._copies) + len(self._locks)
+        return len(self._parked) + len(self._copies) + len(self._locks) + self._orders.waiting
+
+    def ahead_bytes(self, partition: int) -> int:
+        """Of items that were written here, and are not folded as far as is known."""
+        return self._orders.ahead_bytes(partition)
 
     @property
     def commands(self) -> int:
@@ -347,6 +354,7 @@ class Keeper:
 
     def _folded(self, partition: int) -> None:
         mark = self._states[partition].mark
+        self._orders.folded(partition, mark)
         fresh = self._fresh[partition]
         while fresh and fresh[0][0] <= mark:
             line = self._lines.get(heapq.heappop(fresh)[1])

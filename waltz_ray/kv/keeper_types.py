@@ -31,6 +31,7 @@ __all__ = [
     "Serving",
     "StandsOrNot",
     "TimePassed",
+    "WritesBounded",
     "UnitDrained",
     "UnitStops",
     "WantFolded",
@@ -123,6 +124,14 @@ class UnitStops:
 
 
 @value()
+class WritesBounded:
+    """The partition is being compacted: its log may grow by so much before writes wait. None: by any amount."""
+
+    partition: int
+    room_bytes: int | None
+
+
+@value()
 class Rearranged:
     """Who has which unit, or where he is, may have changed."""
 
@@ -169,6 +178,7 @@ Event = (
     | FateUnknown
     | FoldedTo
     | UnitStops
+    | WritesBounded
     | Rearranged
     | LeaseIsOver
     | StandsOrNot

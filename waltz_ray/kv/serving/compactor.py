@@ -58,6 +58,7 @@ class Compactor:
         self._room = asyncio.Semaphore(_IN_FLIGHT)
         self._writing: dict[int, asyncio.Task[None]] = {}  # by partition
         self._trimming: asyncio.Task[None] | None = None
+        self._bounded: set[int] = set()  # partitions where writes may have to wait
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -76,11 +77,13 @@ class Compactor:
         if not self._node.caught_up:
             return
         states = {partition: state for partition, state in self._node.states.items() if self._is_ours(partition)}
+        tails = {partition: self._node.tail_bytes(partition) for partition in states if partition not in self._writing}
         tails = {
-            partition: state.tail_bytes
-            for partition, state in states.items()
-            if partition not in self._writing and compaction.is_due(state.live_bytes, state.tail_bytes, self._least)
+            partition: tail
+            for partition, tail in tails.items()
+            if compaction.is_due(states[partition].live_bytes, tail, self._least)
         }
+        self._bound(tails)
         for partition in sorted(tails, key=lambda each: -tails[each])[: _AT_ONCE - len(self._writing)]:
             self._writing[partition] = asyncio.ensure_future(self._compact(partition))
         if self._trimming is not None:
@@ -92,6 +95,16 @@ class Compactor:
         marks = {partition: mark for partition, mark in marks.items() if mark > self._trimmed.get(partition, -1)}
         if marks:
             self._trimming = asyncio.ensure_future(self._trim_to(marks))
+
+    def _bound(self, tails: Mapping[int, int]) -> None:
+        """Where a snapshot is due, or being written, no more is written than there is room for."""
+        for partition in self._bounded.difference(tails, self._writing):
+            self._bounded.remove(partition)
+            self._node.bound_writes(partition, None)
+        for partition, tail in tails.items():
+            live = self._node.states[partition].live_bytes
+            self._bounded.add(partition)
+            self._node.bound_writes(partition, compaction.room_bytes(live, tail, self._least))
 
     def _is_ours(self, partition: int) -> bool:
         return self._node.unit_of(partition) is not None
@@ -105,6 +118,9 @@ class Compactor:
             self._node.projection_failed(error)
         except WaltzError as error:
             log.warning("partition %d cannot be compacted: %s", partition, error)
+        if partition in self._bounded:
+            self._bounded.remove(partition)
+            self._node.bound_writes(partition, None)
 
     async def _trim_to(self, marks: Mapping[int, int]) -> None:
         try:

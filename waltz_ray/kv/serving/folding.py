@@ -29,6 +29,7 @@ from waltz_ray.protocol.records import RecordBatch
 __all__ = ["Folding"]
 
 _A_TURN = 500  # records: some milliseconds
+_PIECE_RECORDS = 20  # that cost as much as a transaction of a projection
 _GATHERED_S, _HURRIED_S = 0.25, 0.01
 _HURRY_S = 5.0
 _GATHERED_RECORDS = 250
@@ -217,21 +218,25 @@ class Folding:
             self._failed(ProjectionFailed(f"a feed has ended: {task.exception()}"))
 
     def _fold(self) -> None:
-        """A piece of the partition whose turn it is."""
+        """Pieces of the partitions whose turn it is, as much as a turn of the loop may take."""
         self._turn = None
-        if self._stopped or not self._due:
-            return
-        partition = next(iter(self._due))
-        del self._due[partition]
+        left = _A_TURN
+        while left > 0 and self._due and not self._stopped:
+            partition = next(iter(self._due))
+            del self._due[partition]
+            left -= self._fold_piece(partition, left)
+        if self._due and not self._stopped:
+            self._turn = self._loop.call_soon(self._fold)
+
+    def _fold_piece(self, partition: int, most: int) -> int:
+        """At most so many records of a partition; how many it were, or a few more where there were none."""
         gathered, state = self._gathered[partition], self._states[partition]
         owners = gathered.owners
-        records, used = self._next_piece(gathered, state.mark)
+        records, used = self._next_piece(gathered, state.mark, most)
         if gathered.frames:
             self._due[partition] = None
         else:
             gathered.owners = False
-        if self._due:
-            self._turn = self._loop.call_soon(self._fold)
         try:
             state.apply(records)
             for subscription, frame in used:
@@ -240,26 +245,27 @@ class Folding:
         except ProjectionFailed as error:
             self._stopped = True
             self._failed(error)
-            return
         except BaseException as error:  # a bug of ours: the frames are gone, so nothing may be read of it any more
             self._stopped = True
             self._failed(ProjectionFailed(f"partition {partition} cannot be folded: {error!r}, a bug of this actor"))
             raise
-        if self._ends is not None:
-            self._look_whether_caught_up()
+        else:
+            if self._ends is not None:
+                self._look_whether_caught_up()
+        return len(records) + _PIECE_RECORDS
 
     @staticmethod
     def _next_piece(
-        gathered: _Gathered, mark: int
+        gathered: _Gathered, mark: int, most: int
     ) -> tuple[list[tuple[int, bytes]], list[tuple[Subscription, tuple[RecordBatch, int]]]]:
         """Records behind ``mark``, and the frames that are done with them."""
         records: list[tuple[int, bytes]] = []
         used = []
-        while gathered.frames and len(records) < _A_TURN:
+        while gathered.frames and len(records) < most:
             subscription, frame, start = gathered.frames.popleft()
             batch = frame[0]
             begin = max(start, mark + 1 - batch.first_id) if mark >= 0 else start
-            end = min(len(batch), begin + _A_TURN - len(records))
+            end = min(len(batch), begin + most - len(records))
             records += [(batch.first_id + index, bytes(batch.data(index))) for index in range(begin, end)]
             if end < len(batch):
                 gathered.frames.appendleft((subscription, frame, end))

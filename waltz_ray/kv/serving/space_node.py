@@ -44,6 +44,7 @@ from waltz_ray.kv.keeper_types import (
     UnitDrained,
     UnitStops,
     WantFolded,
+    WritesBounded,
 )
 from waltz_ray.kv.messages import Command, FailCode, FailInfo, GetMany, Hashmasks, Put, Reply
 from waltz_ray.kv.model import Own, Release
@@ -226,6 +227,16 @@ class SpaceNode:
         """So many are to be there by now, with one there can be no second copies; 0: nobody has said."""
         if count:
             self.keeper.expect_backups(count > 1)
+
+    # ---- what the compactor says
+
+    def bound_writes(self, partition: int, room_bytes: int | None) -> None:
+        """See ``WritesBounded``."""
+        self._put(WritesBounded(partition, room_bytes))
+
+    def tail_bytes(self, partition: int) -> int:
+        """Of the partition's log behind its last whole snapshot, as far as it is known here."""
+        return self.states[partition].tail_bytes + self.keeper.ahead_bytes(partition)
 
     # ---- CommandPort: what the gateway asks
 
@@ -560,6 +571,7 @@ _OF_KEEPER = (
     FateUnknown,
     FoldedTo,
     UnitStops,
+    WritesBounded,
     Rearranged,
     LeaseIsOver,
     StandsOrNot,
