@@ -14,6 +14,7 @@ from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.kv import fold, fold_clients, keeper, lines, rules
 from waltz_ray.kv.lines import Line
 from waltz_ray.kv.model import Record
+from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.protocol import ownership_rules
@@ -32,6 +33,7 @@ __all__ = [
     "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
     "tombstones_are_not_kept",
+    "what_has_no_room_is_forgotten",
     "what_is_not_folded_yet_is_forgotten",
     "writes_are_acknowledged_before_they_are_committed",
     "writes_do_not_rest_on_their_unit",
@@ -161,3 +163,8 @@ def finer_units_are_taken_without_the_coarser(patch: Patch) -> None:
 def settled_writes_are_done_again(patch: Patch) -> None:
     """A copy that arrives when its client has gone on."""
     break_rule(patch, rules, "is_stale", lambda request, settled: False)
+
+
+def what_has_no_room_is_forgotten(patch: Patch) -> None:
+    """Nobody hears of it again."""
+    break_rule(patch, Orders, "decide_again", lambda self, partition: self._waiting.pop(partition, None))

@@ -164,7 +164,7 @@ class Orders:
         """The partition's log may grow by so much from now on, None = by any amount; what finds no room waits."""
         self._growth.bound(partition, room_bytes)
         if not self._growth.is_full(partition):
-            self._decide_again(partition)
+            self.decide_again(partition)
 
     @property
     def waiting(self) -> int:
@@ -173,13 +173,13 @@ class Orders:
 
     def drain(self, unit: Unit) -> None:
         """UnitDrained as soon as nothing of the unit, or of one that it is a part of, is under way."""
-        self._decide_again(partition_of(unit.bucket, self.partitions))
+        self.decide_again(partition_of(unit.bucket, self.partitions))
         if self._busy(unit):
             self._stopping.add(unit)
         else:
             self.effects.append(UnitDrained(unit))
 
-    def _decide_again(self, partition: int) -> None:
+    def decide_again(self, partition: int) -> None:
         """What waits for room: sent as it is, after somebody else has come to own its unit, it would pass for ours."""
         for sent, unit in self._waiting.pop(partition, ()):
             self._less_under_way(unit)
