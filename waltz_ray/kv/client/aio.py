@@ -8,6 +8,7 @@ from types import TracebackType
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Presented
 from waltz_ray.errors import InvalidInput
+from waltz_ray.kv.client.connections import connections_of
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.items import AsyncKvMap
 from waltz_ray.kv.client.locks import AsyncKvLock
@@ -60,13 +61,8 @@ class AsyncKvClient(AsyncKvMap):
         except BaseException:
             await asyncio.to_thread(directory.close)
             raise
-        engine = KvEngine(directory, self.config, shown)
-        try:
-            await engine.start()
-        except BaseException:
-            await engine.stop()
-            raise
-        self._running = engine
+        connections = await connections_of(directory, self.config.max_frame_bytes, shown)
+        self._running = KvEngine(connections, self.config)
 
     def _shown(self, directory: KvDirectory) -> Presented:
         """What cannot be used is told at once. Blocks."""
@@ -129,7 +125,7 @@ class AsyncKvClient(AsyncKvMap):
         owners = engine.table.owners()
         known = sum(owner is not None for owner in owners)
         return {
-            "connected": len(engine.links()),
+            "connected": len(engine.connections.links()),
             "known_buckets": known,
             "buckets": len(owners),
             "retries": engine.retries,
@@ -139,7 +135,7 @@ class AsyncKvClient(AsyncKvMap):
         """How many buckets each actor (``host:port``) has, as far as is heard within ``timeout`` seconds; "" has those
         that nobody is known to serve."""
         engine = self._started_engine()
-        await engine.all_known(engine.now() + checked_timeout_s(timeout, engine.config))
+        await engine.connections.all_known(engine.now() + checked_timeout_s(timeout, engine.config))
         found: dict[str, int] = {}
         for owner in engine.table.owners():
             found[owner or ""] = found.get(owner or "", 0) + 1

@@ -110,7 +110,8 @@ class MemberDirectory:
         self._zookeeper = zookeeper
         try:
             store = ClusterStore(zookeeper, found.name)
-            check_key(found, store.info())
+            info = store.info()
+            check_key(found, info)
             known = store.spaces.get(space)
             if known.kind != "kv":
                 raise InvalidInput(
@@ -122,6 +123,8 @@ class MemberDirectory:
             raise
         self.partitions = known.count
         """Of the space."""
+        self.identity = found.zookeeper, found.name, info.cluster_key, space, known.first
+        """A space that was made anew under its name has other partitions."""
         self._access = store.access
         self._store = UnitStore(zookeeper, found.name, "kv", space, BucketSplitting(known.count))
 

@@ -92,6 +92,9 @@ class KvJob:
 class Errand(ABC, Generic[J]):
     """What jobs of one kind are: see the module."""
 
+    alone = False
+    """They go over a connection that no other client has: its end says that nobody waits for them any more."""
+
     @abstractmethod
     def commands(self, jobs: Sequence[J], left_s: float) -> Iterator[tuple[Command, list[J]]]:
         """Commands for one actor, and which jobs are in each; ``left_s`` of the call's time is left."""
@@ -231,6 +234,8 @@ class LockJob(KvJob):
 
 class LockErrand(Errand[LockJob]):
     """One command about one lock; ``make(left_s)`` makes it, anew each time."""
+
+    alone = True
 
     def __init__(self, make: MakeCommand) -> None:
         self._make = make

@@ -72,7 +72,7 @@ class AsyncKvMap:
         engine, job = self._engine(), GetJob(name_bytes(name))
         timeout_s = checked_timeout_s(timeout, engine.config)
         await self._fetch(engine, [job], engine.now() + timeout_s, timeout_s)
-        return self._entry(job.name, job.seen, engine.partitions)
+        return self._entry(job.name, job.seen, engine.connections.partitions)
 
     async def get_many(self, names: Iterable[KvName], timeout: float | None = None) -> dict[KvName, Any]:
         """The values of those of ``names`` that there are, by the names as they were given. Each is read on its own:
@@ -106,13 +106,13 @@ class AsyncKvMap:
         size = PAGE if limit is None else min(PAGE, max(1, limit))
         partitions = [
             PartitionPages(engine, partition, self._name, first, begin, size, timeout_s)
-            for partition in range(engine.partitions)
+            for partition in range(engine.connections.partitions)
         ]
         left = limit
         async for items in merged(partitions):
             if left is not None:
                 items, left = items[:left], left - len(items)
-            yield [self._named(item, engine.partitions) for item in items]
+            yield [self._named(item, engine.connections.partitions) for item in items]
             if left is not None and left <= 0:
                 return
 
@@ -254,7 +254,7 @@ class AsyncKvMap:
             jobs = [GetJob(name) for name in names[begin : begin + _CHUNK_ENTRIES]]
             await self._fetch(engine, jobs, end_s, timeout_s)
             for job in jobs:
-                found[job.name] = self._entry(job.name, job.seen, engine.partitions)
+                found[job.name] = self._entry(job.name, job.seen, engine.connections.partitions)
         return found
 
     async def _fetch(self, engine: KvEngine, jobs: Sequence[GetJob], end_s: float, timeout_s: float) -> None:

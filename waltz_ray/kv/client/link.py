@@ -222,6 +222,8 @@ class KvPeer:
         """Why there is none."""
         self.refused = False
         """It does not let us in."""
+        self.tried = False
+        """There was a connection, or it could not be had."""
         self._home = home
         self._max_frame_bytes = max_frame_bytes
         self._task = asyncio.get_running_loop().create_task(self._keep_open())
@@ -248,10 +250,13 @@ class KvPeer:
             except (OSError, WaltzError) as error:  # TimeoutError is an OSError; files of ours may be put right
                 self.why = str(error) or f"no answer from {self.server} within {_CONNECT_S:g} s"
                 self.refused = isinstance(error, AccessRefused)
+                if not self.tried:
+                    self.tried = True
+                    self._home.changed()
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            self.link, self.refused = link, False
+            self.link, self.refused, self.tried = link, False, True
             self._home.changed()
             try:
                 self.why = str(await link.closed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from waltz_ray.kv.routing import checked_partitions
@@ -16,6 +16,10 @@ class KvDirectory(Protocol):
     @property
     def partitions(self) -> int:
         """Of the space."""
+
+    @property
+    def identity(self) -> Hashable:
+        """The space that is meant: clients whose directories have the same may share connections. None: not to be."""
 
     def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;
@@ -35,6 +39,8 @@ class StaticKvDirectory:
         self.partitions = checked_partitions(partitions)
         """Of the space."""
         self._servers = tuple(servers)
+        self.identity = self._servers, self.partitions
+        """What was named."""
 
     def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """They are told once."""

@@ -57,16 +57,16 @@ class PartitionPages:
         while True:
             engine.check_open()
             answers = await self._asked(end_s)
-            if covered(self._partition, engine.partitions, answers):
+            if covered(self._partition, engine.connections.partitions, answers):
                 break
             if engine.now() >= end_s:
                 raise KvNotReady(
                     f"partition {self._partition} could not be scanned within {self._timeout_s:g} s: "
                     f"not all of its buckets are served; try again"
                 )
-            engine.ask_anew()
-            await engine.locate(self._unknown(), end_s)
-            await engine.news(min(end_s, engine.now() + backoff.next_s()))
+            engine.connections.ask_anew()
+            await engine.connections.locate(self._unknown(), end_s)
+            await engine.connections.news(min(end_s, engine.now() + backoff.next_s()))
         self._take(answers)
 
     def _take(self, answers: Sequence[Scanned]) -> None:
@@ -86,13 +86,13 @@ class PartitionPages:
     async def _asked(self, end_s: float) -> list[Scanned]:
         """What the owners of its buckets answer."""
         engine = self._engine
-        if refused := engine.refused():
+        if refused := engine.connections.refused():
             raise refused
         owners = {engine.table.owner(bucket) for bucket in self._buckets()} - {None}
         asked = []
         for server in owners:
             assert server is not None
-            link = engine.link(server)
+            link = engine.connections.link(server)
             if link is not None:
                 command = ScanCommand(self._partition, self._map_name, self._prefix, self._after, self._limit)
                 asked.append((server, link.ask(command)))
@@ -109,7 +109,7 @@ class PartitionPages:
         return found
 
     def _buckets(self) -> range:
-        return range(self._partition, self._engine.table.mask + 1, self._engine.partitions)
+        return range(self._partition, self._engine.table.mask + 1, self._engine.connections.partitions)
 
     def _unknown(self) -> list[int]:
         return [bucket for bucket in self._buckets() if self._engine.table.owner(bucket) is None]

@@ -224,7 +224,7 @@ class AsyncKvWatch:
         self._log = await self._connect()
         start = self._start
         if start == "latest":  # where that is, is settled now and not when the feed comes to it
-            marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.partitions)]
+            marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.connections.partitions)]
             start = {partition: mark + 1 for partition, mark in enumerate(marks)}
         self._feed = self._log.feed(None, start, follow=True)
 

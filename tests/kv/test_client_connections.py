@@ -1,0 +1,163 @@
+"""What clients of one loop share, and what each has alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.kv.fake_cluster import FakeKvCluster, FakePlace
+from waltz_ray import compat
+from waltz_ray.errors import ClientClosed, ZooKeeperUnreachable
+from waltz_ray.kv.client import connections as module
+from waltz_ray.kv.client.aio import AsyncKvClient
+from waltz_ray.kv.client.members import StaticKvDirectory
+from waltz_ray.kv.client.settings import KvClientConfig
+from waltz_ray.kv.messages import Put
+
+LIMIT_S = 10.0
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with compat.timeout(LIMIT_S):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+def test_clients_of_one_loop_share_connections_until_the_last_one_has_left() -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        (actor,) = cluster.actors
+        first, second = AsyncKvClient(cluster.place()), AsyncKvClient(cluster.place())
+        async with first:
+            async with second:
+                await asyncio.gather(first.set("ann", 1), second.set("bob", 2))
+                assert len(actor.connections) == 1
+                assert len({command.client for command in actor.seen if isinstance(command, Put)}) == 2
+            assert await first.get("bob") == 2
+        await until(lambda: not actor.connections)
+        assert not module._shared
+        async with AsyncKvClient(cluster.place()) as third:
+            assert await third.get("ann") == 1
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_clients_that_are_configured_otherwise_share_nothing() -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        async with (
+            AsyncKvClient(cluster.place()) as one,
+            AsyncKvClient(cluster.place(), KvClientConfig(max_frame_bytes=1 << 20)) as other,
+        ):
+            await asyncio.gather(one.set("ann", 1), other.set("bob", 2))
+            assert len(cluster.actors[0].connections) == 2
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_a_full_connection_is_shared_by_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SHARE", 2)
+
+    async def run(cluster: FakeKvCluster) -> None:
+        clients = [AsyncKvClient(cluster.place()) for _ in range(5)]
+        for client in clients:
+            await client.start()
+            await client.set("ann", 1)
+        assert len(cluster.actors[0].connections) == 3
+        for client in clients:
+            await client.close()
+        await until(lambda: not cluster.actors[0].connections)
+        assert not module._shared
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_a_client_that_is_closed_ends_its_own_calls_and_no_others() -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        (actor,) = cluster.actors
+        async with AsyncKvClient(cluster.place()) as stays:
+            leaves = AsyncKvClient(cluster.place())
+            async with leaves:
+                await asyncio.gather(stays.set("ann", 1), leaves.set("bob", 2))
+                await asyncio.to_thread(actor.pause)
+                ours, other = asyncio.ensure_future(leaves.set("bob", 3)), asyncio.ensure_future(stays.set("ann", 4))
+                await asyncio.sleep(0.01)
+            async with compat.timeout(1.0):  # and not when the actor has been silent for long
+                with pytest.raises(ClientClosed):
+                    await ours
+            await asyncio.to_thread(actor.wake)
+            await other
+            assert await stays.get("ann") == 4
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_who_is_closed_waits_for_no_lock_any_more() -> None:
+    """The actor sees it by the connection's end; others use the shared one meanwhile."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        (actor,) = cluster.actors
+        async with AsyncKvClient(cluster.place()) as holder:
+            waits = AsyncKvClient(cluster.place())
+            async with waits, holder.lock("leader"):
+                assert len(actor.connections) == 2
+                waiting = asyncio.ensure_future(waits.lock("leader", wait=60).acquire())
+                await until(lambda: len(actor.connections) == 3)
+                await waits.close()
+                with pytest.raises((ClientClosed, asyncio.CancelledError)):
+                    await waiting
+                await until(lambda: len(actor.connections) == 2)
+            assert await holder.get("ann") is None
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+@dataclass
+class _Directory(StaticKvDirectory):
+    """One that cannot be watched at first."""
+
+    place: _UnreachablePlace
+
+    def __init__(self, place: _UnreachablePlace) -> None:
+        super().__init__(place.servers)
+        self.place = place
+
+    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        if self.place.failures:
+            self.place.failures -= 1
+            raise ZooKeeperUnreachable("it is away")
+        return super().watch(callback)
+
+    def close(self) -> None:
+        self.place.closed += 1
+
+
+@dataclass
+class _UnreachablePlace(FakePlace):
+    failures: int = 0
+    closed: int = 0
+
+    def directory(self) -> StaticKvDirectory:
+        return _Directory(self)
+
+
+def test_actors_that_cannot_be_found_leave_nothing_behind() -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        place = _UnreachablePlace([cluster.actors[0].server], failures=1)
+        both = [AsyncKvClient(place), AsyncKvClient(place)]
+        found = await asyncio.gather(*[client.start() for client in both], return_exceptions=True)
+        assert [type(each) for each in found] == [ZooKeeperUnreachable] * 2
+        assert place.closed == 2
+        assert not module._shared
+        async with both[0] as client:
+            await client.set("ann", 1)
+        assert place.closed == 3
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
