@@ -8,7 +8,7 @@ until (return + life + slack). A lock's lease is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -228,7 +228,12 @@ def item_model(slack_s: float = 0.0) -> Model:
                 return None
         return ItemState(floor=before.floor)
 
-    return Model(ItemState(), step)
+    def left_a_trace(results: Collection[Result]) -> Callable[[KvCall], bool]:
+        """A value that nobody was shown need not have been there."""
+        shown = {result.value for result in results if isinstance(result, Shown)}
+        return lambda call: not isinstance(call.asked, Store) or call.asked.value in shown
+
+    return Model(ItemState(), step, left_a_trace)
 
 
 # ---- locks

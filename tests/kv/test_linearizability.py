@@ -324,6 +324,21 @@ def test_ten_thousand_calls_within_seconds() -> None:
         check([*history, KvCall(stale.key, Peek(), Shown("never"), 0.0, 1e9)], ITEMS)
 
 
+def test_writes_of_which_nobody_has_seen_anything_do_not_make_a_search_long() -> None:
+    """Found by the simulation: one write that took long, and sixteen by somebody who never heard of theirs."""
+    lost = [KvCall("x", Store(f"v{n}"), None, 1.0 + n, math.inf) for n in range(16)]
+    slow = KvCall("x", Store("slow"), Stored(9), 0.0, 30.0)
+    history = [
+        slow,
+        *lost,
+        KvCall("x", Peek(), Shown("v5", 7), 0.5, 28.0),
+        KvCall("x", Peek(), Shown("slow", 9), 40, 41),
+    ]
+    assert check(history, ITEMS, steps=1_000) < 50
+    with pytest.raises((NotLinearizable, Undecided)):
+        check([*history, KvCall("x", Peek(), Shown("v5", 7), 42.0, 43.0)], ITEMS, steps=100_000)
+
+
 def test_a_search_that_takes_too_long_is_given_up() -> None:
     """Writes at once, of which none can have been read: every order of them would have to be tried."""
     history = [KvCall("x", Store(f"v{n}"), Stored(), 0.0, 10.0) for n in range(30)]

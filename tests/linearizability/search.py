@@ -12,7 +12,8 @@ certainly not happened is left out of the history by who records it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 __all__ = ["STEPS", "Model", "NotLinearizable", "SeenCall", "Undecided", "check"]
@@ -54,11 +55,17 @@ Step: TypeAlias = "Callable[[Any, Any], Any]"
 """(state, call) -> the state after it, or None if it cannot have this result then."""
 
 
+def _any_may(results: Collection[Any]) -> Callable[[Any], bool]:
+    return lambda call: True
+
+
 class Model(NamedTuple):
-    """``begin`` is the state before all calls; a state is hashable and never None."""
+    """``begin`` is the state before all calls; a state is hashable and never None. ``left_a_trace(results)``: whether
+    one of these results may come from a call of which no result is known."""
 
     begin: Any
     step: Step
+    left_a_trace: Callable[[Collection[Any]], Callable[[Any], bool]] = _any_may
 
 
 def check(calls: Iterable[SeenCall], model: Model, steps: int = STEPS) -> int:
@@ -66,7 +73,18 @@ def check(calls: Iterable[SeenCall], model: Model, steps: int = STEPS) -> int:
     keys: defaultdict[Hashable, list[SeenCall]] = defaultdict(list)
     for call in calls:
         keys[call.key].append(call)
-    return sum(_Search(key, found, model, steps).run() for key, found in keys.items())
+    return sum(_steps_for(key, found, model, steps) for key, found in keys.items())
+
+
+def _steps_for(key: Hashable, calls: list[SeenCall], model: Model, steps: int) -> int:
+    """First without what has left no trace: it may never have happened, and where there is much of it, each subset and
+    order of it would be tried before an earlier choice is looked at once more."""
+    left_a_trace = model.left_a_trace([call.result for call in calls if call.result is not None])
+    likely = [call for call in calls if call.result is not None or left_a_trace(call)]
+    if len(likely) < len(calls):
+        with suppress(NotLinearizable, Undecided):
+            return _Search(key, likely, model, steps).run()
+    return _Search(key, calls, model, steps).run()
 
 
 class _Entry:
