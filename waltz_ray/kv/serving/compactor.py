@@ -86,12 +86,17 @@ class Compactor:
         self._bound(tails)
         for partition in sorted(tails, key=lambda each: -tails[each])[: _AT_ONCE - len(self._writing)]:
             self._writing[partition] = asyncio.ensure_future(self._compact(partition))
+        self._trim_ended()
+
+    def _trim_ended(self) -> None:
+        """Let go of what snapshots have replaced, unless that is going on."""
         if self._trimming is not None:
             if not self._trimming.done():
                 return
             self._trimming.result()
             self._trimming = None
-        marks = {partition: state.last_snapshot for partition, state in states.items()}
+        states = self._node.states
+        marks = {partition: state.last_snapshot for partition, state in states.items() if self._is_ours(partition)}
         marks = {partition: mark for partition, mark in marks.items() if mark > self._trimmed.get(partition, -1)}
         if marks:
             self._trimming = asyncio.ensure_future(self._trim_to(marks))
@@ -121,6 +126,7 @@ class Compactor:
         if partition in self._bounded:
             self._bounded.remove(partition)
             self._node.bound_writes(partition, None)
+        self._trim_ended()
 
     async def _trim_to(self, marks: Mapping[int, int]) -> None:
         try:
