@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.members import StaticKvDirectory
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.messages import Put
+from waltz_ray.kv.routing import fnv1a_32
 
 LIMIT_S = 10.0
 
@@ -113,6 +115,31 @@ def test_who_is_closed_waits_for_no_lock_any_more() -> None:
                     await waiting
                 await until(lambda: len(actor.connections) == 2)
             assert await holder.get("ann") is None
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_a_lock_at_a_silent_actor_keeps_no_other_lock_waiting() -> None:
+    """Also one that nobody lists: the table has it from who says: try elsewhere."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            await lock_beside(cluster, f"127.0.0.1:{silent.getsockname()[1]}")
+
+    async def lock_beside(cluster: FakeKvCluster, silent: str) -> None:
+        async with AsyncKvClient(cluster.place()) as client:
+            await client.set("ann", 1)
+            engine = client._started_engine()
+            engine.table.redirected(fnv1a_32(b"slow"), silent)
+            slow = asyncio.ensure_future(client.lock("slow", wait=1).acquire())
+            await until(lambda: silent in engine._own)
+            other = next(f"{n}" for n in range(99) if fnv1a_32(b"%d" % n) & 15 != fnv1a_32(b"slow") & 15)
+            async with client.lock(other):
+                assert not slow.done()
+                assert silent in engine._own
+            slow.cancel()
+            await asyncio.wait([slow])
 
     with FakeKvCluster(1) as cluster:
         asyncio.run(run(cluster))

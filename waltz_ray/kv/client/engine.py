@@ -86,13 +86,16 @@ class KvEngine:
     async def _own_connections(self, jobs: Iterable[KvJob], end_s: float) -> None:
         """Have tried to connect with the actors of these."""
         known = self.connections.known
-        for gone in [server for server, peer in self._own.items() if peer.link is None and server not in known]:
-            self.background(self.connections.part_with(self._own.pop(gone)))
-        for job in jobs:
-            server = self.table.owner(job.key_hash)
-            if server is not None and server not in self._own:
-                self._own[server] = self.connections.private_peer(server)
-            while server is not None and not self.closed and not self._own[server].tried and self.now() < end_s:
+        lost = [server for server, peer in self._own.items() if peer.tried and peer.link is None]
+        for server in lost:
+            if server not in known:
+                self.background(self.connections.part_with(self._own.pop(server)))
+        for owner in {self.table.owner(job.key_hash) for job in jobs} - {None}:
+            assert owner is not None
+            if owner not in self._own:
+                self._own[owner] = self.connections.private_peer(owner)
+            peer = self._own[owner]
+            while not self.closed and not peer.tried and self.now() < end_s:
                 await self.connections.news(end_s)
 
     def _peer(self, errand: Errand[J], server: str) -> KvPeer:
