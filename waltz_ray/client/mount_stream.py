@@ -8,7 +8,6 @@ the process, not sixty-four. The first one's messages are sent as they are, thos
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from waltz_ray.client.directory import Location
 from waltz_ray.client.stream import ClientStream, StreamPool
 from waltz_ray.client.transport import Transport
 from waltz_ray.errors import WireError
+from waltz_ray.net.shared import SharedByLoop
 from waltz_ray.protocol.messages.client import (
     AppendedBatch,
     ChannelClosed,
@@ -218,16 +218,7 @@ class _MountConnection(ClientStream):
             stream.writable()
 
 
-class _SharedConnections:
-    """The connections of clients that share them. ``users``: clients that may have streams of them."""
-
-    def __init__(self, transport: Transport, max_frame_bytes: int, silent_ms: int) -> None:
-        self.users = 0
-        self.pool = StreamPool(transport, lambda: _MountConnection(max_frame_bytes, silent_ms))
-
-
-_shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], list[_SharedConnections]] = {}
-"""By loop, and by what clients must have in common. There is an entry while it has users; each is its loop's alone."""
+_shared: SharedByLoop[StreamPool[_MountConnection]] = SharedByLoop()
 
 
 class MountStreams:
@@ -238,14 +229,14 @@ class MountStreams:
         self._transport = transport
         self._limits = max_frame_bytes, silent_ms
         self._may_share = shares and transport.shared is not None
-        self._connections: _SharedConnections | None = None
+        self._pool: StreamPool[_MountConnection] | None = None
         self._streams: dict[_MountConnection, MountStream] = {}
 
     async def get(self, location: Location) -> MountStream:
         """The stream to the server of ``location``; ``OSError`` or ``WireError`` if it cannot be had."""
-        if self._connections is None:
-            self._connections = self._take_part()
-        connection = await self._connections.pool.get(location)
+        if self._pool is None:
+            self._pool = _shared.take(self._key, self._new_pool, _MOST_SHARE) if self._may_share else self._new_pool()
+        connection = await self._pool.get(location)
         stream = self._streams.get(connection)
         if stream is None:
             for gone in [one for one in self._streams if one.ended]:
@@ -253,37 +244,20 @@ class MountStreams:
             stream = self._streams[connection] = connection.join()
         return stream
 
-    def _take_part(self) -> _SharedConnections:
-        found = None
-        if self._may_share:
-            for left in [key for key in _shared if key[0].is_closed()]:
-                del _shared[left]  # clients that were never closed
-            those = _shared.setdefault(self._key(), [])
-            found = next((one for one in those if one.users < _MOST_SHARE), None)
-            if found is None:
-                found = _SharedConnections(self._transport, *self._limits)
-                those.append(found)
-        connections = found or _SharedConnections(self._transport, *self._limits)
-        connections.users += 1
-        return connections
+    def _new_pool(self) -> StreamPool[_MountConnection]:
+        return StreamPool(self._transport, lambda: _MountConnection(*self._limits))
 
-    def _key(self) -> tuple[asyncio.AbstractEventLoop, Hashable]:
-        return asyncio.get_running_loop(), (self._transport.shared, self._limits)
+    @property
+    def _key(self) -> Hashable:
+        return self._transport.shared, self._limits
 
     async def close(self) -> None:
         """Leave every server. Idempotent."""
-        connections, self._connections = self._connections, None
-        if connections is None:
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
         streams, self._streams = self._streams, {}
         for connection, stream in streams.items():
             connection.leave(stream)
-        connections.users -= 1
-        if connections.users:
-            return
-        if self._may_share:
-            those = _shared[self._key()]
-            those.remove(connections)
-            if not those:
-                del _shared[self._key()]
-        await connections.pool.close()
+        if not self._may_share or _shared.leave(self._key, pool):
+            await pool.close()

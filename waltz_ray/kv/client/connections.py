@@ -13,14 +13,15 @@ import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
+from waltz_ray.client.credentials import Presented
 from waltz_ray.errors import AccessRefused, ClientClosed
 from waltz_ray.kv.client.link import Answer, KvLink, KvPeer, Missed
 from waltz_ray.kv.client.members import KvDirectory
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.messages import FailCode, FailInfo, Get, Hashmask, Hashmasks, KvHello, Opcode, TryElsewhere, Unknown
+from waltz_ray.net.shared import SharedByLoop
 
-__all__ = ["KvConnections", "connections_of", "settle"]
+__all__ = ["KvConnections", "answers_by", "connections_of", "settle"]
 
 T = TypeVar("T")
 
@@ -33,13 +34,12 @@ _MOST_SHARE = 64  # clients: an actor reads no more from a connection that has 4
 class KvConnections:
     """See the module. Made on the loop that runs, and ``start``ed there."""
 
-    def __init__(self, directory: KvDirectory, max_frame_bytes: int, shown: Presented = NO_CREDENTIALS) -> None:
+    def __init__(self, directory: KvDirectory, max_frame_bytes: int, shown: Presented) -> None:
         """``shown``: what says to actors who we are. Owns ``directory``."""
         self.partitions = directory.partitions
         """Of the space."""
         self.table = RouteTable()
-        self.users = 0
-        """Clients that have not left."""
+        self._key = _key(directory, max_frame_bytes, shown)
         self._shown = shown
         self._max_frame_bytes = max_frame_bytes
         self._may_ask = True  # for items, so as to find out who has them
@@ -65,12 +65,9 @@ class KvConnections:
 
     async def leave(self) -> None:
         """To be called once by each client. The last one ends every connection."""
-        self.users -= 1
-        if self.users:
+        if not _shared.leave(self._key, self):
             return
         self._closed = True
-        for key in [key for key, those in _shared.items() if those is self]:
-            del _shared[key]
         if self._starting is not None:
             await asyncio.wait([self._starting])
             if not self._starting.cancelled() and self._starting.exception() is None:
@@ -82,6 +79,10 @@ class KvConnections:
         peers, self._peers = self._peers, {}
         await asyncio.gather(*[peer.stop() for peer in peers.values()], *tasks, return_exceptions=True)
         await asyncio.to_thread(self._directory.close)
+
+    def owns(self, directory: KvDirectory) -> bool:
+        """Whether it is the one that these were made with."""
+        return directory is self._directory
 
     def _background(self, work: Awaitable[object]) -> None:
         task: asyncio.Task[object] = asyncio.ensure_future(work)
@@ -222,13 +223,9 @@ class KvConnections:
         for key_hash in [*buckets.values()][:_PROBES]:
             link = random.choice(links)
             asked.append((link.server, key_hash, link.ask(Get(Opcode.GET_TYPE, 0, key_hash))))
-        late_s = min(end_s, self._loop.time() + _PROBE_S)
-        timer = self._loop.call_at(late_s, too_late, [answer for _, _, answer in asked])
-        try:
-            for server, key_hash, told in asked:
-                self._located(server, key_hash, await told)
-        finally:
-            timer.cancel()
+        answers = await answers_by(min(end_s, self._loop.time() + _PROBE_S), [answer for _, _, answer in asked])
+        for (server, key_hash, _), answer in zip(asked, answers, strict=True):
+            self._located(server, key_hash, answer)
 
     def _located(self, server: str, key_hash: int, answer: Answer) -> None:
         if isinstance(answer, FailInfo) and answer.code == FailCode.NOT_ALLOWED:
@@ -239,8 +236,12 @@ class KvConnections:
             self.table.redirected(key_hash, owner)
 
 
-_shared: dict[tuple[asyncio.AbstractEventLoop, Hashable], KvConnections] = {}
-"""By loop, and by what clients must have in common: the newest ones, while they have users."""
+_shared: SharedByLoop[KvConnections] = SharedByLoop()
+
+
+def _key(directory: KvDirectory, max_frame_bytes: int, shown: Presented) -> Hashable:
+    """What clients that share have in common."""
+    return directory.identity, max_frame_bytes, shown
 
 
 async def connections_of(directory: KvDirectory, max_frame_bytes: int, shown: Presented) -> KvConnections:
@@ -248,18 +249,10 @@ async def connections_of(directory: KvDirectory, max_frame_bytes: int, shown: Pr
 
     Raises what finding the actors raises; then there is nothing to leave.
     """
-    for left in [key for key in _shared if key[0].is_closed()]:
-        del _shared[left]  # of clients that were never closed
-    key = asyncio.get_running_loop(), (directory.identity, max_frame_bytes, shown)
-    those = None if directory.identity is None else _shared.get(key)
-    known = those is not None and those.users < _MOST_SHARE
-    if those is None or not known:
-        those = KvConnections(directory, max_frame_bytes, shown)
-        if directory.identity is not None:
-            _shared[key] = those
-    those.users += 1  # before anything is waited for: they are closed when there is none
+    key = _key(directory, max_frame_bytes, shown)
+    those = _shared.take(key, lambda: KvConnections(directory, max_frame_bytes, shown), _MOST_SHARE)
     try:
-        if known:
+        if not those.owns(directory):
             await asyncio.to_thread(directory.close)
         await those.start()
     except BaseException:
@@ -268,8 +261,16 @@ async def connections_of(directory: KvDirectory, max_frame_bytes: int, shown: Pr
     return those
 
 
-def too_late(answers: Iterable[asyncio.Future[Answer]]) -> None:
-    """Their time is over."""
+async def answers_by(end_s: float, asked: Sequence[asyncio.Future[Answer]]) -> list[Answer]:
+    """Wait for all of them, until then by the loop's clock."""
+    timer = asyncio.get_running_loop().call_at(end_s, _too_late, asked)
+    try:
+        return [await each for each in asked]
+    finally:
+        timer.cancel()
+
+
+def _too_late(answers: Iterable[asyncio.Future[Answer]]) -> None:
     for answer in answers:
         settle(answer, Missed.LATE)
 

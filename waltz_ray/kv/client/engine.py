@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 from waltz_ray.errors import ClientClosed
-from waltz_ray.kv.client.connections import KvConnections, settle, too_late
+from waltz_ray.kv.client.connections import KvConnections, answers_by, settle
 from waltz_ray.kv.client.errands import Errand, J, KvJob
 from waltz_ray.kv.client.link import Answer, KvPeer, Missed
 from waltz_ray.kv.client.request_numbers import RequestNumbers
@@ -221,12 +221,10 @@ class KvEngine:
 
     async def answers(self, asked: Sequence[asyncio.Future[Answer]], end_s: float) -> list[Answer]:
         """Wait for all of them, until then by the loop's clock."""
-        timer = self._loop.call_at(end_s, too_late, asked)
         self._asked.update(asked)
         try:
-            return [await each for each in asked]
+            return await answers_by(end_s, asked)
         finally:
-            timer.cancel()
             self._asked.difference_update(asked)
 
 

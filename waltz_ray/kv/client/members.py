@@ -19,7 +19,7 @@ class KvDirectory(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """The space that is meant: clients whose directories have the same may share connections. None: not to be."""
+        """The space that is meant: clients whose directories have the same may share connections."""
 
     def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;

@@ -76,17 +76,21 @@ class Compactor:
             self._writing.pop(partition).result()
         if not self._node.caught_up:
             return
-        states = {partition: state for partition, state in self._node.states.items() if self._is_ours(partition)}
-        tails = {partition: self._node.tail_bytes(partition) for partition in states if partition not in self._writing}
-        tails = {
-            partition: tail
-            for partition, tail in tails.items()
-            if compaction.is_due(states[partition].live_bytes, tail, self._least)
-        }
+        tails = self._due()
         self._bound(tails)
         for partition in sorted(tails, key=lambda each: -tails[each])[: _AT_ONCE - len(self._writing)]:
             self._writing[partition] = asyncio.ensure_future(self._compact(partition))
         self._trim_ended()
+
+    def _due(self) -> dict[int, int]:
+        """Partitions of ours that are to be compacted, and their tails."""
+        tails = {}
+        for partition, state in self._node.states.items():
+            if partition not in self._writing and self._is_ours(partition):
+                tail = self._node.tail_bytes(partition)
+                if compaction.is_due(state.live_bytes, tail, self._least):
+                    tails[partition] = tail
+        return tails
 
     def _trim_ended(self) -> None:
         """Let go of what snapshots have replaced, unless that is going on."""
@@ -104,12 +108,16 @@ class Compactor:
     def _bound(self, tails: Mapping[int, int]) -> None:
         """Where a snapshot is due, or being written, no more is written than there is room for."""
         for partition in self._bounded.difference(tails, self._writing):
-            self._bounded.remove(partition)
-            self._node.bound_writes(partition, None)
+            self._unbound(partition)
         for partition, tail in tails.items():
             live = self._node.states[partition].live_bytes
             self._bounded.add(partition)
             self._node.bound_writes(partition, compaction.room_bytes(live, tail, self._least))
+
+    def _unbound(self, partition: int) -> None:
+        if partition in self._bounded:
+            self._bounded.remove(partition)
+            self._node.bound_writes(partition, None)
 
     def _is_ours(self, partition: int) -> bool:
         return self._node.unit_of(partition) is not None
@@ -123,9 +131,7 @@ class Compactor:
             self._node.projection_failed(error)
         except WaltzError as error:
             log.warning("partition %d cannot be compacted: %s", partition, error)
-        if partition in self._bounded:
-            self._bounded.remove(partition)
-            self._node.bound_writes(partition, None)
+        self._unbound(partition)
         self._trim_ended()
 
     async def _trim_to(self, marks: Mapping[int, int]) -> None:

@@ -326,11 +326,11 @@ class SpaceNode:
                     event = self._events[0]
                     if isinstance(event, Asked):
                         self._step_asked()
-                    elif isinstance(event, _OF_KEEPER):
-                        self._events.popleft()
+                        continue
+                    self._events.popleft()
+                    if isinstance(event, _OF_KEEPER):
                         self._keep_all(self.keeper.step(event, self._around.now_ms()))
                     else:
-                        self._events.popleft()
                         self._step_ownership(event)
         except ProjectionFailed as error:
             self.projection_failed(error)
