@@ -27,7 +27,7 @@ from waltz_ray.kv.model import (
 )
 from waltz_ray.kv.routing import MASKS, Unit
 
-__all__ = ["RECORDS"]
+__all__ = ["KEYS", "RECORDS"]
 
 UINTS = st.integers(0, 2**32 - 1)
 ULONGS = st.integers(0, 2**64 - 1)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kv.records_of_all_kinds import RECORDS
+from tests.kv.records_of_all_kinds import KEYS, RECORDS
 from waltz_ray.errors import InvalidInput, WireError
 from waltz_ray.kv.model import (
     BARRIER,
+    NOBODYS,
     Delete,
     Expired,
     ItemKey,
@@ -29,8 +30,9 @@ from waltz_ray.kv.model import (
     Touch,
     Unlock,
 )
-from waltz_ray.kv.records import decode_record, encode_record, header_of
+from waltz_ray.kv.records import SetRow, decode_record, encode_record, header_of, set_rows
 from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.tables import CHANGED_BYTES, item_key, item_value
 
 KEY = ItemKey(0x01020304, 0x7E47596B, b"something")
 REQUEST = RequestId(0xA1, 0xB2, 0xC3)
@@ -110,6 +112,71 @@ def test_a_damaged_record_is_a_wire_error_or_a_record(golden: tuple[Record, str]
     damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(WireError):
         encode_record(decode_record(bytes(damaged)))
+
+
+FULL_SETS = st.builds(
+    Set,
+    KEYS,
+    st.integers(0, 255),
+    st.binary(max_size=20),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=20),
+    st.builds(RequestId, *[st.integers(1, 2**64 - 1)] * 3),
+    st.integers(1, 2**64 - 1),
+)
+SETS = FULL_SETS | st.builds(Several, st.lists(FULL_SETS, min_size=1, max_size=3).map(tuple))
+
+
+def as_rows(record: Record) -> list[SetRow]:
+    """What ``set_rows`` has to say of a record of sets."""
+    sets = record.writes if isinstance(record, Several) else (record,)
+    rows = []
+    for each in sets:
+        assert isinstance(each, Set)
+        item = item_value(0, each.type, each.deadline_ms, each.map_name, each.data)[CHANGED_BYTES:]
+        rows.append((item_key(each.key), item, *each.request, each.at_ms))
+    return rows
+
+
+@given(SETS)
+def test_sets_are_read_as_rows(record: Record) -> None:
+    assert set_rows(encode_record(record)) == as_rows(record)
+
+
+@given(RECORDS)
+def test_only_what_clients_have_set_is_read_as_rows(record: Record) -> None:
+    writes = record.writes if isinstance(record, Several) else (record,)
+    full = all(isinstance(each, Set) and each.request != NOBODYS and each.at_ms for each in writes)
+    assert (set_rows(encode_record(record)) is not None) == full
+
+
+@given(SETS, st.data())
+def test_rows_say_of_damaged_bytes_what_the_record_says(record: Record, data: st.DataObject) -> None:
+    damaged = bytearray(encode_record(record))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, min(59, len(damaged) - 1)) | st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged)[: data.draw(st.just(len(damaged)) | st.integers(0, len(damaged)))]
+    found = cut + data.draw(st.just(b"") | st.binary(max_size=9))
+    rows = set_rows(found)
+    if rows is not None:
+        assert rows == as_rows(decode_record(found))
+
+
+def test_what_is_no_record_is_not_read_as_rows() -> None:
+    one = Set(KEY, 16, b"", 9, b"map", REQUEST, 7)
+    alone, together = encode_record(one), encode_record(Several((one, one)))
+    assert set_rows(alone)
+    assert set_rows(together)
+    long_name = alone[:43] + (481).to_bytes(2, "big") + bytes(481) + alone[54:]
+    wrong_count = together[:5] + b"\3" + together[6:]
+    wrong = [long_name, wrong_count, together + b"x", together[:6], together[:2] + bytes(4)]
+    for data in (alone, together):
+        wrong += [data[:end] for end in range(len(data))]
+    for data in wrong:
+        with pytest.raises(WireError):
+            decode_record(data)
+        assert set_rows(data) is None, data.hex()
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,9 @@ class Walk:
             return record
         chance = self._company
         keys = [ItemKey(chance.randrange(2), chance.randrange(3), chance.choice(NAMES)) for _ in range(3)]
+        if isinstance(record, Set) and chance.random() < 0.5:  # as a client writes several items
+            alike = [Set(key, 2, chance.randbytes(3), 0, b"", record.request, record.at_ms) for key in keys]
+            return Several((record, *alike[: chance.randint(0, 3)]))
         others: list[ItemWrite] = [
             Delete(keys[0], at_ms=self.now_ms),
             Set(keys[1], 4, chance.randbytes(3)),

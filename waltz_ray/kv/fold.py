@@ -16,7 +16,7 @@ Chunks of any other snapshot than the open one count for nothing; the next begin
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from waltz_ray.kv.fold_clients import Clients, last_write_ms
 from waltz_ray.kv.fold_entries import put_item, put_lock, put_owner, remove
@@ -39,7 +39,7 @@ from waltz_ray.kv.model import (
     Touch,
     Unlock,
 )
-from waltz_ray.kv.records import decode_record, encode_record
+from waltz_ray.kv.records import SetRow, decode_record, encode_record
 from waltz_ray.kv.tables import (
     FoldMarks,
     Table,
@@ -60,6 +60,7 @@ from waltz_ray.kv.tables import (
 __all__ = [
     "chunk_counts",
     "fold",
+    "fold_sets",
     "has_expired",
     "is_deferred",
     "is_had_under",
@@ -161,10 +162,30 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
         _end(tables)
     if isinstance(record, _ASKED_FOR):
         if record.at_ms:
-            tables.marks.newest_ms = max(tables.marks.newest_ms, record.at_ms)
-            tables.marks.live_bytes += tables.clients.forget_idle(record.at_ms)
+            _time_was(tables.marks, tables.clients, record.at_ms)
         if record.request.client:
             tables.marks.live_bytes += tables.clients.remember(record.request, transaction_id, record.at_ms)
+
+
+def fold_sets(tables: Tables, transaction_id: int, rows: Sequence[SetRow]) -> None:
+    """``fold`` of a transaction of sets, as ``records.set_rows`` has them: what costs actors most while many write."""
+    version, marks, clients = number(transaction_id), tables.marks, tables.clients
+    last_ms = 0
+    for key, item, client, sequence, settled, at_ms in rows:
+        put_item(tables, key, version + item)
+        if marks.begun >= 0:
+            _settle(tables, Table.ITEMS, key)
+        if at_ms != last_ms:  # they were decided together
+            last_ms = at_ms
+            _time_was(marks, clients, at_ms)
+        if client:
+            marks.live_bytes += clients.remember((client, sequence, settled), transaction_id, at_ms)
+
+
+def _time_was(marks: FoldMarks, clients: Clients, at_ms: int) -> None:
+    """When something was decided, by the clock of who decided it."""
+    marks.newest_ms = max(marks.newest_ms, at_ms)
+    marks.live_bytes += clients.forget_idle(at_ms)
 
 
 def _touch(tables: Tables, transaction_id: int, record: Touch) -> None:

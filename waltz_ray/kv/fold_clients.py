@@ -13,8 +13,6 @@ import heapq
 import struct
 from collections.abc import Iterable, Iterator
 
-from waltz_ray.kv.model import RequestId
-
 __all__ = ["FORGOTTEN_MINUTES", "Clients", "client_key", "is_forgotten", "is_settled", "last_write_ms"]
 
 FORGOTTEN_MINUTES = 10
@@ -99,8 +97,8 @@ class Clients:
 
     # ---- changing; each says by how many bytes the state has grown
 
-    def remember(self, request: RequestId, version: int, at_ms: int) -> int:
-        """A write of a client got ``version``."""
+    def remember(self, request: tuple[int, int, int], version: int, at_ms: int) -> int:
+        """A write of a client, (client, sequence, settled), got ``version``."""
         client, sequence, settled = request
         grown = self._seen(client, settled, at_ms // _MINUTE_MS)
         return grown + self._add(self._known[client], sequence, version)
@@ -141,7 +139,8 @@ class Clients:
             self._known[client] = _Client(settled, minute)
             self._oldest = min(self._oldest, minute)
             return _CLIENT_BYTES
-        known.minute = max(known.minute, minute)
+        if minute > known.minute:
+            known.minute = minute
         if settled <= known.settled:
             return 0
         known.settled = settled

@@ -36,7 +36,7 @@ from waltz_ray.kv.model import (
 )
 from waltz_ray.kv.routing import Unit, fnv1a_32
 
-__all__ = ["decode_record", "encode_record", "header_of"]
+__all__ = ["SetRow", "decode_record", "encode_record", "header_of", "set_rows"]
 
 VERSION = 0
 
@@ -44,6 +44,10 @@ _WRITES = (b"\1", b"\2", b"\3")
 """The first byte of writes of items."""
 
 T = TypeVar("T", Own, Release)
+
+SetRow = tuple[bytes, bytes, int, int, int, int]
+"""A set that a native client has asked for: key (map hash, hash, name), item (type, deadline, map name, data), client,
+sequence, settled, and the time. Key and item are laid out as in ``tables.py``, the item without its version."""
 
 _HEAD = struct.Struct(">BBB")  # kind, version, what follows of the request
 _REQUEST = struct.Struct(">BBBQQQQ")
@@ -61,6 +65,8 @@ _ENTRY = struct.Struct(">BqHI")
 _REQUEST_FLAG, _TIME_FLAG = 1, 2  # client, sequence, settled; at_ms
 _NOTHING, _ALL = 0, _REQUEST_FLAG | _TIME_FLAG
 _FULL = bytes((1, VERSION, _ALL))
+_SET_ROW = struct.Struct(">3sQQQQ8sH")
+_MANY = bytes((13, VERSION))
 
 
 def header_of(record: Record) -> int:
@@ -167,6 +173,40 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
 
 
 # ---- reading
+
+
+def set_rows(data: bytes) -> list[SetRow] | None:
+    """The sets that a transaction consists of, as nearly all do, without an object for each.
+
+    None if it is anything else, or no record: then ``decode_record`` says what it is, and the same of these.
+    """
+    size = len(data)
+    if data[:2] != _MANY:
+        row = _row(data, 0, size)
+        return None if row is None else [row]
+    rows: list[SetRow] = []
+    position = 2 + _COUNT.size
+    while position + _COUNT.size <= size:
+        begin = position + _COUNT.size
+        position = begin + _COUNT.unpack_from(data, position)[0]
+        row = _row(data, begin, position) if position <= size else None
+        if row is None:
+            return None
+        rows.append(row)
+    return rows if rows and position == size and _COUNT.unpack_from(data, 2)[0] == len(rows) else None
+
+
+def _row(data: bytes, begin: int, end: int) -> SetRow | None:
+    """Of the write that has the bytes [begin, end)."""
+    name = begin + _SET_ROW.size
+    if name > end:
+        return None
+    kind, client, sequence, settled, at_ms, hashes, length = _SET_ROW.unpack_from(data, begin)
+    name_end = name + length
+    map_name = name_end + _ITEM.size
+    if kind != _FULL or length > MAX_NAME_BYTES or map_name > end or map_name + data[map_name - 1] > end:
+        return None
+    return hashes + data[name:name_end], data[name_end:end], client, sequence, settled, at_ms
 
 
 def decode_record(data: bytes | memoryview) -> Record:

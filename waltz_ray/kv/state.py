@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Protocol
 
 from waltz_ray.errors import ProjectionFailed, WireError
-from waltz_ray.kv.fold import fold
+from waltz_ray.kv.fold import fold, fold_sets
 from waltz_ray.kv.fold_clients import Clients
 from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership, Record, SnapshotBegin, SnapshotChunk, SnapshotItem
-from waltz_ray.kv.records import decode_record
+from waltz_ray.kv.records import SetRow, decode_record, set_rows
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.tables import (
     CHANGED_BYTES,
@@ -36,7 +36,10 @@ from waltz_ray.kv.tables import (
     unit_key,
 )
 
-__all__ = ["KvState", "MemoryState", "TableState", "apply_records"]
+__all__ = ["Folded", "KvState", "MemoryState", "TableState", "apply_records"]
+
+Folded = Record | list[SetRow]
+"""What a transaction says, as it is folded."""
 
 _RECORD_BYTES = 40  # of the log, beside a record's data
 _PAGE_BYTES = 256 * 1024
@@ -140,7 +143,7 @@ class TableState(ABC):
         """To look at, until something is applied."""
 
     @abstractmethod
-    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+    def keep(self, records: Sequence[tuple[int, int, Folded]]) -> None:
         """Do ``apply_records`` with these, in one transaction."""
 
     @property
@@ -249,11 +252,11 @@ class TableState(ABC):
         return [key[8:] for key, _ in islice(found, limit)]
 
     def apply(self, transactions: Iterable[tuple[int, bytes]]) -> None:
-        records: list[tuple[int, int, Record]] = []
+        records: list[tuple[int, int, Folded]] = []
         mark = self.mark
         for transaction_id, data in transactions:
             try:
-                record = decode_record(data)
+                record = set_rows(data) or decode_record(data)
             except WireError as error:
                 raise ProjectionFailed(
                     f"{self.label}: transaction {transaction_id} is no kv record: {error}; who has appended it there?"
@@ -291,14 +294,17 @@ class TableState(ABC):
         return found
 
 
-def apply_records(tables: Tables, records: list[tuple[int, int, Record]]) -> None:
-    """Fold (ID, bytes of its data, record), and move the marks."""
+def apply_records(tables: Tables, records: Sequence[tuple[int, int, Folded]]) -> None:
+    """Fold (ID, bytes of its data, what it says), and move the marks."""
     marks = tables.marks
     if marks.mark < 0 and records[0][0] > 0:
         marks.whole = False
     for transaction_id, size, record in records:
         if marks.whole or marks.begun >= 0 or isinstance(record, SnapshotBegin):
-            fold(tables, transaction_id, record)
+            if isinstance(record, list):
+                fold_sets(tables, transaction_id, record)
+            else:
+                fold(tables, transaction_id, record)
         if not isinstance(record, SnapshotChunk):
             marks.tail_bytes += size + _RECORD_BYTES
             marks.begun_tail_bytes += size + _RECORD_BYTES
@@ -362,7 +368,7 @@ class MemoryState(TableState):
     def marks(self) -> FoldMarks:
         return self._tables.marks
 
-    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+    def keep(self, records: Sequence[tuple[int, int, Folded]]) -> None:
         apply_records(self._tables, records)
 
     def reset(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, cast
@@ -12,8 +12,7 @@ import lmdb
 
 from waltz_ray.errors import ProjectionFailed
 from waltz_ray.kv.fold_clients import Clients
-from waltz_ray.kv.model import Record
-from waltz_ray.kv.state import TableState, apply_records
+from waltz_ray.kv.state import Folded, TableState, apply_records
 from waltz_ray.kv.tables import FOLD_VERSION, FoldMarks, Table, Tables
 from waltz_ray.projections.projection_file import ProjectionFile
 
@@ -126,7 +125,7 @@ class LmdbState(TableState):
     def marks(self) -> FoldMarks:
         return self._marks
 
-    def keep(self, records: list[tuple[int, int, Record]]) -> None:
+    def keep(self, records: Sequence[tuple[int, int, Folded]]) -> None:
         clients: Clients | None = self._clients
 
         def change(transaction: lmdb.Transaction) -> tuple[FoldMarks, Clients]:
