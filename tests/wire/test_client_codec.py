@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
@@ -47,8 +48,9 @@ from waltz_ray.protocol.messages.client import (
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.records import AppendBatch, LockColumns, RecordBatch
 from waltz_ray.wire.channel_codec import CHANNELS
-from waltz_ray.wire.client_codec import BATCHES
+from waltz_ray.wire.client_codec import BATCHES, read_one_append
 from waltz_ray.wire.codec import CLIENT_TABLE, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.table import MessageTable
 from waltz_ray.wire.time_codec import TIME_QUESTIONS
 
 ID = ReqId(1, 2, 3, 4)
@@ -380,3 +382,38 @@ def test_marks_that_differ_only_in_the_middle_are_all_sent() -> None:
         1, 2, 3, int32s(4, 5, 6), int64s(7, 6, 7), int32s(0, 0, 0), int32s(0, 0, 0), uint32s(0, 0, 0), b""
     )
     assert_same(decode(encode(batch)), batch)
+
+
+@st.composite
+def locks_of_one(draw: st.DrawFn) -> LockColumns:
+    hashes = draw(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3) | st.just([7] * 65))
+    return LockColumns(int32s(0, len(hashes)), int32s(*hashes)) if hashes else LockColumns()
+
+
+@given(st.tuples(locks_of_one(), locks_of_one(), locks_of_one()), st.binary(max_size=5), st.data())
+def test_one_append_is_read_from_scalars_as_it_is_from_columns(
+    locks: tuple[LockColumns, LockColumns, LockColumns], body: bytes, data: st.DataObject
+) -> None:
+    batch = AppendBatch(1, 2, 3, int32s(4), int64s(5), int32s(-6), int32s(len(body)), uint32s(7), body, *locks)
+    payload = bytearray(encode(batch))
+    assert (read_one_append(payload) is not None) == all(len(kind.hashes) <= 64 for kind in locks)
+    for _ in range(data.draw(st.integers(0, 2))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255) | st.integers(0, 3))
+    changed = bytes(payload)[: data.draw(st.just(len(payload)) | st.integers(0, len(payload)))]
+    changed += data.draw(st.just(b"") | st.binary(max_size=4))
+    one = read_one_append(changed)
+    if one is not None:
+        assert_same(one, MessageTable[ClientMessage]("columns alone", BATCHES).decode(5, changed))
+
+
+def test_one_append_with_any_byte_changed_is_read_from_scalars_as_it_is_from_columns() -> None:
+    locks = LockColumns(int32s(0, 2), int32s(7, 8)), LockColumns(int32s(0, 1), int32s(9)), LockColumns()
+    payload = encode(AppendBatch(1, 2, 3, int32s(4), int64s(5), int32s(-6), int32s(4), uint32s(7), b"body", *locks))
+    columns, read = MessageTable[ClientMessage]("columns alone", BATCHES), 0
+    for position, byte in itertools.product(range(len(payload)), (0, 1, 2, 3, 5, 255)):
+        changed = payload[:position] + bytes((byte,)) + payload[position + 1 :]
+        one = read_one_append(changed)
+        if one is not None:
+            assert_same(one, columns.decode(5, changed))
+            read += 1
+    assert read > len(payload)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from waltz_ray.client.outbox import Outbox
@@ -74,6 +75,7 @@ class OwnLoop:
         self._config = config
         self._offers: set[asyncio.Task[None]] = set()  # attempts of contexts that wait for room
         self.loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._stopped = self._contexts_stopped = self._driving_stopped = False
         self._turn: Turn = lambda: None
         self._next_turn: asyncio.Handle | None = None
@@ -86,8 +88,12 @@ class OwnLoop:
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """From any thread: a directory speaks from one of its own."""
-        if not self._stopped:
-            with suppress(RuntimeError):  # a loop that has been closed before its client
+        if self._stopped:
+            return
+        with suppress(RuntimeError):  # a loop that has been closed before its client
+            if get_ident() == self._thread:  # nearly always; to wake the loop costs two system calls
+                self.loop.call_soon(self._call, function, args)
+            else:
                 self.loop.call_soon_threadsafe(self._call, function, args)
 
     def _call(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -110,6 +110,8 @@ class LockColumns:
         if not len(self.hashes):
             return ((),) * count
         hashes = self.hashes.tolist()
+        if count == 1:
+            return [hashes]
         return [hashes[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     @classmethod

@@ -40,10 +40,14 @@ def append_head(
     headers, lengths, checksums = columns
     count = len(sequence_numbers)
     try:
-        if count == 1 and locks is None:
-            return _ONE.pack(
-                *(_APPEND_BATCH, *address, 1, _SHARED_MARK, marks[0]),
-                *(sequence_numbers[0], headers[0], lengths[0], checksums[0]),
+        if count == 1:
+            flags, lock_bytes = (_SHARED_MARK, b"") if locks is None else _locks_of_one(locks[0])
+            return (
+                _ONE.pack(
+                    *(_APPEND_BATCH, *address, 1, flags, marks[0]),
+                    *(sequence_numbers[0], headers[0], lengths[0], checksums[0]),
+                )
+                + lock_bytes
             )
         flags = _SHARED_MARK if marks.count(marks[0]) == count else 0
         mark_bytes = struct.pack(">q", marks[0]) if flags else struct.pack(f">{count}q", *marks)
@@ -58,3 +62,13 @@ def append_head(
         return b"".join((_HEAD.pack(_APPEND_BATCH, *address, count, flags), mark_bytes, numbers, *lock_parts))
     except struct.error as error:
         raise WireError(f"an append batch cannot be written: {error}") from None
+
+
+def _locks_of_one(kinds: Sequence[Hashes]) -> tuple[int, bytes]:
+    """Flags and lock columns of a record that is alone in its batch."""
+    flags, columns = _SHARED_MARK, b""
+    for flag, hashes in zip(_LOCK_FLAGS, kinds, strict=True):
+        if hashes:
+            flags |= flag
+            columns += struct.pack(f">{2 + len(hashes)}i", 0, len(hashes), *hashes)
+    return flags, columns

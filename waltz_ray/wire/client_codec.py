@@ -67,6 +67,9 @@ _RANGE, _RANGE_IN = struct.Struct(">Biq?"), struct.Struct(">iq?")
 _STATE, _STATE_IN = struct.Struct(">BiiiqqB"), struct.Struct(">iiiqqB")
 _PAIR, _PAIR_LONG = struct.Struct(">Bii"), struct.Struct(">Biq")
 _LONG = struct.Struct(">q")
+_LOCK_BOUNDS = struct.Struct(">ii")  # of one record: from 0 to so many
+_FEW_LOCKS = 64
+_NOWHERE = 1 << 62
 
 _APPEND_BATCH, _APPENDED_BATCH = 32, 35
 _SHARED_MARK = 1  # its flags
@@ -128,7 +131,7 @@ def _read_append(reader: Reader) -> AppendBatch:
 
 
 def read_one_append(payload: BytesLike) -> AppendBatch | None:
-    """One record without locks, as a client that waits for each sends it: from scalars in a third of the time.
+    """One record, as a client that waits for each sends it: from scalars in a third of the time.
 
     None for any other message; the general way says what is wrong with it, if anything is.
     """
@@ -136,7 +139,15 @@ def read_one_append(payload: BytesLike) -> AppendBatch | None:
         return None
     kind, client_id, generation, partition_id, count, flags, *numbers = _ONE_APPEND.unpack_from(payload)
     mark, sequence_number, header, length, checksum = numbers
-    if kind != _APPEND_BATCH or count != 1 or flags > _SHARED_MARK or length != len(payload) - _ONE_APPEND.size:
+    if kind != _APPEND_BATCH or count != 1 or flags > _ALL_FLAGS:
+        return None
+    write_locks = read_locks = append_locks = _NO_LOCKS
+    start = _ONE_APPEND.size
+    if flags > _SHARED_MARK:
+        write_locks, start = _locks_of_one(payload, start, flags & _WRITE_LOCKS)
+        read_locks, start = _locks_of_one(payload, start, flags & _READ_LOCKS)
+        append_locks, start = _locks_of_one(payload, start, flags & _APPEND_LOCKS)
+    if length != len(payload) - start:
         return None
     return AppendBatch(
         client_id,
@@ -147,11 +158,27 @@ def read_one_append(payload: BytesLike) -> AppendBatch | None:
         np.array((header,), np.int32),
         np.array((length,), np.int32),
         np.array((checksum,), np.uint32),
-        memoryview(payload)[_ONE_APPEND.size :],
-        _NO_LOCKS,
-        _NO_LOCKS,
-        _NO_LOCKS,
+        memoryview(payload)[start:],
+        write_locks,
+        read_locks,
+        append_locks,
     )
+
+
+def _locks_of_one(payload: BytesLike, start: int, there: int) -> tuple[LockColumns, int]:
+    """The locks of one kind of the only record, if they are ``there``, and where they end; if they are many, or not as
+    they should be, behind the end of the payload."""
+    if not there:
+        return _NO_LOCKS, start
+    hashes = start + _LOCK_BOUNDS.size
+    if hashes > len(payload):
+        return _NO_LOCKS, _NOWHERE
+    zero, count = _LOCK_BOUNDS.unpack_from(payload, start)
+    end = hashes + 4 * count
+    if zero or not 0 < count <= _FEW_LOCKS or end > len(payload):
+        return _NO_LOCKS, _NOWHERE
+    found = struct.unpack_from(f">{count}i", payload, hashes)
+    return LockColumns(np.array((0, count), np.int32), np.array(found, np.int32)), end
 
 
 def read_one_appended(payload: BytesLike) -> AppendedBatch | None:

@@ -176,7 +176,8 @@ def _admit_few(arrivals: list[Arrival], partition_id: int, first_id: int, locks:
                 if estimate > one.mark:
                     failed.append((one.sequence_number, estimate))
                     continue
-                locks.update((*write, *append), first_id + len(rows))
+                if write or append:
+                    locks.update((*write, *append), first_id + len(rows))
             estimates.append(estimate)
             origin = batch.client_id, batch.generation, one.sequence_number
             rows.append((*origin, one.header, one.checksum, one.data))
