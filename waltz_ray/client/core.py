@@ -20,7 +20,6 @@ from waltz_ray.client.mount_stream import MountStream, MountStreams
 from waltz_ray.client.numbering import feed_in_space, in_cluster
 from waltz_ray.client.outbox import Bell, Outbox
 from waltz_ray.client.requests import Sending
-from waltz_ray.client.rounds import Rounds
 from waltz_ray.client.shell import Shell
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import InvariantBroken, WaltzError, WireError
@@ -82,7 +81,6 @@ class Mounter:
     config: ClientConfig
     streams: MountStreams
     shell: Shell
-    rounds: Rounds
 
 
 class Sink(ContextFates, Protocol):
@@ -123,7 +121,7 @@ class PartitionShell:
             self._give_up,
             heavy=HEAVY,
         )
-        self._bell = Bell(mounter.rounds.ask, self._look)
+        self._bell = Bell(mounter.shell.post, self._look)
         self.outbox = Outbox(partition_id, config, mounter.shell.monotonic, self._bell)
         self.fates = Fates(partition_id, self.outbox, sink)
         self._mounter = mounter

@@ -30,7 +30,6 @@ from waltz_ray.client.mount_stream import MountStreams
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import ReadyWait
 from waltz_ray.client.requests import AppendCall, LockHashes, ManyAppend, check_size
-from waltz_ray.client.rounds import Rounds
 from waltz_ray.client.rpc import Rpc
 from waltz_ray.client.shell import Shell
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -131,7 +130,7 @@ class Engine:
         config = self._config
         shares = mode is FeedMode.OWN and config.share_connections
         streams = MountStreams(self._transport, config.max_frame_bytes, config.silent_ms, shares)
-        return Mounter(client_id, mode, self._config, streams, self._shell, Rounds(self._shell.post, streams))
+        return Mounter(client_id, mode, self._config, streams, self._shell)
 
     def _completed(self, completion: Completion) -> BaseException | None:
         run = completion[0].run

@@ -178,26 +178,17 @@ class _MountConnection(ClientStream):
 
     def send_for_one(self, parts: list[BytesLike]) -> None:
         """As ``send_parts``; what several clients send in one turn of the loop leaves together."""
-        shared = len(self._streams) > 1
-        if not (shared or self._outgoing.depth) or sum(map(len, parts)) > _GATHERED_BYTES:
+        if len(self._streams) == 1 or sum(map(len, parts)) > _GATHERED_BYTES:
             self.send_parts(parts)
             return
-        if shared and not self._gathers:
+        if not self._gathers:
             self._gathers = True
-            self.hold()
-            self._loop.call_soon(self._gathered)
+            self._outgoing.depth += 1
+            self._loop.call_soon(self._let_go)
         self.send_bytes(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *parts))
 
-    def _gathered(self) -> None:
+    def _let_go(self) -> None:
         self._gathers = False
-        self.let_go()
-
-    def hold(self) -> None:
-        """Keep small frames back until ``let_go``."""
-        self._outgoing.depth += 1
-
-    def let_go(self) -> None:
-        """Send what has been kept back, unless somebody else holds it."""
         self._outgoing.depth -= 1
         if not self._outgoing.depth:
             self._outgoing.flush()
@@ -255,16 +246,6 @@ class MountStreams:
 
     def _new_pool(self) -> StreamPool[_MountConnection]:
         return StreamPool(self._transport, lambda: _MountConnection(*self._limits))
-
-    def hold(self) -> None:
-        """Keep small frames to every server back until ``let_go``; nothing else happens in between."""
-        for connection in self._streams:
-            connection.hold()
-
-    def let_go(self) -> None:
-        """Send them, one write for each server."""
-        for connection in self._streams:
-            connection.let_go()
 
     @property
     def _key(self) -> Hashable:

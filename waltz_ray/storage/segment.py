@@ -271,15 +271,8 @@ class ActiveSegment:
 
     def _joined_tail(self) -> Int64s:
         if len(self._tail) != 1 or self._tail[0][0]:
-            pieces: list[Int64s] = []
-            alone: list[int] = []  # records that were written one by one, for which an array costs more than a number
-            for start, offsets in self._tail:
-                if len(offsets) == 1:
-                    alone.append(start + offsets.item())
-                    continue
-                pieces += (np.array(alone, dtype=np.int64), offsets + start)
-                alone = []
-            self._tail = [(0, np.concatenate((*pieces, np.array(alone, dtype=np.int64))))]
+            pieces = [offsets + start for start, offsets in self._tail]
+            self._tail = [(0, np.concatenate(pieces) if pieces else _NO_OFFSETS)]
         return self._tail[0][1]
 
     def offset_of(self, transaction_id: int) -> int:
