@@ -271,8 +271,17 @@ class ActiveSegment:
 
     def _joined_tail(self) -> Int64s:
         if len(self._tail) != 1 or self._tail[0][0]:
-            pieces = [offsets + start for start, offsets in self._tail]
-            self._tail = [(0, np.concatenate(pieces) if pieces else _NO_OFFSETS)]
+            pieces: list[Int64s] = []
+            alone: list[int] = []  # records that were written one by one: an array for each costs seven times as much
+            for start, offsets in self._tail:
+                if len(offsets) == 1:
+                    alone.append(start + offsets.item())
+                    continue
+                if alone:
+                    pieces.append(np.array(alone, dtype=np.int64))
+                    alone = []
+                pieces.append(offsets + start)
+            self._tail = [(0, np.concatenate((*pieces, np.array(alone, dtype=np.int64))))]
         return self._tail[0][1]
 
     def offset_of(self, transaction_id: int) -> int:
