@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections.abc import Sequence
@@ -210,11 +211,15 @@ def test_a_call_without_a_fate_is_lost_and_said_so(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_call_that_raises_is_reported_like_one_that_fails() -> None:
+    frozen: list[int] = []
+
     def call() -> Future[Any]:
+        frozen.append(gc.get_freeze_count())
         raise InvalidInput("no such partition")
 
     with pytest.raises(InvalidInput, match="no such partition"):
         measure(AppendLoad([call]), Processes({}), seconds=60.0, warmup_s=60.0)
+    assert frozen[0] > gc.get_freeze_count() == 0  # of what the process has imported, and only while it was measured
 
 
 def test_a_process_that_is_gone_is_named() -> None:
