@@ -70,3 +70,40 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+def test_no_option_may_be_empty() -> None:
+    """A variable of the shell without a value must not mean another cluster, this directory, or no TLS."""
+    refused: set[tuple[str, ...]] = set()
+    taken: set[tuple[str, ...]] = set()
+    for words, command in commands():
+        if hasattr(command, "commands"):
+            continue
+        command.callback = lambda **given: None
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.is_flag and parameter.name != "help":
+                option = parameter.opts[0]
+                try:
+                    command.main(args=[option, ""], standalone_mode=False)
+                except typer.BadParameter as error:
+                    (taken if "Missing parameter" in str(error) else refused).add((*words, option))
+                else:
+                    taken.add((*words, option))
+    assert {("up", "--dir"), ("down", "--cluster"), ("up", "--rights"), ("restore", "--into")} <= refused
+    assert {each[-1] for each in taken} == {"--config", "--stream"}  # files to read: "." is none
+
+
+def test_what_is_empty_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["down", "--cluster", ""],
+        ["up", "--dir="],
+        ["up", "--dir", "x", "--rights", ""],
+        ["verify", ""],
+        ["recover", "--from-replicas", ""],
+    ):
+        with pytest.raises(SystemExit) as leaving:
+            main(arguments)
+        assert leaving.value.code == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "it is empty; does a variable of your shell have no value?" in error

@@ -25,7 +25,7 @@ def _group() -> None:
 
 
 def make(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are; made if it is not there.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Where the files are; made if it is not there.")],
     host: Annotated[
         list[str] | None,
         typer.Option(help="A name or address of the servers; several times. \\[default: localhost, 127.0.0.1, ::1]"),
@@ -42,7 +42,7 @@ def make(
     """
     from waltz_ray.security.certificates import make_certificates
 
-    made = make_certificates(directory, host or ["localhost", "127.0.0.1", "::1"], client or ["client"], days)
+    made = make_certificates(Path(directory), host or ["localhost", "127.0.0.1", "::1"], client or ["client"], days)
     if as_json:
         names = {
             each.name: {"certificate": str(each.certificate), "key": str(each.key), "new": each.new} for each in made

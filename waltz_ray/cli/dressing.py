@@ -1,13 +1,15 @@
-"""What every command is given beside its own: ``--output`` where it has a result, and the examples of its help."""
+"""What every command is given beside its own: ``--output`` where it has a result, the examples of its help, and that
+nothing which is said may be empty."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from waltz_ray.cli.common import OutputOption, choose_output
 from waltz_ray.cli.examples import EXAMPLES
@@ -22,6 +24,7 @@ def dress(app: typer.Typer, words: tuple[str, ...] = ()) -> None:
         own = command.name or command.callback.__name__.replace("_", "-")
         if "as_json" in inspect.signature(command.callback).parameters:
             command.callback = _with_output(command.callback)
+        _refuse_what_is_empty(command.callback)
         if lines := EXAMPLES.get(" ".join((*words, own))):
             command.epilog = _epilog(lines)
     for group in app.registered_groups:
@@ -45,6 +48,30 @@ def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
     dressed.__signature__ = signature.replace(parameters=[*parameters, more])  # type: ignore[attr-defined]
     dressed.__annotations__ = {**command.__annotations__, "output": OutputOption}
     return dressed
+
+
+def _refuse_what_is_empty(command: Callable[..., Any]) -> None:
+    """Of its options, and of arguments that are directories. Names, values and messages may be empty."""
+    signature = inspect.signature(command, eval_str=True)  # each look at annotations in strings makes new objects
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    for each in signature.parameters.values():
+        if get_origin(each.annotation) is not Annotated:
+            continue
+        for info in get_args(each.annotation)[1:]:
+            is_directory = isinstance(info, ArgumentInfo) and str(info.metavar).startswith("DIR")
+            if (is_directory or isinstance(info, OptionInfo)) and info.callback is None:
+                info.callback = _not_empty
+
+
+def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """A variable of the shell that has no value must not have another cluster stopped than was meant, a cluster made
+    where one stands, or one without TLS."""
+    source = context.get_parameter_source(str(parameter.name))
+    texts = value if isinstance(value, list) else [value]
+    if source is not None and source.name == "COMMANDLINE" and "" in texts:
+        more = "" if parameter.required else ", or leave it out"
+        raise typer.BadParameter(f"it is empty; does a variable of your shell have no value? Give it one{more}")
+    return value
 
 
 def _epilog(lines: tuple[str, ...]) -> str:
