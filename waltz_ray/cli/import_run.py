@@ -29,6 +29,7 @@ from waltz_ray.cli.ctrl_c import ctrl_c_between_steps
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.requests import longest_record_bytes
+from waltz_ray.client.waits import item_of
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendFailed,
@@ -256,7 +257,7 @@ def import_directory(original: OriginalDirectory, client: WaltzClient, space: st
             waiting = iter([one for one in work.partitions if one.has_more])
             _begin(islice(waiting, _PARTITIONS_AT_ONCE), fates, under_way)
             while under_way:
-                one, batch, fate = fates.get()
+                one, batch, fate = item_of(fates)
                 under_way.discard(one)
                 one.settle(batch, fate)
                 tell()

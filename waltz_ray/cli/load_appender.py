@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from waltz_ray.client.waits import item_of
 from waltz_ray.protocol.ids import NO_TRANSACTION, LockId
 
 __all__ = ["AppendPort", "KeyedAppender", "PartitionCount"]
@@ -62,7 +63,7 @@ class KeyedAppender:
         """Append a row. Raises what an earlier row failed with."""
         if self.open >= self._limit:
             while self.open > self._limit * 3 // 4:  # many at a time: this thread and the client's take turns
-                self._settle(*self._done.get())
+                self._settle(*item_of(self._done))
         future = self._client.append(partition_id, data, self._header, append_locks=(lock,), client_mark=NO_TRANSACTION)
         self.open += 1
         future.add_done_callback(partial(self._on_done, partition_id))
@@ -70,7 +71,7 @@ class KeyedAppender:
     def finish(self) -> None:
         """Wait until every row has its fate. Raises what one failed with."""
         while self.open:
-            self._settle(*self._done.get())
+            self._settle(*item_of(self._done))
 
     def abandon(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the fates of what is under way, whatever they are; ``open`` have none then."""

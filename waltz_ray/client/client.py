@@ -45,6 +45,7 @@ from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
 from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.client.transport import Transport
+from waltz_ray.client.waits import LOOK_S
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput, Trimmed
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -54,8 +55,6 @@ from waltz_ray.runtime.status import CursorStatus
 __all__ = ["WaltzClient"]
 
 T = TypeVar("T")
-
-_PATIENCE_S = 0.5  # between two looks at a condition that is notified of every change
 
 
 class WaltzClient:
@@ -373,7 +372,7 @@ class WaltzClient:
                     if timeout is not None and waited_s >= timeout:
                         one.give_up()
                         raise one.error(waited_s)
-                    left_s = _PATIENCE_S if timeout is None else min(_PATIENCE_S, timeout - waited_s)
+                    left_s = LOOK_S if timeout is None else min(LOOK_S, timeout - waited_s)
                     self._ready.wait(max(0.001, left_s))
 
     def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:

@@ -20,6 +20,7 @@ from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.time_limits import checked_timeout
+from waltz_ray.client.waits import wait_for
 from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
@@ -300,6 +301,6 @@ def _wait_until_free(book: CursorBook, name: str, end_s: float | None) -> bool:
     free = threading.Event()
     cancel = book.when_free(name, free.set)
     try:
-        return free.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
+        return wait_for(free, None if end_s is None else end_s - time.monotonic())
     finally:
         cancel()

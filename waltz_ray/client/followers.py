@@ -19,6 +19,7 @@ from waltz_ray import compat
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.waits import item_of
 
 __all__ = ["AsyncFollower", "Follower"]
 
@@ -89,7 +90,7 @@ class Follower(Iterator[Transaction]):
             self._subscription.used(self._held)
             self._held = None
             try:
-                item = self._items.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
+                item = item_of(self._items, None if end_s is None else end_s - time.monotonic())
             except queue.Empty:
                 break
             if isinstance(item, Exception):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
 __all__ = ["IoThread"]
@@ -149,7 +150,7 @@ class IoThread:
     def result(future: Future[T]) -> T:
         """The result of ``start``; ClientClosed if the client was closed meanwhile."""
         try:
-            return future.result()
+            return result_of(future)
         except CancelledError:
             raise ClientClosed("the client was closed while it waited for an answer") from None
 

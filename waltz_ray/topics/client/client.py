@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.waits import result_of
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
 from waltz_ray.topics.client.aio import AsyncTopicClient, TopicNames
@@ -325,7 +326,7 @@ class TopicConsumer:
         future: Future[MessageBatch | None] = Future()
         self._io.ask(self._core.hand, future, most)
         try:
-            return future.result(timeout)
+            return result_of(future, timeout)
         except FuturesTimeout:
             self._io.ask(self._core.withdraw, future)
             return future.result()  # something has come at the last moment, or nothing
